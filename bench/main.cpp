@@ -1,0 +1,259 @@
+// tigon_bench: every op, on every backend, against what this machine can do at the moment.
+#include "support/backends.hpp"
+#include "support/csv.hpp"
+#include "support/machine.hpp"
+#include "support/registry.hpp"
+#include "support/runner.hpp"
+#include "support/statistics.hpp"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tb = tigon_bench;
+
+namespace {
+
+struct arguments {
+  std::vector<std::string> ops, dtypes, backends, shapes, modes, variants;
+  std::vector<std::size_t> threads;
+  std::string csv, cache = "warm";
+  bool overwrite = false, list = false, pin = false;
+  std::size_t repetitions = 10;
+  double budget = 0.5;
+};
+
+template <class Range, class F>
+std::string joined(const Range& values, F&& name, const char* between = ",") {
+  std::string text;
+  for (const auto& v : values) text += (text.empty() ? "" : between) + std::string(name(v));
+  return text;
+}
+
+void print_list() {
+  for (const tb::op_entry& op : tb::ops()) {
+    std::printf("%s\n  shape     %s\n  dtypes    %s\n  backends  %s\n", op.name.c_str(), op.dims.c_str(),
+                joined(op.dtypes, [](tb::dtype d) { return tb::name_of(d); }).c_str(),
+                joined(op.backends, [](const std::string& s) { return s; }).c_str());
+    for (const tb::variant_entry& v : op.variants)
+      std::printf("  variant   %-10s modes %-23s default shape %s\n", v.name.c_str(),
+                  joined(v.modes, [](tb::mode m) { return tb::name_of(m); }).c_str(), tb::text_of(v.shape).c_str());
+  }
+}
+
+void print_machine() {
+  std::printf("# %s\n# %s, flags %s\n# target %s, tigon %s, %s\n", tb::cpu_name().c_str(), tb::compiler_name().c_str(),
+              tb::compiler_flags().c_str(), tb::target_name().c_str(), tb::library_version().c_str(),
+              tb::timestamp().c_str());
+  for (const tb::backend_description& b : tb::describe_backends())
+    std::printf("# backend %-12s %s, %zu lanes of f32\n", b.name.c_str(), b.target.c_str(), b.lanes);
+  std::printf("%-26s %-12s %-5s %-9s %-9s %-18s %2s %10s %17s %8s %8s %9s %6s  %s\n", "op", "backend", "dtype", "mode",
+              "variant", "shape", "T", "ms", "20..80 %", "GB/s", "GFLOP/s", "limit ms", "of it", "limit");
+  std::fflush(stdout);
+}
+
+std::string shown(double value, const char* format) {
+  if (value != value) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+void print_result(const tb::op_entry& op, const tb::request& r, const tb::result& x) {
+  std::printf("%-26s %-12s %-5s %-9s %-9s %-18s %2zu %10.4f %8.4f %8.4f %8s %8s %9.4f %6.3f  %s\n", op.name.c_str(),
+              r.backend.c_str(), std::string(tb::name_of(r.element)).c_str(), std::string(tb::name_of(r.direction)).c_str(),
+              r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads, x.ms_50, x.ms_20, x.ms_80,
+              shown(x.gbytes_per_s, "%.2f").c_str(), shown(x.gflops_per_s, "%.1f").c_str(), x.bound.milliseconds,
+              x.fraction, x.bound.kind.c_str());
+  std::fflush(stdout);
+}
+
+tb::csv_row row_for(const tb::op_entry& op, const tb::request& r, const arguments& args) {
+  const nlohmann::json config{{"dtype", tb::name_of(r.element)},
+                              {"variant", r.variant},
+                              {"threads", r.threads},
+                              {"cache", args.cache},
+                              {"pinned", args.pin && r.threads == 1}};
+  tb::csv_row row;
+  row.kernel_name = op.name;
+  row.kernel_provider = r.backend;
+  row.kernel_operation_mode = tb::name_of(r.direction);
+  row.x_name = "shape";
+  row.x_label = op.dims;
+  row.x_value = tb::text_of(r.shape);
+  row.extra_benchmark_config = config.dump();
+  row.gpu_name = tb::cpu_name() + " " + tb::target_name() + " " + std::to_string(r.threads) + "T";
+  row.timestamp = tb::timestamp();
+  row.version = tb::library_version();
+  row.gbytes_per_s = row.gflops_per_s = row.limit_ms = row.fraction_of_limit = tb::not_a_number;
+  row.y_value_50 = row.y_value_20 = row.y_value_80 = tb::not_a_number;
+  return row;
+}
+
+class session {
+ public:
+  explicit session(const arguments& args)
+      : args_(args),
+        settings_{.budget_seconds = args.budget,
+                  .repetitions = args.repetitions,
+                  .cache = args.cache == "cold" ? tb::cache_state::cold : tb::cache_state::warm,
+                  .pin = args.pin ? tb::run_settings::pinning::on : tb::run_settings::pinning::off} {
+    if (!args.csv.empty())
+      csv_ = std::make_unique<tb::csv_file>(args.csv, args.overwrite ? tb::existing_row::replace : tb::existing_row::keep);
+  }
+
+  void run(const tb::op_entry& op, const tb::request& r) {
+    tb::csv_row speed = row_for(op, r, args_);
+    speed.metric_name = "speed";
+    speed.metric_unit = "ms";
+    tb::csv_row memory = speed;
+    memory.metric_name = "memory";
+    memory.metric_unit = "MB";
+    try {
+      check(op, r);
+      const tb::result x = tb::measure(op, r, settings_);
+      print_result(op, r, x);
+      speed.y_value_50 = x.ms_50, speed.y_value_20 = x.ms_20, speed.y_value_80 = x.ms_80;
+      speed.gbytes_per_s = x.gbytes_per_s;
+      speed.gflops_per_s = x.gflops_per_s;
+      speed.limit_ms = x.bound.milliseconds;
+      speed.limit_kind = x.bound.kind;
+      speed.fraction_of_limit = x.fraction;
+      memory.y_value_50 = memory.y_value_20 = memory.y_value_80 = x.memory_mb;
+    } catch (const tb::unsupported& e) {
+      refuse(op, r, e.what());
+    } catch (const std::exception& e) {
+      refuse(op, r, e.what());
+      failed_ = true;
+    }
+    write(speed);
+    write(memory);
+  }
+
+  bool failed() const { return failed_; }
+
+ private:
+  template <class T, class Range>
+  static bool has(const Range& values, const T& value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  }
+
+  static void check(const tb::op_entry& op, const tb::request& r) {
+    const auto variant =
+        std::find_if(op.variants.begin(), op.variants.end(), [&](const auto& v) { return v.name == r.variant; });
+    if (variant == op.variants.end())
+      throw tb::unsupported("has no variant " + r.variant + "; it has " +
+                            joined(op.variants, [](const auto& v) { return v.name; }));
+    if (!has(variant->modes, r.direction))
+      throw tb::unsupported("variant " + r.variant + " has no mode " + std::string(tb::name_of(r.direction)) + "; it has " +
+                            joined(variant->modes, [](tb::mode m) { return tb::name_of(m); }));
+    if (!has(op.dtypes, r.element))
+      throw tb::unsupported("has no dtype " + std::string(tb::name_of(r.element)) + "; it has " +
+                            joined(op.dtypes, [](tb::dtype d) { return tb::name_of(d); }));
+    if (!has(op.backends, r.backend))
+      throw tb::unsupported("has no backend " + r.backend + " in this build; it has " +
+                            joined(op.backends, [](const std::string& s) { return s; }));
+    if (r.shape.size() != variant->shape.size())
+      throw tb::unsupported("takes a shape of " + std::to_string(variant->shape.size()) + " numbers (" + op.dims + "), not " +
+                            tb::text_of(r.shape));
+  }
+
+  static void refuse(const tb::op_entry& op, const tb::request& r, const char* reason) {
+    std::fprintf(stderr, "%s, %s, %s, %s, %s, %s, %zu threads: not measured: %s\n", op.name.c_str(), r.backend.c_str(),
+                 std::string(tb::name_of(r.element)).c_str(), std::string(tb::name_of(r.direction)).c_str(),
+                 r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads, reason);
+  }
+
+  void write(const tb::csv_row& row) {
+    if (csv_ != nullptr && !csv_->add(row))
+      std::fprintf(stderr, "%s, %s, %s: %s row is in %s already and was kept (--overwrite replaces it)\n",
+                   row.kernel_name.c_str(), row.kernel_provider.c_str(), row.kernel_operation_mode.c_str(),
+                   row.metric_name.c_str(), args_.csv.c_str());
+  }
+
+  const arguments& args_;
+  tb::run_settings settings_;
+  std::unique_ptr<tb::csv_file> csv_;
+  bool failed_ = false;
+};
+
+/// Every combination that was asked for; what was not asked for: all that the op has, in f32 and with one thread.
+std::vector<tb::request> requests_for(const tb::op_entry& op, const arguments& args) {
+  std::vector<std::string> variants = args.variants, backends = args.backends;
+  if (variants.empty())
+    for (const tb::variant_entry& v : op.variants) variants.push_back(v.name);
+  if (backends.empty()) backends = op.backends;
+
+  std::vector<tb::request> all;
+  for (const std::string& variant : variants) {
+    const auto known =
+        std::find_if(op.variants.begin(), op.variants.end(), [&](const auto& v) { return v.name == variant; });
+    const tb::variant_entry& entry = known == op.variants.end() ? op.variants.front() : *known;
+    std::vector<tb::extents> shapes;
+    for (const std::string& s : args.shapes) shapes.push_back(tb::parse_shape(s));
+    if (shapes.empty()) shapes.push_back(entry.shape);
+    std::vector<tb::mode> modes;
+    for (const std::string& m : args.modes) modes.push_back(tb::mode_named(m));
+    if (modes.empty()) modes = entry.modes;
+    for (const std::string& dtype : args.dtypes)
+      for (const tb::extents& shape : shapes)
+        for (const tb::mode m : modes)
+          for (const std::size_t threads : args.threads)
+            for (const std::string& backend : backends)
+              all.push_back({tb::dtype_named(dtype), backend, shape, threads, m, variant});
+  }
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  arguments args;
+  CLI::App app("Times the operators against streaming and arithmetic limits that are measured in the same run.");
+  std::vector<std::string> op_names;
+  for (const tb::op_entry& op : tb::ops()) op_names.push_back(op.name);
+  const auto several = [](CLI::Option* option) { option->delimiter(','); };
+  several(app.add_option("--op", args.ops, "Operators, all if none is named")->check(CLI::IsMember(op_names)));
+  several(app.add_option("--dtype", args.dtypes, "f32 (default), bf16, f16, f64")
+              ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"})));
+  several(app.add_option("--backend", args.backends, "Backends, all if none is named"));
+  several(app.add_option("--shape", args.shapes, "As 2048x4096; --list says what the numbers mean"));
+  several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));
+  several(app.add_option("--mode", args.modes, "All modes of the operator if none is named")
+              ->check(CLI::IsMember({"forward", "backward", "full"})));
+  several(app.add_option("--variant", args.variants, "All variants of the operator if none is named"));
+  app.add_option("--csv", args.csv, "Table to add rows to");
+  app.add_flag("--overwrite", args.overwrite, "Replace rows of the table that have the same key");
+  app.add_flag("--list", args.list, "Print what exists and stop");
+  app.add_option("--repetitions", args.repetitions, "At least this many (default 10)")->check(CLI::Range(2, 1000));
+  app.add_option("--budget", args.budget, "Timed seconds a case (default 0.5)")->check(CLI::Range(0.01, 600.0));
+  app.add_option("--cache", args.cache, "warm (default): same buffers again and again; cold: caches flushed before each call")
+      ->check(CLI::IsMember({"warm", "cold"}));
+  app.add_flag("--pin", args.pin, "Keep the measuring thread of one-thread cases on its processor");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (args.list) return print_list(), 0;
+  if (args.dtypes.empty()) args.dtypes = {"f32"};
+  if (args.threads.empty()) args.threads = {1};
+
+  try {
+    session s(args);
+    print_machine();
+    for (const tb::op_entry& op : tb::ops()) {
+      if (!args.ops.empty() && std::find(args.ops.begin(), args.ops.end(), op.name) == args.ops.end()) continue;
+      for (const tb::request& r : requests_for(op, args)) s.run(op, r);
+    }
+    return s.failed() ? 1 : 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tigon_bench: %s\n", e.what());
+    return 2;
+  }
+}

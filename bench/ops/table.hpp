@@ -1,0 +1,13 @@
+// One function an op, each in a file of its own so that they compile in parallel.
+#ifndef TIGON_BENCH_OPS_TABLE_HPP
+#define TIGON_BENCH_OPS_TABLE_HPP
+
+#include "support/registry.hpp"
+
+namespace tigon_bench {
+
+op_entry stream_copy();
+
+}  // namespace tigon_bench
+
+#endif  // TIGON_BENCH_OPS_TABLE_HPP

@@ -1,0 +1,96 @@
+// The backends of this build, as a list of types and by name. Include it after the operator's header: a backend brings
+// its overrides, which need the operator's contract.
+#ifndef TIGON_BENCH_SUPPORT_BACKENDS_HPP
+#define TIGON_BENCH_SUPPORT_BACKENDS_HPP
+
+#include <tigon/backends/generic/backend.hpp>
+#if __has_include(<Eigen/Core>)
+#include <tigon/backends/eigen/backend.hpp>
+#endif
+#if __has_include(<xsimd/xsimd.hpp>)
+#include <tigon/backends/xsimd/backend.hpp>
+#endif
+#if __has_include(<hwy/highway.h>)
+#include <tigon/backends/highway/backend.hpp>
+#if defined(__AVX512BF16__)
+#include <tigon/backends/avx512_bf16/backend.hpp>
+#endif
+#endif
+
+#include "support/registry.hpp"
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tigon_bench {
+
+template <class... B>
+struct backend_list {
+  static std::vector<std::string> names() { return {std::string(B::info.name)...}; }
+
+  /// f(std::type_identity<B>) for the backend of that name.
+  template <class R, class F>
+  static R call(const std::string& name, F&& f) {
+    R result{};
+    if (!((name == B::info.name && (result = f(std::type_identity<B>{}), true)) || ...))
+      throw unsupported("backend " + name + " is not in this build");
+    return result;
+  }
+};
+
+template <class, class>
+struct joined_list;
+template <class... A, class... B>
+struct joined_list<backend_list<A...>, backend_list<B...>> {
+  using type = backend_list<A..., B...>;
+};
+
+using generic_list = backend_list<tigon::backends::generic>;
+#if __has_include(<Eigen/Core>)
+using eigen_list = backend_list<tigon::backends::eigen>;
+#else
+using eigen_list = backend_list<>;
+#endif
+#if __has_include(<xsimd/xsimd.hpp>)
+using xsimd_list = backend_list<tigon::backends::xsimd>;
+#else
+using xsimd_list = backend_list<>;
+#endif
+#if __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
+using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16>;
+#elif __has_include(<hwy/highway.h>)
+using highway_list = backend_list<tigon::backends::highway>;
+#else
+using highway_list = backend_list<>;
+#endif
+
+using all_backends = joined_list<joined_list<generic_list, eigen_list>::type,
+                                 joined_list<xsimd_list, highway_list>::type>::type;
+
+inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16, dtype::f16, dtype::f64}; }
+
+/// f.template operator()<B, T>() for the backend and element type that the request names.
+template <class R, class F>
+R with_types(const request& r, F&& f) {
+  return all_backends::call<R>(r.backend, [&]<class B>(std::type_identity<B>) -> R {
+    switch (r.element) {
+      case dtype::f32: return f.template operator()<B, float>();
+      case dtype::bf16: return f.template operator()<B, tigon::bfloat16>();
+      case dtype::f16: return f.template operator()<B, tigon::float16>();
+      case dtype::f64: return f.template operator()<B, double>();
+    }
+    throw unsupported("has no such dtype");
+  });
+}
+
+struct backend_description {
+  std::string name, target;
+  std::size_t lanes;
+};
+
+std::vector<backend_description> describe_backends();
+
+}  // namespace tigon_bench
+
+#endif  // TIGON_BENCH_SUPPORT_BACKENDS_HPP

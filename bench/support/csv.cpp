@@ -1,0 +1,122 @@
+#include "support/csv.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+namespace tigon_bench {
+namespace {
+
+constexpr std::array columns{
+    "kernel_name", "kernel_provider", "kernel_operation_mode", "metric_name", "metric_unit", "x_name", "x_label",
+    "x_value", "y_value_50", "y_value_20", "y_value_80", "extra_benchmark_config_str", "gpu_name", "timestamp",
+    "liger_version",
+    // companions
+    "gbytes_per_s", "gflops_per_s", "limit_ms", "fraction_of_limit", "limit_kind"};
+
+// kernel_name, kernel_provider, mode, metric_name, x_name, x_value, configuration, gpu_name
+constexpr std::array<std::size_t, 8> key_columns{0, 1, 2, 3, 5, 7, 11, 12};
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+std::string quoted(const std::string& field) {
+  if (field.find_first_of(",\"\r\n") == std::string::npos) return field;
+  std::string out = "\"";
+  for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + "\"";
+}
+
+std::vector<std::vector<std::string>> parse(const std::string& text) {
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> row;
+  std::string field;
+  bool in_quotes = false, any = false;
+  const auto end_row = [&] {
+    if (!any) return;
+    row.push_back(field);
+    rows.push_back(row);
+    row.clear(), field.clear(), any = false;
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_quotes) {
+      if (c != '"') field += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"') field += '"', ++i;
+      else in_quotes = false;
+    } else if (c == '\n') {
+      end_row();
+    } else if (c != '\r') {
+      any = true;
+      if (c == '"') in_quotes = true;
+      else if (c == ',') row.push_back(field), field.clear();
+      else field += c;
+    }
+  }
+  end_row();
+  return rows;
+}
+
+}  // namespace
+
+csv_file::csv_file(std::string path, existing_row policy) : path_(std::move(path)), policy_(policy) {
+  std::ifstream in(path_, std::ios::binary);
+  if (!in) return;
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  rows_ = parse(text);
+  if (rows_.empty()) return;
+  if (rows_.front() != fields(columns.begin(), columns.end()))
+    throw std::runtime_error(path_ + " has other columns than this program writes; name another file");
+  rows_.erase(rows_.begin());
+  for (const fields& row : rows_)
+    if (row.size() != columns.size()) throw std::runtime_error(path_ + " has a row of " + std::to_string(row.size()) + " fields; expected " + std::to_string(columns.size()));
+}
+
+bool csv_file::add(const csv_row& r) {
+  const fields row{r.kernel_name, r.kernel_provider, r.kernel_operation_mode, r.metric_name, r.metric_unit, r.x_name,
+                   r.x_label, r.x_value, number(r.y_value_50), number(r.y_value_20), number(r.y_value_80),
+                   r.extra_benchmark_config, r.gpu_name, r.timestamp, r.version, number(r.gbytes_per_s),
+                   number(r.gflops_per_s), number(r.limit_ms), number(r.fraction_of_limit), r.limit_kind};
+  for (fields& old : rows_) {
+    bool same = true;
+    for (const std::size_t k : key_columns) same = same && old[k] == row[k];
+    if (!same) continue;
+    if (policy_ == existing_row::keep) return false;
+    old = row;
+    write();
+    return true;
+  }
+  rows_.push_back(row);
+  write();
+  return true;
+}
+
+void csv_file::write() const {
+  // Written beside and renamed: a reader, or an interrupted run, never meets half a table.
+  const std::filesystem::path target(path_);
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path());
+  const std::string beside = path_ + ".part";
+  {
+    std::ofstream out(beside, std::ios::binary);
+    const auto line = [&](const auto& values) {
+      bool first = true;
+      for (const auto& value : values) out << (first ? "" : ",") << quoted(value), first = false;
+      out << '\n';
+    };
+    line(columns);
+    for (const fields& row : rows_) line(row);
+    out.flush();
+    if (!out) throw std::runtime_error("cannot write " + beside);
+  }
+  std::filesystem::rename(beside, target);
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,282 @@
+#include "support/limits.hpp"
+
+#include "support/buffers.hpp"
+#include "support/machine.hpp"
+#include "support/statistics.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tigon_bench {
+namespace {
+
+// The widest vector that the flags of this build promise, and its streaming store. Limits are written without the
+// library's own lanes: a loop that shares a mistake with the kernels would be no limit.
+#if defined(__AVX512F__)
+using words = __m512i;
+words load(const std::byte* p) { return _mm512_load_si512(p); }
+words add(words a, words b) { return _mm512_add_epi32(a, b); }
+void store(std::byte* p, words v) { _mm512_store_si512(p, v); }
+void stream(std::byte* p, words v) { _mm512_stream_si512(reinterpret_cast<words*>(p), v); }
+void fence() { _mm_sfence(); }
+#elif defined(__AVX2__)
+using words = __m256i;
+words load(const std::byte* p) { return _mm256_load_si256(reinterpret_cast<const words*>(p)); }
+words add(words a, words b) { return _mm256_add_epi32(a, b); }
+void store(std::byte* p, words v) { _mm256_store_si256(reinterpret_cast<words*>(p), v); }
+void stream(std::byte* p, words v) { _mm256_stream_si256(reinterpret_cast<words*>(p), v); }
+void fence() { _mm_sfence(); }
+#elif defined(__SSE2__)
+using words = __m128i;
+words load(const std::byte* p) { return _mm_load_si128(reinterpret_cast<const words*>(p)); }
+words add(words a, words b) { return _mm_add_epi32(a, b); }
+void store(std::byte* p, words v) { _mm_store_si128(reinterpret_cast<words*>(p), v); }
+void stream(std::byte* p, words v) { _mm_stream_si128(reinterpret_cast<words*>(p), v); }
+void fence() { _mm_sfence(); }
+#else
+typedef unsigned words __attribute__((vector_size(16), may_alias));
+words load(const std::byte* p) { return *reinterpret_cast<const words*>(p); }
+words add(words a, words b) { return a + b; }
+void store(std::byte* p, words v) { *reinterpret_cast<words*>(p) = v; }
+void stream(std::byte* p, words v) { store(p, v); }
+void fence() {}
+#endif
+
+template <class V>
+void keep(V& value) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(value));
+#else
+  asm volatile("" : "+w"(value));
+#endif
+}
+
+constexpr std::size_t lane_bytes = sizeof(words);
+constexpr std::size_t turn_bytes = 2 * lane_bytes;
+constexpr int most_reads = 5, most_writes = 3;
+
+using pointers = std::array<std::byte*, most_reads + most_writes>;
+
+/// Integer adds: next to no arithmetic, and no value that could be slow.
+template <int Reads, int Writes, bool Streaming>
+void stream_range(const pointers& p, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; i += turn_bytes)
+    for (std::size_t at = i; at < i + turn_bytes; at += lane_bytes) {
+      words sum{};
+      if constexpr (Reads > 0) sum = load(p[0] + at);
+      for (int k = 1; k < Reads; ++k) sum = add(sum, load(p[static_cast<std::size_t>(k)] + at));
+      for (int k = 0; k < Writes; ++k) {
+        std::byte* const target = p[static_cast<std::size_t>(most_reads + k)] + at;
+        if constexpr (Streaming) stream(target, sum);
+        else store(target, sum);
+      }
+      if constexpr (Writes == 0) keep(sum);
+    }
+  if constexpr (Streaming) fence();
+}
+
+using stream_function = void (*)(const pointers&, std::size_t, std::size_t);
+
+template <bool Streaming, std::size_t... I>
+constexpr auto stream_table(std::index_sequence<I...>) {
+  return std::array<stream_function, sizeof...(I)>{
+      &stream_range<static_cast<int>(I) / (most_writes + 1), static_cast<int>(I) % (most_writes + 1), Streaming>...};
+}
+constexpr auto ordinary_streams = stream_table<false>(std::make_index_sequence<(most_reads + 1) * (most_writes + 1)>{});
+constexpr auto streaming_streams = stream_table<true>(std::make_index_sequence<(most_reads + 1) * (most_writes + 1)>{});
+
+/// Seconds of one call of body on every thread, released together; the slowest thread counts.
+double timed(std::size_t threads, std::size_t inner, const std::function<void(std::size_t)>& body) {
+  const auto repeat = [&](std::size_t thread) {
+    const double start = seconds_now();
+    for (std::size_t k = 0; k < inner; ++k) body(thread);
+    return (seconds_now() - start) / static_cast<double>(inner);
+  };
+  if (threads == 1) return repeat(0);
+  std::vector<double> seconds(threads);
+  std::atomic<std::size_t> ready{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> pool;
+  for (std::size_t t = 0; t < threads; ++t)
+    pool.emplace_back([&, t] {
+      ++ready;
+      while (!go.load(std::memory_order_acquire)) {}
+      seconds[t] = repeat(t);
+    });
+  while (ready.load() < threads) std::this_thread::yield();
+  go.store(true, std::memory_order_release);
+  for (std::thread& thread : pool) thread.join();
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
+double median_seconds(std::size_t threads, cache_state cache, const std::function<void(std::size_t)>& body) {
+  constexpr double budget = 0.12, shortest_sample = 1e-3;
+  const bool cold = cache == cache_state::cold;
+  if (cold) flush_caches();
+  const double first = timed(threads, 1, body);
+  // Short bodies are repeated within a sample, so that the clock and the start of the threads weigh nothing.
+  const std::size_t inner = cold ? 1 : static_cast<std::size_t>(std::max(1.0, shortest_sample / std::max(first, 1e-9)));
+  std::vector<double> samples;
+  const double end = seconds_now() + budget;
+  while (samples.size() < 7 || (seconds_now() < end && samples.size() < 60)) {
+    if (cold) flush_caches();
+    samples.push_back(timed(threads, inner, body));
+  }
+  return percentile(samples, 0.5);
+}
+
+limit measure_stream(const limit_request& r, std::size_t threads, cache_state cache) {
+  if (r.reads < 0 || r.reads > most_reads || r.writes < 0 || r.writes > most_writes || (r.in_place && r.writes > r.reads))
+    return {not_a_number, "none"};
+  const std::size_t bytes = (r.array_bytes + turn_bytes - 1) / turn_bytes * turn_bytes;
+  std::vector<buffer<std::byte>> arrays;
+  pointers p{};
+  for (int k = 0; k < r.reads; ++k) p[static_cast<std::size_t>(k)] = arrays.emplace_back(bytes).data();
+  for (int k = 0; k < r.writes; ++k)
+    p[static_cast<std::size_t>(most_reads + k)] = r.in_place ? p[static_cast<std::size_t>(k)] : arrays.emplace_back(bytes).data();
+
+  const auto share = [&](std::size_t thread) {
+    const std::size_t turns = bytes / turn_bytes;
+    return std::pair{turns * thread / threads * turn_bytes, turns * (thread + 1) / threads * turn_bytes};
+  };
+  const auto index = static_cast<std::size_t>(r.reads * (most_writes + 1) + r.writes);
+  const auto run = [&](stream_function f) {
+    return median_seconds(threads, cache, [&, f](std::size_t thread) {
+      const auto [begin, end] = share(thread);
+      f(p, begin, end);
+    });
+  };
+  const double ordinary = run(ordinary_streams[index]);
+  const double streaming = r.writes > 0 ? run(streaming_streams[index]) : ordinary;
+  std::string kind = "stream_" + std::to_string(r.reads) + "r" + std::to_string(r.writes) + "w";
+  if (r.in_place) kind += "_in_place";
+  if (streaming < ordinary) kind += "_nt";
+  return {1e3 * std::min(ordinary, streaming), kind};
+}
+
+// Peaks: as many independent chains as hide the latency of the instruction, registers only.
+#if defined(__AVX512F__)
+using floats = __m512;
+using doubles = __m512d;
+floats fused(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
+doubles fused(doubles a, doubles b, doubles c) { return _mm512_fmadd_pd(a, b, c); }
+#elif defined(__AVX2__) && defined(__FMA__)
+using floats = __m256;
+using doubles = __m256d;
+floats fused(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+doubles fused(doubles a, doubles b, doubles c) { return _mm256_fmadd_pd(a, b, c); }
+#else
+typedef float floats __attribute__((vector_size(16)));
+typedef double doubles __attribute__((vector_size(16)));
+floats fused(floats a, floats b, floats c) { return a * b + c; }
+doubles fused(doubles a, doubles b, doubles c) { return a * b + c; }
+#endif
+
+constexpr std::size_t peak_turns = 200'000;
+
+template <class V>
+void fma_chains(std::size_t) {
+  constexpr int chains = 12;
+  V a{}, b{};
+  keep(a), keep(b);
+  V sum[chains]{};
+  for (std::size_t turn = 0; turn < peak_turns; ++turn)
+#pragma GCC unroll 12
+    for (int k = 0; k < chains; ++k) {
+      sum[k] = fused(sum[k], a, b);
+      keep(sum[k]);  // orders nothing, but keeps the chains apart and in registers
+    }
+}
+
+template <class V, class S>
+double fma_peak(std::size_t threads) {
+  const double flops = 2.0 * 12 * (sizeof(V) / sizeof(S)) * peak_turns * static_cast<double>(threads);
+  return 1e-9 * flops / median_seconds(threads, cache_state::warm, fma_chains<V>);
+}
+
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+void dot_chains(std::size_t) {
+  constexpr int chains = 24;
+  __m512i a{}, b{};
+  keep(a), keep(b);
+  __m512 sum[chains]{};
+  for (std::size_t turn = 0; turn < peak_turns; ++turn)
+#pragma GCC unroll 24
+    for (int k = 0; k < chains; ++k) {
+      sum[k] = _mm512_dpbf16_ps(sum[k], (__m512bh)a, (__m512bh)b);
+      keep(sum[k]);
+    }
+}
+double dot_peak(std::size_t threads) {
+  return 1e-9 * 64.0 * 24 * peak_turns * static_cast<double>(threads) /
+         median_seconds(threads, cache_state::warm, dot_chains);
+}
+#else
+double dot_peak(std::size_t) { return 0; }
+#endif
+
+limit measure_product(const limit_request& r, std::size_t threads) {
+  const double peak = measure_peak(r.bound, threads);
+  if (peak > 0) {
+    const char* const kind = r.bound == limit_bound::fma_f32   ? "fma_f32_peak"
+                             : r.bound == limit_bound::fma_f64 ? "fma_f64_peak"
+                                                               : "bf16_dot_peak";
+    return {1e-6 * r.flops / peak, kind};
+  }
+  return {1e-6 * r.flops / measure_peak(limit_bound::fma_f32, threads), "fma_f32_peak_for_lack_of_avx512_bf16"};
+}
+
+}  // namespace
+
+bool has_bf16_dot() {
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+double measure_peak(limit_bound bound, std::size_t threads) {
+  switch (bound) {
+    case limit_bound::fma_f32: return fma_peak<floats, float>(threads);
+    case limit_bound::fma_f64: return fma_peak<doubles, double>(threads);
+    case limit_bound::bf16_dot: return dot_peak(threads);
+    case limit_bound::stream: break;
+  }
+  return 0;
+}
+
+void flush_caches() {
+  static const std::size_t bytes = 4 * last_level_cache_bytes();
+  static const buffer<std::byte> junk(bytes);
+  static unsigned char value = 0;
+  std::memset(junk.data(), ++value, bytes);
+  asm volatile("" : : "r"(junk.data()) : "memory");
+}
+
+limit measure_limit(const limit_request& request, std::size_t threads, cache_state cache, double max_age_seconds) {
+  struct entry {
+    limit value;
+    double measured_at;
+  };
+  static std::map<std::tuple<limit_request, std::size_t, cache_state>, entry> known;
+  const std::tuple key{request, threads, cache};
+  if (const auto found = known.find(key); found != known.end() && seconds_now() - found->second.measured_at < max_age_seconds)
+    return found->second.value;
+  const limit value =
+      request.bound == limit_bound::stream ? measure_stream(request, threads, cache) : measure_product(request, threads);
+  known[key] = {value, seconds_now()};
+  return value;
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,86 @@
+// What a benchmark case is, and the table through which one file an op offers its cases.
+#ifndef TIGON_BENCH_SUPPORT_REGISTRY_HPP
+#define TIGON_BENCH_SUPPORT_REGISTRY_HPP
+
+#include <tigon/core/context.hpp>
+
+#include "support/limits.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tigon_bench {
+
+enum class dtype { f32, bf16, f16, f64 };
+enum class mode { forward, backward, full };
+using extents = std::vector<std::size_t>;
+
+std::string_view name_of(dtype element);
+std::string_view name_of(mode direction);
+dtype dtype_named(std::string_view name);
+mode mode_named(std::string_view name);
+std::size_t size_of(dtype element);
+
+/// "2048x4096" and back.
+std::string text_of(const extents& shape);
+extents parse_shape(std::string_view text);
+
+/// One row of the table to be: everything that was asked for.
+struct request {
+  dtype element = dtype::f32;
+  std::string backend;
+  extents shape;
+  std::size_t threads = 1;
+  mode direction = mode::forward;
+  std::string variant;
+};
+
+/// Thrown by a plan for a combination that does not exist; the reason goes to stderr, NaN into the row.
+class unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Buffers are alive inside the functions.
+struct runnable {
+  std::function<void()> run;
+  /// Untimed, before every repetition: writes inputs that `run` consumed back. An in-place gradient fed into itself
+  /// reaches subnormals or infinity after some dozens of calls and would time their assists.
+  std::function<void()> restore;
+  /// Bytes of the results beside the workspace that the run writes; the memory row is these plus the workspace.
+  std::size_t output_bytes = 0;
+};
+
+/// The least work of a case, known before any buffer exists, so that its limit is measured on the memory it will get.
+struct plan {
+  double bytes = 0;  ///< least traffic: every array read once and written once; 0 where flops bind
+  double flops = 0;
+  limit_request limit;
+  std::function<runnable(tigon::context&)> set_up;
+};
+
+struct variant_entry {
+  std::string name;
+  extents shape;  ///< default shape
+  std::vector<mode> modes;
+};
+
+struct op_entry {
+  std::string name;
+  std::string dims;  ///< what the numbers of a shape mean: "rows x cols"
+  std::vector<dtype> dtypes;
+  std::vector<variant_entry> variants;  ///< the first is the default
+  std::vector<std::string> backends;
+  std::function<plan(const request&)> make_plan;
+};
+
+/// All ops, in the order of ops/table.cpp.
+const std::vector<op_entry>& ops();
+
+}  // namespace tigon_bench
+
+#endif  // TIGON_BENCH_SUPPORT_REGISTRY_HPP

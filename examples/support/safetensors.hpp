@@ -1,0 +1,263 @@
+#ifndef EXAMPLE_SUPPORT_SAFETENSORS_HPP
+#define EXAMPLE_SUPPORT_SAFETENSORS_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace example {
+
+static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian values");
+
+/// Element types of a safetensors file. Booleans are one byte each.
+enum class dtype { f64, f32, bf16, f16, i64, i32, u8, boolean };
+
+struct dtype_info {
+  dtype type;
+  std::string_view name;  ///< as the header spells it
+  std::size_t size;       ///< bytes of one element
+};
+
+inline constexpr std::array<dtype_info, 8> dtype_table{{{dtype::f64, "F64", 8},
+                                                        {dtype::f32, "F32", 4},
+                                                        {dtype::bf16, "BF16", 2},
+                                                        {dtype::f16, "F16", 2},
+                                                        {dtype::i64, "I64", 8},
+                                                        {dtype::i32, "I32", 4},
+                                                        {dtype::u8, "U8", 1},
+                                                        {dtype::boolean, "BOOL", 1}}};
+
+constexpr const dtype_info& info(dtype type) { return dtype_table[static_cast<std::size_t>(type)]; }
+
+/// A tensor whose bytes somebody else owns: row-major, contiguous.
+struct tensor_view {
+  dtype type = dtype::f32;
+  std::vector<std::size_t> shape;
+  std::span<const std::byte> bytes;
+
+  std::size_t numel() const { return bytes.size() / info(type).size; }
+
+  /// A typed copy. Copying also answers files whose tensors are not aligned to their elements.
+  template <class T>
+  std::vector<T> values() const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (sizeof(T) != info(type).size)
+      throw std::runtime_error("a tensor of " + std::string(info(type).name) +
+                               " was asked for elements of " + std::to_string(sizeof(T)) + " bytes");
+    std::vector<T> out(numel());
+    if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  }
+};
+
+template <class T>
+tensor_view view_of(dtype type, std::vector<std::size_t> shape, const std::vector<T>& values) {
+  return {type, std::move(shape), std::as_bytes(std::span(values))};
+}
+
+/// A whole file in memory. Every error is one sentence that names the file.
+class safetensors_file {
+ public:
+  /// The format's own limit; a larger claim is a damaged or foreign file.
+  static constexpr std::uint64_t max_header_bytes = 100'000'000;
+
+  static safetensors_file load(const std::filesystem::path& path) {
+    safetensors_file file;
+    file.path_ = path;
+    std::ifstream in(path, std::ios::binary);
+    std::error_code code;
+    const std::uint64_t file_bytes = std::filesystem::file_size(path, code);
+    if (!in || code) file.fail("cannot be opened");
+
+    std::uint64_t header_bytes = 0;
+    if (file_bytes < sizeof header_bytes) file.fail("is too short for a header length");
+    in.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+    if (header_bytes > max_header_bytes)
+      file.fail("claims a header of " + std::to_string(header_bytes) + " bytes, more than the format allows");
+    if (header_bytes > file_bytes - sizeof header_bytes)
+      file.fail("claims a header of " + std::to_string(header_bytes) + " bytes, but is only " +
+                std::to_string(file_bytes) + " bytes long");
+    std::string header(header_bytes, '\0');
+    in.read(header.data(), static_cast<std::streamsize>(header.size()));
+    // The data get a buffer of their own, so that they start aligned whatever the header's length.
+    file.data_bytes_ = file_bytes - sizeof header_bytes - header_bytes;
+    file.data_ = std::make_unique_for_overwrite<std::byte[]>(file.data_bytes_);
+    in.read(reinterpret_cast<char*>(file.data_.get()), static_cast<std::streamsize>(file.data_bytes_));
+    if (!in) file.fail("could not be read to its end");
+    file.parse(header);
+    return file;
+  }
+
+  const std::map<std::string, tensor_view>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+  const tensor_view& at(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) fail("holds no tensor " + quoted(name));
+    return found->second;
+  }
+
+  /// A metadata text that has to be there.
+  const std::string& meta(const std::string& key) const {
+    const auto found = metadata_.find(key);
+    if (found == metadata_.end()) fail("holds no metadata entry " + quoted(key));
+    return found->second;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::runtime_error("safetensors file " + path_.string() + " " + what);
+  }
+
+ private:
+  using json = nlohmann::json;
+
+  static std::string quoted(const std::string& name) { return "\"" + name + "\""; }
+
+  void parse(const std::string& header) {
+    const json root = json::parse(header, nullptr, /*allow_exceptions=*/false);
+    if (!root.is_object()) fail("has a header that is not a JSON object");
+    for (const auto& [name, entry] : root.items()) {
+      if (name == "__metadata__")
+        parse_metadata(entry);
+      else
+        tensors_.emplace(name, parse_tensor(name, entry));
+    }
+    check_layout();
+  }
+
+  void parse_metadata(const json& entry) {
+    if (!entry.is_object()) fail("has a __metadata__ that is not a JSON object");
+    for (const auto& [key, text] : entry.items()) {
+      if (!text.is_string()) fail("has a __metadata__ entry " + quoted(key) + " that is not a string");
+      metadata_.emplace(key, text.get<std::string>());
+    }
+  }
+
+  tensor_view parse_tensor(const std::string& name, const json& entry) const {
+    const auto type = entry.is_object() ? entry.find("dtype") : entry.end();
+    if (!entry.is_object() || type == entry.end() || !type->is_string())
+      fail("has an entry " + quoted(name) + " without a dtype");
+    const auto known =
+        std::ranges::find(dtype_table, std::string_view(type->get_ref<const std::string&>()), &dtype_info::name);
+    if (known == dtype_table.end())
+      fail("gives tensor " + quoted(name) + " the unknown dtype " + type->get<std::string>());
+
+    tensor_view tensor{known->type, extents(name, entry, "shape"), {}};
+    const std::vector<std::size_t> offsets = extents(name, entry, "data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1])
+      fail("gives tensor " + quoted(name) + " data_offsets that are not a begin and an end");
+    if (offsets[1] > data_bytes_)
+      fail("ends before tensor " + quoted(name) + ": its data end at byte " + std::to_string(offsets[1]) +
+           " of " + std::to_string(data_bytes_));
+
+    std::size_t bytes = known->size;
+    for (const std::size_t extent : tensor.shape) {
+      if (extent != 0 && bytes > std::numeric_limits<std::size_t>::max() / extent)
+        fail("gives tensor " + quoted(name) + " a shape whose size overflows");
+      bytes *= extent;
+    }
+    if (bytes != offsets[1] - offsets[0])
+      fail("gives tensor " + quoted(name) + " " + std::to_string(offsets[1] - offsets[0]) +
+           " bytes where its shape and dtype need " + std::to_string(bytes));
+    tensor.bytes = {data_.get() + offsets[0], bytes};
+    return tensor;
+  }
+
+  std::vector<std::size_t> extents(const std::string& name, const json& entry, const char* key) const {
+    const auto list = entry.find(key);
+    if (list == entry.end() || !list->is_array()) fail("has an entry " + quoted(name) + " without a list " + key);
+    std::vector<std::size_t> out;
+    for (const json& value : *list) {
+      if (!value.is_number_unsigned())
+        fail("gives tensor " + quoted(name) + " a " + key + " that is not made of whole numbers from 0");
+      out.push_back(value.get<std::size_t>());
+    }
+    return out;
+  }
+
+  /// The tensors must tile the data: no overlap, no hole, nothing behind the last one.
+  void check_layout() const {
+    std::vector<std::pair<std::span<const std::byte>, const std::string*>> order;
+    for (const auto& [name, tensor] : tensors_) order.emplace_back(tensor.bytes, &name);
+    std::ranges::sort(order, [](const auto& a, const auto& b) {
+      return std::pair(a.first.data(), a.first.size()) < std::pair(b.first.data(), b.first.size());
+    });
+    const std::byte* end = data_.get();
+    for (const auto& [bytes, name] : order) {
+      if (bytes.data() < end) fail("has a tensor " + quoted(*name) + " that overlaps another one");
+      if (bytes.data() > end) fail("has a gap in its data before tensor " + quoted(*name));
+      end = bytes.data() + bytes.size();
+    }
+    if (end != data_.get() + data_bytes_) fail("has data behind its last tensor");
+  }
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t data_bytes_ = 0;
+  std::map<std::string, tensor_view> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// Writes beside the file and renames, so that an interrupted run leaves the previous file whole.
+inline void save_safetensors(const std::filesystem::path& path, const std::map<std::string, tensor_view>& tensors,
+                             const std::map<std::string, std::string>& metadata = {}) {
+  // Wide types first: each tensor is then aligned to its own element.
+  std::vector<const std::pair<const std::string, tensor_view>*> order;
+  for (const auto& entry : tensors) order.push_back(&entry);
+  std::ranges::stable_sort(order, std::ranges::greater{}, [](const auto* e) { return info(e->second.type).size; });
+
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::size_t offset = 0;
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
+    std::size_t bytes = info(tensor.type).size;
+    for (const std::size_t extent : tensor.shape) bytes *= extent;
+    if (bytes != tensor.bytes.size())
+      throw std::runtime_error("tensor \"" + name + "\" cannot be saved: its shape needs " + std::to_string(bytes) +
+                               " bytes and " + std::to_string(tensor.bytes.size()) + " were given");
+    header[name] = {{"dtype", info(tensor.type).name},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  }
+  std::string text = header.is_null() ? "{}" : header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+
+  const std::filesystem::path partial = path.string() + ".partial";
+  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+  const std::uint64_t header_bytes = text.size();
+  out.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  for (const auto* entry : order)
+    out.write(reinterpret_cast<const char*>(entry->second.bytes.data()),
+              static_cast<std::streamsize>(entry->second.bytes.size()));
+  out.close();
+  std::error_code code;
+  if (out) std::filesystem::rename(partial, path, code);
+  if (!out || code) {
+    std::filesystem::remove(partial, code);
+    throw std::runtime_error("safetensors file " + path.string() + " cannot be written");
+  }
+}
+
+}  // namespace example
+#endif

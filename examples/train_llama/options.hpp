@@ -1,0 +1,203 @@
+#ifndef EXAMPLE_TRAIN_LLAMA_OPTIONS_HPP
+#define EXAMPLE_TRAIN_LLAMA_OPTIONS_HPP
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include "text.hpp"
+#include "tokenizer.hpp"
+
+namespace example {
+
+/// Everything a run depends on. The defaults train both ways of --compare in under three minutes on two cores.
+struct run_options {
+  std::string text = default_text.string();
+  std::size_t vocab = 8192;
+  bool bytes = false;
+  std::string cache_dir = default_cache_dir().string();
+
+  std::size_t layers = 4;
+  std::size_t hidden = 256;
+  std::size_t intermediate = 704;
+  std::size_t heads = 4;
+  std::size_t kv_heads = 2;
+  std::string dtype = "f32";
+
+  std::size_t seq_len = 256;
+  std::size_t batch = 8;
+  std::size_t steps = 100;
+  std::size_t stop_at = 0;
+  std::size_t eval_every = 0;
+  std::uint64_t seed = 1;
+  std::size_t threads = 0;
+  bool plain = false;
+  bool compare = false;
+
+  double lr = 2e-3;
+  double min_lr = 2e-4;
+  std::size_t warmup = 10;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double grad_clip = 1.0;
+
+  std::string csv, svg;
+  std::string checkpoint, resume;
+  std::size_t save_every = 0;
+
+  std::size_t sample_tokens = 100;
+  std::string prompt = "   :hacker: n.\n\n   ";
+  double temperature = 0.8;
+
+  std::size_t head_dim() const { return hidden / heads; }
+};
+
+/// The options, or the exit code of a program that has nothing more to do.
+struct parsed_options {
+  std::optional<run_options> options;
+  int exit_code = 0;
+};
+
+namespace detail {
+
+inline CLI::Validator whole(std::uint64_t low, std::uint64_t high) {
+  return {[=](std::string& text) -> std::string {
+            std::uint64_t value = 0;
+            const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (code == std::errc() && end == text.data() + text.size() && value >= low && value <= high) return {};
+            return text + " is not a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+          },
+          ""};
+}
+
+enum class bound { positive, from_zero, below_one };
+
+inline CLI::Validator real(bound kind) {
+  return {[=](std::string& text) -> std::string {
+            double value = 0;
+            const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = code == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+            switch (kind) {
+              case bound::positive: return number && value > 0 ? "" : text + " is not a number above 0";
+              case bound::from_zero: return number && value >= 0 ? "" : text + " is not a number from 0 up";
+              default: return number && value >= 0 && value < 1 ? "" : text + " is not a number from 0 to below 1";
+            }
+          },
+          ""};
+}
+
+/// What no single option can see.
+inline void check_together(const run_options& o, bool vocab_given) {
+  const auto refuse = [](const std::string& sentence) { throw std::runtime_error(sentence); };
+  const auto text = [](std::size_t n) { return std::to_string(n); };
+  if (o.bytes && vocab_given) refuse("--bytes has 256 tokens by itself and takes no --vocab");
+  if (o.hidden % o.heads != 0)
+    refuse("--hidden " + text(o.hidden) + " cannot be divided among --heads " + text(o.heads));
+  if (o.heads % o.kv_heads != 0)
+    refuse("--heads " + text(o.heads) + " is not a multiple of --kv-heads " + text(o.kv_heads));
+  if (o.head_dim() % 2 != 0)
+    refuse("--hidden " + text(o.hidden) + " over --heads " + text(o.heads) + " gives heads of " + text(o.head_dim()) +
+           ", but rotary positions turn pairs and need an even number");
+  if (o.min_lr > o.lr) refuse("--min-lr is larger than --lr");
+  if (o.stop_at > o.steps) refuse("--stop-at " + text(o.stop_at) + " lies behind the last of --steps " + text(o.steps));
+  if (o.save_every != 0 && o.checkpoint.empty()) refuse("--save-every needs --checkpoint FILE");
+  if (o.compare && o.plain) refuse("--compare runs both ways and takes no --plain");
+  if (o.compare && !(o.resume.empty() && o.checkpoint.empty()))
+    refuse("--compare starts both runs from the seed and takes no --resume or --checkpoint");
+}
+
+}  // namespace detail
+
+/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help.
+inline parsed_options parse_options(int argc, const char* const* argv) {
+  using detail::bound, detail::real, detail::whole;
+  run_options o;
+  CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
+  app.option_defaults()->always_capture_default();
+  // Sizes are bounded so that no product of theirs overflows.
+  constexpr std::uint64_t many = 1u << 16, steps = 1'000'000'000;
+
+  app.add_option("--text", o.text, "text to learn from, plain or gzip")->group("Text");
+  auto* vocab = app.add_option("--vocab", o.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
+  app.add_flag("--bytes", o.bytes, "plain bytes instead of BPE: a vocabulary of 256")->group("Text");
+  app.add_option("--cache-dir", o.cache_dir, "keeps trained tokenizers")->group("Text");
+
+  app.add_option("--layers", o.layers)->check(whole(1, 1024))->group("Model");
+  app.add_option("--hidden", o.hidden, "width of the residual stream")->check(whole(1, many))->group("Model");
+  app.add_option("--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
+  app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
+  app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
+  app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
+      ->check(CLI::Validator([](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; },
+                             ""))
+      ->group("Model");
+
+  app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
+  app.add_option("--batch", o.batch, "windows of a step")->check(whole(1, many))->group("Run");
+  app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
+  app.add_option("--stop-at", o.stop_at, "end early after this step, as an interruption would; 0: do not")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_option("--eval-every", o.eval_every, "steps between held-out losses; 0: at the end only")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_option("--seed", o.seed, "of weights, batches and sample")->check(whole(0, ~0ull))->group("Run");
+  app.add_option("--threads", o.threads, "0: one per core; the losses do not depend on it")
+      ->check(whole(0, 1024))
+      ->group("Run");
+  app.add_flag("--plain", o.plain, "without fusion: every elementary step is a pass of its own")->group("Run");
+  app.add_flag("--compare", o.compare, "both ways from the same seed, and a table")->group("Run");
+
+  app.add_option("--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
+  app.add_option("--min-lr", o.min_lr, "at the end of the cosine")->check(real(bound::from_zero))->group("Optimizer");
+  app.add_option("--warmup", o.warmup, "steps of linear warm-up")->check(whole(0, steps))->group("Optimizer");
+  app.add_option("--weight-decay", o.weight_decay)->check(real(bound::from_zero))->group("Optimizer");
+  app.add_option("--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
+  app.add_option("--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
+  app.add_option("--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
+  app.add_option("--grad-clip", o.grad_clip, "largest norm of the gradient; 0: unclipped")
+      ->check(real(bound::from_zero))
+      ->group("Optimizer");
+
+  app.add_option("--csv", o.csv, "file for the losses of every step")->group("Output");
+  app.add_option("--svg", o.svg, "file for a picture of the loss curves")->group("Output");
+  app.add_option("--checkpoint", o.checkpoint, "file to save the whole state to, at the end")->group("Output");
+  app.add_option("--save-every", o.save_every, "also save after so many steps; 0: do not")
+      ->check(whole(0, steps))
+      ->group("Output");
+  app.add_option("--resume", o.resume, "checkpoint to go on from, with the same options")->group("Output");
+  app.add_option("--sample-tokens", o.sample_tokens, "length of the generated sample; 0: none")
+      ->check(whole(0, many))
+      ->group("Output");
+  app.add_option("--prompt", o.prompt, "the sample's beginning")->group("Output")->always_capture_default(false);
+  app.add_option("--temperature", o.temperature, "of the sample; 0: always the likeliest token")
+      ->check(real(bound::from_zero))
+      ->group("Output");
+
+  const auto refused = [](const std::string& sentence) {
+    std::cerr << "train_llama: " << sentence << '\n';
+    return parsed_options{std::nullopt, 2};
+  };
+  try {
+    app.parse(argc, argv);
+    detail::check_together(o, vocab->count() > 0);
+  } catch (const CLI::Success& help) {
+    return {std::nullopt, app.exit(help)};
+  } catch (const std::runtime_error& error) {  // CLI::ParseError is one
+    return refused(error.what());
+  }
+  return {o, 0};
+}
+
+}  // namespace example
+#endif

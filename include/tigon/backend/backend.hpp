@@ -1,0 +1,91 @@
+// What a backend is. No operator and no SIMD is known here.
+#ifndef TIGON_BACKEND_BACKEND_HPP
+#define TIGON_BACKEND_BACKEND_HPP
+
+#include <tigon/backend/tuning.hpp>
+#include <tigon/core/element.hpp>
+
+#include <concepts>
+#include <initializer_list>
+#include <string_view>
+
+namespace tigon {
+
+enum class device : unsigned { cpu, npu };
+
+constexpr std::string_view device_name(device d) { return d == device::cpu ? "cpu" : "npu"; }
+
+class device_set {
+ public:
+  consteval device_set(std::initializer_list<device> devices) {
+    for (const device d : devices) bits_ |= 1u << static_cast<unsigned>(d);
+  }
+  constexpr bool contains(device d) const { return (bits_ >> static_cast<unsigned>(d) & 1u) != 0; }
+  constexpr bool contains(device_set other) const { return (other.bits_ & ~bits_) == 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+
+ private:
+  unsigned bits_ = 0;
+};
+
+/// Name of a backend, devices it runs on, devices for which it is chosen when nobody asks for another.
+struct backend_info {
+  std::string_view name;
+  device_set devices;
+  device_set default_devices;
+
+  consteval backend_info(std::string_view n, device_set d, device_set defaults = {})
+      : name(n), devices(d), default_devices(defaults) {
+    if (n.empty()) throw "tigon: a backend needs a name";
+    if (d.empty()) throw "tigon: a backend supports at least one device";
+    if (!d.contains(defaults)) throw "tigon: default devices of a backend must be among its devices";
+  }
+};
+
+/// The operators that a backend adapts itself.
+template <class... Ops>
+struct op_list {
+  static constexpr std::size_t size = sizeof...(Ops);
+  template <class Op>
+  static constexpr bool contains = (std::same_as<Op, Ops> || ...);
+};
+
+namespace detail {
+template <class L>
+inline constexpr bool is_op_list = false;
+template <class... Ops>
+inline constexpr bool is_op_list<op_list<Ops...>> = true;
+}  // namespace detail
+
+/// A type that states (or inherits) where its kernels come from and which numbers steer them:
+///   parent     the backend whose kernels it inherits, void at the root; restated in every backend
+///   info       name and devices; restated in every backend
+///   engine     the SIMD library behind the lanes
+///   overrides  op_list of the operators it adapts itself
+///   row, chunk, attention, gemm   tuning values
+///   error_scale  by what factor it loosens every documented error (precision trait)
+template <class B>
+concept backend = requires {
+  typename B::parent;
+  typename B::engine;
+  typename B::overrides;
+  { B::info } -> std::convertible_to<const backend_info&>;
+  { B::row } -> std::convertible_to<row_tuning>;
+  { B::chunk } -> std::convertible_to<chunk_tuning>;
+  { B::attention } -> std::convertible_to<attention_tuning>;
+  { B::error_scale } -> std::convertible_to<double>;
+} && detail::is_op_list<typename B::overrides> && (B::row.unroll == 1 || B::row.unroll == 2 || B::row.unroll == 4);
+
+/// True for a backend and an element type that may be used together; otherwise a sentence at compile time.
+template <class B, class T>
+consteval bool admits() {
+  static_assert(backend<B>,
+                "tigon: the first template argument is not a backend: it needs parent, info, engine, overrides and "
+                "tuning values; derive it from one of tigon::backends (docs/add_an_op.md)");
+  static_assert(element<T>, "tigon: elements are float, double, tigon::bfloat16 or tigon::float16; convert before the call");
+  return backend<B> && element<T>;
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKEND_BACKEND_HPP

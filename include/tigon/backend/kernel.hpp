@@ -1,0 +1,153 @@
+// Which code runs: kernel<Op, P>, the provider of an operator for a backend, and the audit of what a backend claims.
+//
+// A kernel is found by name, never by being callable: a specialisation with a wrong signature is a hard error at the
+// call, not a silent fall-back to the parent. Forward, backward and the type of what is saved between them are members
+// of one struct, so they always come from one provider.
+#ifndef TIGON_BACKEND_KERNEL_HPP
+#define TIGON_BACKEND_KERNEL_HPP
+
+#include <tigon/backend/backend.hpp>
+
+#include <array>
+#include <string_view>
+
+namespace tigon {
+
+/// The code of one operator as provider P writes it. A specialisation declares
+///   template <class T> using saved = ...          what forward leaves for backward (no_state where nothing)
+///   template <backend B, ...> static void forward(...)
+///   template <backend B, ...> static void backward(...)     or: using forward_only = void;
+/// B is the most derived backend: code from the provider, tuning and precision from B.
+template <class Op, class P>
+struct kernel {
+  using not_provided = void;
+};
+
+/// `saved` of an operator whose backward needs nothing but its inputs and outputs.
+struct no_state {};
+
+namespace detail {
+
+template <class Op, class P>
+inline constexpr bool has_kernel = !requires { typename kernel<Op, P>::not_provided; };
+
+// A member called forward (backward) is found by its name alone: it makes the same name in a second base ambiguous.
+struct named_forward {
+  void forward();
+};
+struct named_backward {
+  void backward();
+};
+template <class K>
+struct forward_probe : K, named_forward {};
+template <class K>
+struct backward_probe : K, named_backward {};
+
+template <class K>
+inline constexpr bool names_forward = !requires { &forward_probe<K>::forward; };
+template <class K>
+inline constexpr bool names_backward = !requires { &backward_probe<K>::backward; };
+template <class K>
+inline constexpr bool names_saved = requires { typename K::template saved<float>; };
+
+template <class K>
+inline constexpr bool complete_kernel =
+    names_forward<K> && (requires { typename K::forward_only; } || (names_backward<K> && names_saved<K>));
+
+template <class Op, class P>
+struct find_provider {
+  using type = typename find_provider<Op, typename P::parent>::type;
+};
+template <class Op, class P>
+  requires has_kernel<Op, P>
+struct find_provider<Op, P> {
+  using type = P;
+};
+template <class Op>
+struct find_provider<Op, void> {
+  using type = void;
+};
+
+// A list that equals the parent's is an inherited one unless a kernel stands behind it.
+template <class B>
+inline constexpr bool restates_overrides = true;
+template <class B>
+  requires(!std::is_void_v<typename B::parent>)
+inline constexpr bool restates_overrides<B> = !std::same_as<typename B::overrides, typename B::parent::overrides>;
+
+template <class Op, class P>
+consteval bool audit_op() {
+  constexpr bool listed = P::overrides::template contains<Op>;
+  constexpr bool present = has_kernel<Op, P>;
+  static_assert(!(listed && !present && restates_overrides<P>),
+                "tigon: this backend lists the operator in `overrides`, but no kernel<Op, Backend> is visible: include "
+                "the header with its specialisation before the first use, or restate `parent` and `overrides` if the "
+                "list is inherited");
+  static_assert(std::is_void_v<typename P::parent> || !(present && !listed),
+                "tigon: a kernel<Op, Backend> exists, but the backend does not list the operator in `overrides`");
+  if constexpr (present)
+    static_assert(complete_kernel<kernel<Op, P>>,
+                  "tigon: a kernel supplies `saved`, `forward` and `backward` together, or declares `forward_only`");
+  return true;
+}
+
+template <class Op, class P>
+consteval bool audit_chain() {
+  if constexpr (std::is_void_v<P>) {
+    return true;
+  } else {
+    return audit_op<Op, P>() && audit_chain<Op, typename P::parent>();
+  }
+}
+
+template <class B, class L>
+struct audit_list;
+template <class B, class... Ops>
+struct audit_list<B, op_list<Ops...>> {
+  static consteval bool run() { return (audit_op<Ops, B>() && ... && true); }
+};
+
+template <class Op, class B>
+consteval bool resolved() {
+  static_assert(audit_chain<Op, B>());
+  static_assert(!std::is_void_v<typename find_provider<Op, B>::type>,
+                "tigon: this operator has no kernel in the chosen backend or any of its parents; it belongs to another "
+                "vendor's backend, or its header is not included");
+  return true;
+}
+
+}  // namespace detail
+
+/// The nearest backend on the chain B, B::parent, ... that has a kernel for Op; void if there is none.
+template <class Op, class B>
+using provider_t = typename detail::find_provider<Op, B>::type;
+
+/// The kernel that a door calls for backend B. Refuses, with a sentence, what the rules forbid.
+template <class Op, class B>
+  requires(detail::resolved<Op, B>())
+using kernel_for = kernel<Op, provider_t<Op, B>>;
+
+/// What forward of Op leaves for backward, in the provider's own type.
+template <class Op, class B, class T>
+using saved_t = typename kernel_for<Op, B>::template saved<T>;
+
+/// True if every operator that B lists has a complete kernel; a compile-time error otherwise.
+template <backend B>
+consteval bool audit() {
+  return detail::audit_list<B, typename B::overrides>::run();
+}
+
+struct coverage_row {
+  std::string_view op;
+  std::string_view provider;
+};
+
+/// (operator, provider) for every operator of the list.
+template <backend B, class... Ops>
+constexpr std::array<coverage_row, sizeof...(Ops)> coverage(op_list<Ops...>) {
+  return {{coverage_row{Ops::name, provider_t<Ops, B>::info.name}...}};
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKEND_KERNEL_HPP

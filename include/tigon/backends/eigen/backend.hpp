@@ -1,0 +1,25 @@
+// The canonical kernels on the lanes of eigen.
+#ifndef TIGON_BACKENDS_EIGEN_BACKEND_HPP
+#define TIGON_BACKENDS_EIGEN_BACKEND_HPP
+
+#if defined(__has_include) && !__has_include(<Eigen/Core>)
+#error "tigon: backend eigen needs <Eigen/Core>; install libeigen3-dev"
+#endif
+
+#include <tigon/backends/generic/backend.hpp>
+#include <tigon/simd/engines/eigen.hpp>
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+struct eigen : generic {
+  using parent = generic;
+  static constexpr backend_info info{"eigen", {device::cpu}};
+  using engine = simd::eigen;
+  using overrides = op_list<>;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+#endif  // TIGON_BACKENDS_EIGEN_BACKEND_HPP

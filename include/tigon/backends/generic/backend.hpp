@@ -1,0 +1,28 @@
+// The root of every chain: the canonical kernels, on scalar lanes.
+#ifndef TIGON_BACKENDS_GENERIC_BACKEND_HPP
+#define TIGON_BACKENDS_GENERIC_BACKEND_HPP
+
+#include <tigon/backend/backend.hpp>
+#include <tigon/simd/engines/scalar.hpp>
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// Has a kernel for every operator: the one in the operator's own header. On this backend the lanes are single
+/// numbers, which makes it the reference that the others are compared with.
+struct generic {
+  using parent = void;
+  static constexpr backend_info info{"generic", {device::cpu, device::npu}};
+  using engine = simd::scalar;
+  using overrides = op_list<>;
+  static constexpr row_tuning row{};
+  static constexpr chunk_tuning chunk{};
+  static constexpr attention_tuning attention{};
+  static constexpr double error_scale = 1.0;
+  static constexpr std::size_t tile_capacity_bits = 48 * 8192;  ///< one core's first-level cache
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+#endif  // TIGON_BACKENDS_GENERIC_BACKEND_HPP

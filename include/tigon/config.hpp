@@ -1,0 +1,62 @@
+// Version, build switches and the instruction-set tag: every macro that the library reads, in one place.
+//
+//   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset: chosen for TIGON_DEVICE
+//   TIGON_DEVICE          cpu (default) or npu: the device for which a backend is chosen when none is named
+//   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
+//   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
+#ifndef TIGON_CONFIG_HPP
+#define TIGON_CONFIG_HPP
+
+#define TIGON_VERSION_MAJOR 0
+#define TIGON_VERSION_MINOR 1
+#define TIGON_VERSION_PATCH 0
+#define TIGON_VERSION_STRING "0.1.0"
+
+#if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
+#error "tigon: C++20 is needed (-std=c++20)"
+#endif
+
+#if defined(__FAST_MATH__) && !defined(TIGON_ALLOW_FAST_MATH)
+#error "tigon: -ffast-math breaks NaN, infinities and compensated sums; remove it or define TIGON_ALLOW_FAST_MATH"
+#endif
+
+#ifndef TIGON_CHECKS
+#define TIGON_CHECKS 1
+#endif
+
+#ifndef TIGON_DEVICE
+#define TIGON_DEVICE cpu
+#endif
+
+// A function of a row program: empty on CPUs; an engine for another device would mark it for that device.
+#define TIGON_FN
+#define TIGON_INLINE inline __attribute__((always_inline))
+
+// The instruction set that the flags of this translation unit promise, as one token. It names the inline namespace
+// of every backend and engine type, so that two translation units built with different flags share no kernel symbol.
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#define TIGON_TARGET avx512_bf16
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
+    defined(__AVX512CD__)
+#define TIGON_TARGET avx512
+#elif defined(__AVX2__) && defined(__FMA__)
+#define TIGON_TARGET avx2
+#elif defined(__AVX__)
+#define TIGON_TARGET avx
+#elif defined(__SSE4_1__)
+#define TIGON_TARGET sse4
+#elif defined(__SSE2__)
+#define TIGON_TARGET sse2
+#elif defined(__ARM_NEON)
+#define TIGON_TARGET neon
+#else
+#define TIGON_TARGET baseline
+#endif
+
+#define TIGON_PASTE_(a, b, c) a##b##_checks##c
+#define TIGON_PASTE(a, b, c) TIGON_PASTE_(a, b, c)
+#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS)
+#define TIGON_STRING_(x) #x
+#define TIGON_STRING(x) TIGON_STRING_(x)
+
+#endif  // TIGON_CONFIG_HPP

@@ -1,0 +1,98 @@
+// Storage types of tensors and the type in which they are summed.
+#ifndef TIGON_CORE_ELEMENT_HPP
+#define TIGON_CORE_ELEMENT_HPP
+
+#include <tigon/config.hpp>
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace tigon {
+
+namespace detail {
+
+/// f32 bits to bfloat16 bits, round to nearest even; a NaN stays a NaN (made quiet).
+constexpr TIGON_INLINE std::uint16_t bfloat16_bits(float value) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/// f32 bits to IEEE binary16 bits, round to nearest even, subnormals kept, overflow to infinity, NaN made quiet.
+constexpr TIGON_INLINE std::uint16_t float16_bits(float value) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
+  const std::uint32_t magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
+  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 2^-1 lines the subnormal's last bit up with the f32's
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
+  }
+  return static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+constexpr TIGON_INLINE float float16_value(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude < 0x400u) {  // subnormal: an integer multiple of 2^-24
+    const float value = static_cast<float>(magnitude) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+}
+
+}  // namespace detail
+
+/// 16-bit brain float: the upper half of an f32. Conversion rounds to nearest even and keeps NaN.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr bfloat16() = default;
+  constexpr TIGON_INLINE explicit bfloat16(float value) : bits(detail::bfloat16_bits(value)) {}
+  constexpr TIGON_INLINE operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+/// IEEE binary16. Conversion rounds to nearest even, keeps subnormals, NaN and signed zeros.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  constexpr float16() = default;
+  constexpr TIGON_INLINE explicit float16(float value) : bits(detail::float16_bits(value)) {}
+  constexpr TIGON_INLINE operator float() const { return detail::float16_value(bits); }
+};
+
+/// Types in which tensors may be stored.
+template <class T>
+concept element =
+    std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> || std::same_as<T, float16>;
+
+/// The type in which values of T are computed and summed: f64 for f64, f32 for everything else.
+template <element T>
+using accumulator_t = std::conditional_t<std::same_as<T, double>, double, float>;
+
+/// Element types that may meet in one call: all but f64 with one another, f64 only with itself.
+template <class T, class U>
+concept mixes_with = element<T> && element<U> && std::same_as<accumulator_t<T>, accumulator_t<U>>;
+
+template <element T>
+constexpr std::string_view element_name() {
+  if constexpr (std::same_as<T, float>) return "f32";
+  if constexpr (std::same_as<T, double>) return "f64";
+  if constexpr (std::same_as<T, bfloat16>) return "bf16";
+  if constexpr (std::same_as<T, float16>) return "f16";
+}
+
+/// How a gradient of a parameter is written: `overwrite` replaces what was there, `accumulate` adds to it.
+enum class gradient { overwrite, accumulate };
+
+}  // namespace tigon
+
+#endif  // TIGON_CORE_ELEMENT_HPP

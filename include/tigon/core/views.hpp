@@ -1,0 +1,96 @@
+// Non-owning views: a matrix is a pointer, two extents and the distance between rows in elements.
+#ifndef TIGON_CORE_VIEWS_HPP
+#define TIGON_CORE_VIEWS_HPP
+
+#include <tigon/core/element.hpp>
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+namespace tigon {
+
+/// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent.
+template <class T>
+struct matrix_view {
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+  std::size_t row_stride = 0;
+
+  constexpr matrix_view() = default;
+  constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c) : data(d), rows(r), cols(c), row_stride(c) {}
+  constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c, std::size_t stride)
+      : data(d), rows(r), cols(c), row_stride(stride) {}
+
+  /// A view that may write converts to one that may not.
+  constexpr TIGON_INLINE operator matrix_view<const T>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, rows, cols, row_stride};
+  }
+
+  constexpr TIGON_INLINE T* row(std::size_t i) const { return data + i * row_stride; }
+
+  /// Rows [first, first + count).
+  constexpr TIGON_INLINE matrix_view rows_from(std::size_t first, std::size_t count) const {
+    return {data + first * row_stride, count, cols, row_stride};
+  }
+  /// Columns [first, first + count), for example the gate half of a fused gate-up buffer.
+  constexpr TIGON_INLINE matrix_view cols_from(std::size_t first, std::size_t count) const {
+    return {data + first, rows, count, row_stride};
+  }
+};
+
+template <class T>
+struct vector_view {
+  T* data = nullptr;
+  std::size_t size = 0;
+
+  constexpr TIGON_INLINE operator vector_view<const T>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, size};
+  }
+  constexpr TIGON_INLINE explicit operator bool() const { return data != nullptr; }
+};
+
+/// An input: the element type is deduced from the outputs, and a writable view converts.
+template <class T>
+using in_matrix = std::type_identity_t<matrix_view<const T>>;
+
+template <class T>
+using in_vector = vector_view<const T>;
+
+/// Stands for a parameter that is not there: `rms_norm_forward(x, absent, y, rstd)`.
+struct absent_t {};
+inline constexpr absent_t absent{};
+
+namespace detail {
+
+template <class R>
+struct vector_element {
+  using type = std::remove_cv_t<std::remove_pointer_t<decltype(std::span(std::declval<R&>()).data())>>;
+};
+
+}  // namespace detail
+
+/// Contiguous range of elements (std::vector, std::array, std::span, built-in array) or `absent`.
+template <class R>
+concept parameter = std::same_as<std::remove_cvref_t<R>, absent_t> ||
+                    requires(R& r) { std::span(r); } && element<typename detail::vector_element<R>::type>;
+
+/// The view of a parameter. `absent` becomes an empty view of elements of type T.
+template <class T, class R>
+constexpr TIGON_INLINE auto as_vector(R&& range) {
+  if constexpr (std::same_as<std::remove_cvref_t<R>, absent_t>) {
+    return vector_view<T>{};
+  } else {
+    const std::span s(range);
+    return vector_view<std::remove_pointer_t<decltype(s.data())>>{s.data(), s.size()};
+  }
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_CORE_VIEWS_HPP

@@ -1,0 +1,113 @@
+// Scratch memory with a high-water mark.
+#ifndef TIGON_CORE_WORKSPACE_HPP
+#define TIGON_CORE_WORKSPACE_HPP
+
+#include <tigon/core/error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <span>
+#include <string_view>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace tigon {
+
+/// A stack of scratch memory. An owning workspace grows at a door, before the operator's first write, and keeps what
+/// it has; one over the caller's bytes never grows, and a door that needs more throws. Kernels take, never allocate.
+class workspace {
+ public:
+  /// Alignment of everything that take() returns: a cache line, and the widest vector.
+  static constexpr std::size_t alignment = 64;
+
+  workspace() = default;
+  explicit workspace(std::span<std::byte> fixed) : fixed_(true) {
+    const auto address = reinterpret_cast<std::uintptr_t>(fixed.data());
+    const std::size_t skip = std::min(fixed.size(), (alignment - address % alignment) % alignment);
+    base_ = fixed.data() + skip;
+    capacity_ = fixed.size() - skip;
+  }
+  workspace(const workspace&) = delete;
+  workspace& operator=(const workspace&) = delete;
+  ~workspace() { release(); }
+
+  /// Bytes that an array of `count` T takes here.
+  template <class T>
+  static constexpr std::size_t bytes_for(std::size_t count) {
+    return (count * sizeof(T) + alignment - 1) / alignment * alignment;
+  }
+
+  /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible.
+  void expect(std::string_view op, std::size_t bytes) {
+    if (bytes <= capacity_ - used_) return;
+    if (fixed_)
+      detail::fail_argument(error_code::workspace, op, "workspace", "of " + std::to_string(capacity_ - used_) +
+                                                                        " free bytes",
+                            std::to_string(bytes));
+    if (used_ != 0)
+      detail::fail(error_code::state, "tigon: " + std::string(op) +
+                                          ": workspace is in use and cannot grow; expected the outer operator to have "
+                                          "asked for enough");
+    release();
+    allocate(bytes);
+  }
+
+  std::size_t capacity() const { return capacity_; }
+  std::size_t used() const { return used_; }
+  /// Most bytes in use at one time since the last reset.
+  std::size_t high_water() const { return high_water_; }
+  void reset_high_water() { high_water_ = used_; }
+
+  /// Takes memory and gives it back, in stack order.
+  class frame {
+   public:
+    explicit frame(workspace& ws) : ws_(ws), mark_(ws.used_) {}
+    frame(const frame&) = delete;
+    frame& operator=(const frame&) = delete;
+    ~frame() { ws_.used_ = mark_; }
+
+    /// Uninitialised array of `count` T, aligned to `alignment`; the door has asked for it with expect().
+    template <class T>
+    T* take(std::size_t count) {
+      const std::size_t bytes = bytes_for<T>(count);
+      if (bytes > ws_.capacity_ - ws_.used_) ws_.expect("workspace", bytes);
+      std::byte* p = ws_.base_ + ws_.used_;
+      ws_.used_ += bytes;
+      ws_.high_water_ = std::max(ws_.high_water_, ws_.used_);
+      return reinterpret_cast<T*>(p);
+    }
+
+   private:
+    workspace& ws_;
+    std::size_t mark_;
+  };
+
+ private:
+  void allocate(std::size_t bytes) {
+    // Large scratch sits on huge pages where the system has them: a first touch is six times cheaper.
+    const std::size_t huge = std::size_t{2} << 20;
+    align_ = bytes >= huge ? huge : alignment;
+    const std::size_t rounded = (bytes + align_ - 1) / align_ * align_;
+    base_ = static_cast<std::byte*>(::operator new(rounded, std::align_val_t{align_}));
+    capacity_ = rounded;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (align_ == huge) (void)::madvise(base_, rounded, MADV_HUGEPAGE);
+#endif
+  }
+  void release() {
+    if (!fixed_ && base_ != nullptr) ::operator delete(base_, std::align_val_t{align_});
+    base_ = nullptr;
+    capacity_ = 0;
+  }
+
+  std::byte* base_ = nullptr;
+  std::size_t capacity_ = 0, used_ = 0, high_water_ = 0, align_ = alignment;
+  bool fixed_ = false;
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_CORE_WORKSPACE_HPP

@@ -1,0 +1,110 @@
+// Lanes by Eigen: the packets beneath its arrays, so that a kernel decides what is fused, not an expression.
+#ifndef TIGON_SIMD_ENGINES_EIGEN_HPP
+#define TIGON_SIMD_ENGINES_EIGEN_HPP
+
+#include <tigon/simd/engines/x86.hpp>
+
+#include <Eigen/Core>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+struct eigen {
+  static constexpr std::string_view name = "eigen";
+  static constexpr std::string_view target =
+#if defined(EIGEN_VECTORIZE_AVX512)
+      "AVX512";
+#elif defined(EIGEN_VECTORIZE_AVX2)
+      "AVX2";
+#elif defined(EIGEN_VECTORIZE)
+      "128 bit";
+#else
+      "scalar";
+#endif
+  template <class A>
+  struct lanes;
+};
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+static_assert(Eigen::internal::packet_traits<float>::size == 16,
+              "tigon: the flags promise AVX-512 but Eigen was configured for less");
+#elif defined(__AVX2__)
+static_assert(Eigen::internal::packet_traits<float>::size >= 8,
+              "tigon: the flags promise AVX2 but Eigen was configured for less");
+#endif
+
+template <class A>
+struct eigen::lanes {
+  using reg = typename Eigen::internal::packet_traits<A>::type;
+  using mask = reg;  // all bits of a lane are set where the comparison holds
+  static constexpr std::size_t size = Eigen::internal::unpacket_traits<reg>::size;
+
+  static TIGON_INLINE reg set(A value) { return Eigen::internal::pset1<reg>(value); }
+  static TIGON_INLINE reg iota() { return Eigen::internal::plset<reg>(A(0)); }
+  static TIGON_INLINE reg load(const A* p) { return Eigen::internal::ploadu<reg>(p); }
+  static TIGON_INLINE void store(reg v, A* p) { Eigen::internal::pstoreu<A>(p, v); }
+
+  static TIGON_INLINE reg add(reg a, reg b) { return Eigen::internal::padd(a, b); }
+  static TIGON_INLINE reg sub(reg a, reg b) { return Eigen::internal::psub(a, b); }
+  static TIGON_INLINE reg mul(reg a, reg b) { return Eigen::internal::pmul(a, b); }
+  static TIGON_INLINE reg div(reg a, reg b) { return Eigen::internal::pdiv(a, b); }
+  static TIGON_INLINE reg neg(reg a) { return bit_xor(a, set(A(-0.0))); }
+  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return Eigen::internal::pmadd(a, b, c); }
+  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return Eigen::internal::pmadd(neg(a), b, c); }
+  // Eigen keeps the first operand where the comparison with NaN fails; the engines here keep the second.
+  static TIGON_INLINE reg min(reg a, reg b) { return Eigen::internal::pmin(b, a); }
+  static TIGON_INLINE reg max(reg a, reg b) { return Eigen::internal::pmax(b, a); }
+  static TIGON_INLINE reg abs(reg a) { return Eigen::internal::pabs(a); }
+  static TIGON_INLINE reg sqrt(reg a) { return Eigen::internal::psqrt(a); }
+  static TIGON_INLINE reg round(reg a) { return Eigen::internal::print(a); }
+
+  static TIGON_INLINE mask lt(reg a, reg b) { return Eigen::internal::pcmp_lt(a, b); }
+  static TIGON_INLINE mask le(reg a, reg b) { return Eigen::internal::pcmp_le(a, b); }
+  static TIGON_INLINE mask eq(reg a, reg b) { return Eigen::internal::pcmp_eq(a, b); }
+  static TIGON_INLINE mask both(mask a, mask b) { return bit_and(a, b); }
+  static TIGON_INLINE mask either(mask a, mask b) { return bit_or(a, b); }
+  static TIGON_INLINE mask no(mask a) { return bit_xor(a, Eigen::internal::ptrue(a)); }
+  static TIGON_INLINE reg select(mask m, reg a, reg b) { return Eigen::internal::pselect(m, a, b); }
+
+  static TIGON_INLINE reg bit_and(reg a, reg b) { return Eigen::internal::pand(a, b); }
+  static TIGON_INLINE reg bit_or(reg a, reg b) { return Eigen::internal::por(a, b); }
+  static TIGON_INLINE reg bit_xor(reg a, reg b) { return Eigen::internal::pxor(a, b); }
+  template <int K>
+  static TIGON_INLINE reg shl(reg a) {
+    return shift(a, [](auto bits) { return bits << K; });
+  }
+  template <int K>
+  static TIGON_INLINE reg shr(reg a) {
+    return shift(a, [](auto bits) { return bits >> K; });
+  }
+
+  static TIGON_INLINE A sum(reg a) { return Eigen::internal::predux(a); }
+  static TIGON_INLINE A max_lane(reg a) { return Eigen::internal::predux_max(a); }
+  static TIGON_INLINE A min_lane(reg a) { return Eigen::internal::predux_min(a); }
+
+#if defined(TIGON_X86)
+  static TIGON_INLINE auto raw(reg a) { return a; }
+  template <class R>
+  static TIGON_INLINE reg from_raw(R r) {
+    return r;
+  }
+#endif
+
+ private:
+  // Shifts of 64-bit lanes are not among Eigen's packets: the compiler's own vectors of integers serve both widths.
+  template <class F>
+  static TIGON_INLINE reg shift(reg a, F f) {
+    using word = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+    if constexpr (size == 1) {
+      return std::bit_cast<reg>(f(std::bit_cast<word>(a)));
+    } else {
+      typedef word words __attribute__((vector_size(sizeof(reg))));
+      return (reg)(f((words)a));
+    }
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_SIMD_ENGINES_EIGEN_HPP

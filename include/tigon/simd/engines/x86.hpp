@@ -1,0 +1,114 @@
+// What the x86 engines share below their libraries: 16-bit storage, partial loads and stores, streaming stores and the
+// exponent instructions, on raw registers. Nothing here is used on other architectures.
+#ifndef TIGON_SIMD_ENGINES_X86_HPP
+#define TIGON_SIMD_ENGINES_X86_HPP
+
+#include <tigon/core/element.hpp>
+
+#if defined(__x86_64__) || defined(__i386__)
+#define TIGON_X86 1
+#include <immintrin.h>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace x86 {
+
+// So that every name exists on every target; a register without an overload takes the portable way.
+struct none {};
+void load(none);
+void store(none);
+void stream(none);
+void load_n(none);
+void store_n(none);
+void scale(none);
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+TIGON_INLINE void load(const bfloat16* p, __m512& v) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  v = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+TIGON_INLINE void load(const float16* p, __m512& v) {
+  v = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+/// Round to nearest even in integers: the bf16 instructions would flush subnormals.
+TIGON_INLINE __m256i to_bfloat16(__m512 v) {
+  const __m512i u = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+TIGON_INLINE __m256i to_float16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TIGON_INLINE void store(__m512 v, bfloat16* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(v)); }
+TIGON_INLINE void store(__m512 v, float16* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_float16(v)); }
+TIGON_INLINE void stream(__m512 v, float* p) { _mm512_stream_ps(p, v); }
+TIGON_INLINE void stream(__m512d v, double* p) { _mm512_stream_pd(p, v); }
+TIGON_INLINE void stream(__m512 v, bfloat16* p) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(v)); }
+TIGON_INLINE void stream(__m512 v, float16* p) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_float16(v)); }
+
+// Masked loads and stores touch no byte outside the mask, also at the edge of a page.
+TIGON_INLINE __mmask16 first16(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
+TIGON_INLINE __mmask8 first8(std::size_t n) { return static_cast<__mmask8>((1u << n) - 1u); }
+TIGON_INLINE void load_n(const float* p, std::size_t n, __m512& v) { v = _mm512_maskz_loadu_ps(first16(n), p); }
+TIGON_INLINE void load_n(const double* p, std::size_t n, __m512d& v) { v = _mm512_maskz_loadu_pd(first8(n), p); }
+TIGON_INLINE void load_n(const bfloat16* p, std::size_t n, __m512& v) {
+  const __m256i raw = _mm256_maskz_loadu_epi16(first16(n), p);
+  v = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+TIGON_INLINE void load_n(const float16* p, std::size_t n, __m512& v) {
+  v = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first16(n), p));
+}
+TIGON_INLINE void store_n(__m512 v, float* p, std::size_t n) { _mm512_mask_storeu_ps(p, first16(n), v); }
+TIGON_INLINE void store_n(__m512d v, double* p, std::size_t n) { _mm512_mask_storeu_pd(p, first8(n), v); }
+TIGON_INLINE void store_n(__m512 v, bfloat16* p, std::size_t n) {
+  _mm256_mask_storeu_epi16(p, first16(n), to_bfloat16(v));
+}
+TIGON_INLINE void store_n(__m512 v, float16* p, std::size_t n) {
+  _mm256_mask_storeu_epi16(p, first16(n), to_float16(v));
+}
+/// x * 2^n for whole n, rounded once, right at overflow, underflow and NaN.
+TIGON_INLINE __m512 scale(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
+TIGON_INLINE __m512d scale(__m512d x, __m512d n) { return _mm512_scalef_pd(x, n); }
+
+#endif
+
+#if defined(__AVX2__) && defined(__F16C__)
+
+TIGON_INLINE void load(const bfloat16* p, __m256& v) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  v = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+}
+TIGON_INLINE void load(const float16* p, __m256& v) {
+  v = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+TIGON_INLINE __m128i to_bfloat16(__m256 v) {
+  const __m256i u = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+}
+TIGON_INLINE __m128i to_float16(__m256 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+TIGON_INLINE void store(__m256 v, bfloat16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(v)); }
+TIGON_INLINE void store(__m256 v, float16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
+TIGON_INLINE void stream(__m256 v, float* p) { _mm256_stream_ps(p, v); }
+TIGON_INLINE void stream(__m256d v, double* p) { _mm256_stream_pd(p, v); }
+TIGON_INLINE void stream(__m256 v, bfloat16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(v)); }
+TIGON_INLINE void stream(__m256 v, float16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
+
+#endif
+
+#if defined(__SSE2__)
+TIGON_INLINE void stream(__m128 v, float* p) { _mm_stream_ps(p, v); }
+TIGON_INLINE void stream(__m128d v, double* p) { _mm_stream_pd(p, v); }
+#endif
+
+}  // namespace x86
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif
+#endif  // TIGON_SIMD_ENGINES_X86_HPP

@@ -1,0 +1,108 @@
+// Lanes by xsimd: its best architecture for the flags of the translation unit.
+#ifndef TIGON_SIMD_ENGINES_XSIMD_HPP
+#define TIGON_SIMD_ENGINES_XSIMD_HPP
+
+#include <tigon/simd/engines/x86.hpp>
+
+#include <xsimd/xsimd.hpp>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+struct xsimd {
+  static constexpr std::string_view name = "xsimd";
+  static constexpr std::string_view target = ::xsimd::default_arch::name();
+  template <class A>
+  struct lanes;
+};
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+static_assert(::xsimd::batch<float>::size == 16, "tigon: the flags promise AVX-512 but xsimd was configured for less");
+#elif defined(__AVX2__)
+static_assert(::xsimd::batch<float>::size >= 8, "tigon: the flags promise AVX2 but xsimd was configured for less");
+#endif
+
+template <class A>
+struct xsimd::lanes {
+ private:
+  using bits = ::xsimd::batch<std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>>;
+
+ public:
+  using reg = ::xsimd::batch<A>;
+  using mask = ::xsimd::batch_bool<A>;
+  static constexpr std::size_t size = reg::size;
+
+  static TIGON_INLINE reg set(A value) { return reg(value); }
+  static TIGON_INLINE reg iota() {
+    alignas(64) A buffer[size];
+    for (std::size_t i = 0; i < size; ++i) buffer[i] = static_cast<A>(i);
+    return load(buffer);
+  }
+  static TIGON_INLINE reg load(const A* p) { return reg::load_unaligned(p); }
+  static TIGON_INLINE void store(reg v, A* p) { v.store_unaligned(p); }
+
+  static TIGON_INLINE reg add(reg a, reg b) { return a + b; }
+  static TIGON_INLINE reg sub(reg a, reg b) { return a - b; }
+  static TIGON_INLINE reg mul(reg a, reg b) { return a * b; }
+  static TIGON_INLINE reg div(reg a, reg b) { return a / b; }
+  static TIGON_INLINE reg neg(reg a) { return -a; }
+  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return ::xsimd::fma(a, b, c); }
+  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return ::xsimd::fnma(a, b, c); }
+  static TIGON_INLINE reg min(reg a, reg b) { return ::xsimd::min(a, b); }
+  static TIGON_INLINE reg max(reg a, reg b) { return ::xsimd::max(a, b); }
+  static TIGON_INLINE reg abs(reg a) { return ::xsimd::abs(a); }
+  static TIGON_INLINE reg sqrt(reg a) { return ::xsimd::sqrt(a); }
+  static TIGON_INLINE reg round(reg a) { return ::xsimd::nearbyint(a); }
+
+  static TIGON_INLINE mask lt(reg a, reg b) { return a < b; }
+  static TIGON_INLINE mask le(reg a, reg b) { return a <= b; }
+  static TIGON_INLINE mask eq(reg a, reg b) { return a == b; }
+  static TIGON_INLINE mask both(mask a, mask b) { return a & b; }
+  static TIGON_INLINE mask either(mask a, mask b) { return a | b; }
+  static TIGON_INLINE mask no(mask a) { return ~a; }
+  static TIGON_INLINE reg select(mask m, reg a, reg b) { return ::xsimd::select(m, a, b); }
+
+  static TIGON_INLINE reg bit_and(reg a, reg b) { return a & b; }
+  static TIGON_INLINE reg bit_or(reg a, reg b) { return a | b; }
+  static TIGON_INLINE reg bit_xor(reg a, reg b) { return a ^ b; }
+  template <int K>
+  static TIGON_INLINE reg shl(reg a) {
+    return ::xsimd::bitwise_cast<reg>(::xsimd::bitwise_cast<bits>(a) << K);
+  }
+  template <int K>
+  static TIGON_INLINE reg shr(reg a) {
+    return ::xsimd::bitwise_cast<reg>(::xsimd::bitwise_cast<bits>(a) >> K);
+  }
+
+  static TIGON_INLINE A sum(reg a) { return ::xsimd::hadd(a); }
+  // xsimd 8 has no maximum of lanes: fold through memory, once a row.
+  static TIGON_INLINE A max_lane(reg a) {
+    return fold(a, [](A x, A y) { return x > y ? x : y; });
+  }
+  static TIGON_INLINE A min_lane(reg a) {
+    return fold(a, [](A x, A y) { return x < y ? x : y; });
+  }
+
+#if defined(TIGON_X86)
+  static TIGON_INLINE auto raw(reg a) { return a.data; }
+  template <class R>
+  static TIGON_INLINE reg from_raw(R r) {
+    return reg(r);
+  }
+#endif
+
+ private:
+  template <class F>
+  static TIGON_INLINE A fold(reg a, F f) {
+    alignas(64) A buffer[size];
+    store(a, buffer);
+    A result = buffer[0];
+    for (std::size_t i = 1; i < size; ++i) result = f(result, buffer[i]);
+    return result;
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_SIMD_ENGINES_XSIMD_HPP

@@ -1,0 +1,237 @@
+// One neutral vector over every engine, with operators, so that a kernel reads like its formula.
+//
+// A vec<E, A> holds as many numbers of type A (float, double) as engine E has lanes. Elements of any storage type are
+// widened by load() and rounded once, to nearest even, by store().
+#ifndef TIGON_SIMD_VEC_HPP
+#define TIGON_SIMD_VEC_HPP
+
+#include <tigon/simd/engines/x86.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+template <class E, class A>
+struct mask {
+  using lanes = typename E::template lanes<A>;
+  typename lanes::mask m;
+
+  friend TIGON_INLINE mask operator&&(mask a, mask b) { return {lanes::both(a.m, b.m)}; }
+  friend TIGON_INLINE mask operator||(mask a, mask b) { return {lanes::either(a.m, b.m)}; }
+  friend TIGON_INLINE mask operator!(mask a) { return {lanes::no(a.m)}; }
+};
+
+template <class E, class A>
+struct vec {
+  using engine = E;
+  using value_type = A;
+  using lanes = typename E::template lanes<A>;
+  using mask_type = mask<E, A>;
+  static constexpr std::size_t size = lanes::size;
+
+  typename lanes::reg r;
+
+  vec() = default;
+  TIGON_INLINE vec(A value) : r(lanes::set(value)) {}  // NOLINT: a number is a vector of itself
+  static TIGON_INLINE vec from(typename lanes::reg r) {
+    vec v;
+    v.r = r;
+    return v;
+  }
+  /// 0, 1, 2, ...
+  static TIGON_INLINE vec iota() { return from(lanes::iota()); }
+
+  friend TIGON_INLINE vec operator+(vec a, vec b) { return from(lanes::add(a.r, b.r)); }
+  friend TIGON_INLINE vec operator-(vec a, vec b) { return from(lanes::sub(a.r, b.r)); }
+  friend TIGON_INLINE vec operator*(vec a, vec b) { return from(lanes::mul(a.r, b.r)); }
+  friend TIGON_INLINE vec operator/(vec a, vec b) { return from(lanes::div(a.r, b.r)); }
+  friend TIGON_INLINE vec operator-(vec a) { return from(lanes::neg(a.r)); }
+  TIGON_INLINE vec& operator+=(vec b) { return *this = *this + b; }
+  TIGON_INLINE vec& operator*=(vec b) { return *this = *this * b; }
+
+  friend TIGON_INLINE mask_type operator<(vec a, vec b) { return {lanes::lt(a.r, b.r)}; }
+  friend TIGON_INLINE mask_type operator<=(vec a, vec b) { return {lanes::le(a.r, b.r)}; }
+  friend TIGON_INLINE mask_type operator>(vec a, vec b) { return {lanes::lt(b.r, a.r)}; }
+  friend TIGON_INLINE mask_type operator>=(vec a, vec b) { return {lanes::le(b.r, a.r)}; }
+  friend TIGON_INLINE mask_type operator==(vec a, vec b) { return {lanes::eq(a.r, b.r)}; }
+
+  /// a * b + c with one rounding where the target has the instruction.
+  friend TIGON_INLINE vec fma(vec a, vec b, vec c) { return from(lanes::fma(a.r, b.r, c.r)); }
+  /// c - a * b.
+  friend TIGON_INLINE vec fnma(vec a, vec b, vec c) { return from(lanes::fnma(a.r, b.r, c.r)); }
+  /// A NaN in b is kept; one in a may be lost: clamp with min(limit, x).
+  friend TIGON_INLINE vec min(vec a, vec b) { return from(lanes::min(a.r, b.r)); }
+  friend TIGON_INLINE vec max(vec a, vec b) { return from(lanes::max(a.r, b.r)); }
+  friend TIGON_INLINE vec abs(vec a) { return from(lanes::abs(a.r)); }
+  friend TIGON_INLINE vec sqrt(vec a) { return from(lanes::sqrt(a.r)); }
+  /// To the nearest whole number, ties to even.
+  friend TIGON_INLINE vec round(vec a) { return from(lanes::round(a.r)); }
+  friend TIGON_INLINE vec select(mask_type m, vec a, vec b) { return from(lanes::select(m.m, a.r, b.r)); }
+  friend TIGON_INLINE mask_type is_nan(vec a) { return !(a == a); }
+
+  friend TIGON_INLINE vec bit_and(vec a, vec b) { return from(lanes::bit_and(a.r, b.r)); }
+  friend TIGON_INLINE vec bit_or(vec a, vec b) { return from(lanes::bit_or(a.r, b.r)); }
+  friend TIGON_INLINE vec bit_xor(vec a, vec b) { return from(lanes::bit_xor(a.r, b.r)); }
+  template <int K>
+  TIGON_INLINE vec shl() const {
+    return from(lanes::template shl<K>(r));
+  }
+  template <int K>
+  TIGON_INLINE vec shr() const {
+    return from(lanes::template shr<K>(r));
+  }
+  /// The magnitude of a with the sign of b.
+  friend TIGON_INLINE vec copysign(vec a, vec b) {
+    const vec sign(A(-0.0));
+    return bit_or(abs(a), bit_and(b, sign));
+  }
+
+  /// Of all lanes, in a fixed order.
+  friend TIGON_INLINE A sum(vec a) { return lanes::sum(a.r); }
+  friend TIGON_INLINE A max_lane(vec a) { return lanes::max_lane(a.r); }
+  friend TIGON_INLINE A min_lane(vec a) { return lanes::min_lane(a.r); }
+};
+
+namespace detail {
+
+// Whether the shared x86 helpers know this register and this storage type.
+template <class L, class T>
+concept raw_load = requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load(p, v); };
+template <class L, class T>
+concept raw_store = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store(v, p); };
+template <class L, class T>
+concept raw_stream = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::stream(v, p); };
+template <class L, class T>
+concept raw_load_n = requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load_n(p, std::size_t{1}, v); };
+template <class L, class T>
+concept raw_store_n = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store_n(v, p, std::size_t{1}); };
+template <class L>
+concept raw_scale = requires(decltype(L::raw(typename L::reg{})) v) { x86::scale(v, v); };
+
+}  // namespace detail
+
+/// Elements p[0, size), widened.
+template <class V, element T>
+TIGON_INLINE V load(const T* p) {
+  using L = typename V::lanes;
+  using A = typename V::value_type;
+  if constexpr (std::same_as<T, A>) {
+    return V::from(L::load(p));
+  } else if constexpr (V::size == 1) {
+    return V(static_cast<A>(*p));
+#if defined(TIGON_X86)
+  } else if constexpr (detail::raw_load<L, T>) {
+    decltype(L::raw(typename L::reg{})) raw;
+    x86::load(p, raw);
+    return V::from(L::from_raw(raw));
+#endif
+  } else {
+    alignas(64) A buffer[V::size];
+    for (std::size_t i = 0; i < V::size; ++i) buffer[i] = static_cast<A>(p[i]);
+    return V::from(L::load(buffer));
+  }
+}
+
+/// Writes all lanes to p[0, size), each rounded once to T.
+template <class V, element T>
+TIGON_INLINE void store(V v, T* p) {
+  using L = typename V::lanes;
+  using A = typename V::value_type;
+  if constexpr (std::same_as<T, A>) {
+    L::store(v.r, p);
+  } else if constexpr (V::size == 1) {
+    A value;
+    L::store(v.r, &value);
+    *p = static_cast<T>(value);
+#if defined(TIGON_X86)
+  } else if constexpr (detail::raw_store<L, T>) {
+    x86::store(L::raw(v.r), p);
+#endif
+  } else {
+    alignas(64) A buffer[V::size];
+    L::store(v.r, buffer);
+    for (std::size_t i = 0; i < V::size; ++i) p[i] = static_cast<T>(buffer[i]);
+  }
+}
+
+/// As store, past the caches; p is aligned to the bytes written. Ordered before later stores only by stream_fence().
+template <class V, element T>
+TIGON_INLINE void stream(V v, T* p) {
+#if defined(TIGON_X86)
+  using L = typename V::lanes;
+  if constexpr (V::size > 1 && detail::raw_stream<L, T>)
+    x86::stream(L::raw(v.r), p);
+  else
+#endif
+    store(v, p);
+}
+
+TIGON_INLINE void stream_fence() {
+#if defined(TIGON_X86)
+  _mm_sfence();
+#endif
+}
+
+/// The first n < size elements, zeros behind them. Reads nothing beyond p[n - 1].
+template <class V, element T>
+TIGON_INLINE V load_n(const T* p, std::size_t n) {
+  using L = typename V::lanes;
+#if defined(TIGON_X86)
+  if constexpr (V::size > 1 && detail::raw_load_n<L, T>) {
+    decltype(L::raw(typename L::reg{})) raw;
+    x86::load_n(p, n, raw);
+    return V::from(L::from_raw(raw));
+  } else
+#endif
+  {
+    using A = typename V::value_type;
+    alignas(64) A buffer[V::size] = {};
+    for (std::size_t i = 0; i < n; ++i) buffer[i] = static_cast<A>(p[i]);
+    return V::from(L::load(buffer));
+  }
+}
+
+/// The first n < size lanes. Writes nothing beyond p[n - 1].
+template <class V, element T>
+TIGON_INLINE void store_n(V v, T* p, std::size_t n) {
+  using L = typename V::lanes;
+#if defined(TIGON_X86)
+  if constexpr (V::size > 1 && detail::raw_store_n<L, T>)
+    x86::store_n(L::raw(v.r), p, n);
+  else
+#endif
+  {
+    using A = typename V::value_type;
+    alignas(64) A buffer[V::size];
+    L::store(v.r, buffer);
+    for (std::size_t i = 0; i < n; ++i) p[i] = static_cast<T>(buffer[i]);
+  }
+}
+
+/// v rounded to storage type T and widened again.
+template <element T, class V>
+TIGON_INLINE V round_to(V v) {
+  if constexpr (std::same_as<T, typename V::value_type>) {
+    return v;
+  } else {
+    alignas(64) T buffer[V::size];
+    store(v, buffer);
+    return load<V>(buffer);
+  }
+}
+
+/// Several vectors at once: what a function with several results returns.
+template <class V, std::size_t N>
+struct pack {
+  V v[N];
+};
+template <class V, class... Rest>
+pack(V, Rest...) -> pack<V, 1 + sizeof...(Rest)>;
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_SIMD_VEC_HPP
