@@ -16,9 +16,7 @@ op_entry stream_copy() {
             const std::size_t bytes = r.shape.at(0) * r.shape.at(1) * size_of(r.element);
             const bool in_place = r.variant == "in_place";
             if (r.threads != 1) throw unsupported("copies on one thread only");
-            return {.bytes = 2.0 * static_cast<double>(bytes),
-                    .flops = 0,
-                    .limit = limit_request::stream(1, 1, bytes, in_place),
+            return {.limits = {limit_request::stream(1, 1, bytes, in_place)},
                     .set_up = [=](tigon::context&) -> runnable {
                       const buffer<std::uint32_t> x = uniform<std::uint32_t>(bytes / 4, 0, 100, 1);
                       if (in_place)

@@ -3,7 +3,7 @@
 namespace tigon_bench {
 
 const std::vector<op_entry>& ops() {
-  static const std::vector<op_entry> all{stream_copy()};
+  static const std::vector<op_entry> all{stream_copy(), rms_norm()};
   return all;
 }
 

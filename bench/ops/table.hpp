@@ -7,6 +7,7 @@
 namespace tigon_bench {
 
 op_entry stream_copy();
+op_entry rms_norm();
 
 }  // namespace tigon_bench
 

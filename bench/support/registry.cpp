@@ -69,4 +69,17 @@ extents parse_shape(std::string_view text) {
   }
 }
 
+double plan::bytes() const {
+  double total = 0;
+  for (const limit_request& l : limits)
+    if (l.bound == limit_bound::stream) total += static_cast<double>(l.reads + l.writes) * static_cast<double>(l.array_bytes);
+  return total;
+}
+
+double plan::flops() const {
+  double total = 0;
+  for (const limit_request& l : limits) total += l.flops;
+  return total;
+}
+
 }  // namespace tigon_bench

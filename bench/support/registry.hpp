@@ -57,10 +57,13 @@ struct runnable {
 
 /// The least work of a case, known before any buffer exists, so that its limit is measured on the memory it will get.
 struct plan {
-  double bytes = 0;  ///< least traffic: every array read once and written once; 0 where flops bind
-  double flops = 0;
-  limit_request limit;
+  std::vector<limit_request> limits;  ///< one after the other: a full step is a forward and a backward
   std::function<runnable(tigon::context&)> set_up;
+
+  /// Least traffic where memory binds: every array read once and written once. 0 where arithmetic binds.
+  double bytes() const;
+  /// 0 where memory binds.
+  double flops() const;
 };
 
 struct variant_entry {

@@ -31,6 +31,10 @@
 // A function of a row program: empty on CPUs; an engine for another device would mark it for that device.
 #define TIGON_FN
 #define TIGON_INLINE inline __attribute__((always_inline))
+// On a lambda: it must melt into the loop that calls it.
+#define TIGON_LAMBDA __attribute__((always_inline))
+// On the body of a task: the row program and every function it passes melt into one loop nest.
+#define TIGON_FLATTEN __attribute__((flatten))
 
 // The instruction set that the flags of this translation unit promise, as one token. It names the inline namespace
 // of every backend and engine type, so that two translation units built with different flags share no kernel symbol.

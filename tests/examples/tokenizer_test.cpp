@@ -90,6 +90,13 @@ TEST_F(tokens, a_damaged_cache_is_trained_anew) {
     EXPECT_EQ(tokenizer::bpe(text_, 400, folder_).encode(text_), first.encode(text_));
     EXPECT_EQ(read(only_file()), model);
   }
+  // A model of another size under this name is no better.
+  tokenizer::bpe(text_, 300, folder_ / "other");
+  const std::filesystem::path other = std::filesystem::directory_iterator(folder_ / "other")->path();
+  const std::string small = read(other);
+  std::filesystem::remove_all(folder_ / "other");
+  std::ofstream(only_file(), std::ios::binary) << small;
+  EXPECT_EQ(tokenizer::bpe(text_, 400, folder_).encode(text_), first.encode(text_));
 }
 
 TEST_F(tokens, one_long_line_is_not_dropped) {

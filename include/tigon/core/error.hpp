@@ -160,6 +160,18 @@ class expects {
 
   void eps(double came) const { option(came >= 0 && came <= 1e300, "eps", came, "a number of at least 0"); }
 
+  void finite(std::string_view name, double came) const {
+    option(came >= -1e300 && came <= 1e300, name, came, "a finite number");
+  }
+
+  /// `a` shares no byte with any of the views that follow by name.
+  template <class T, class U, class... Rest>
+  void outside(std::string_view a_name, matrix_view<T> a, std::string_view b_name, matrix_view<U> b,
+               Rest... rest) const {
+    disjoint(a_name, a, b_name, b);
+    if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);
+  }
+
   /// The two views share no byte.
   template <class T, class U>
   void disjoint(std::string_view a_name, matrix_view<T> a, std::string_view b_name, matrix_view<U> b) const {

@@ -80,15 +80,38 @@ template <class R>
 concept parameter = std::same_as<std::remove_cvref_t<R>, absent_t> ||
                     requires(R& r) { std::span(r); } && element<typename detail::vector_element<R>::type>;
 
-/// The view of a parameter. `absent` becomes an empty view of elements of type T.
+/// The view of a parameter that is read. `absent` becomes an empty view of elements of type T.
 template <class T, class R>
-constexpr TIGON_INLINE auto as_vector(R&& range) {
+constexpr TIGON_INLINE auto as_in_vector(const R& range) {
+  if constexpr (std::same_as<R, absent_t>) {
+    return in_vector<T>{};
+  } else {
+    const std::span s(range);
+    return in_vector<std::remove_const_t<std::remove_pointer_t<decltype(s.data())>>>{s.data(), s.size()};
+  }
+}
+
+/// The view of a parameter gradient that is written.
+template <class T, class R>
+constexpr TIGON_INLINE auto as_out_vector(R&& range) {
   if constexpr (std::same_as<std::remove_cvref_t<R>, absent_t>) {
     return vector_view<T>{};
   } else {
     const std::span s(range);
+    static_assert(!std::is_const_v<std::remove_pointer_t<decltype(s.data())>>,
+                  "tigon: a gradient is written; pass a range of non-const elements");
     return vector_view<std::remove_pointer_t<decltype(s.data())>>{s.data(), s.size()};
   }
+}
+
+/// A vector as a matrix of one row.
+template <class T>
+constexpr TIGON_INLINE matrix_view<T> as_row(vector_view<T> v) {
+  return {v.data, 1, v.size};
+}
+template <class T>
+constexpr TIGON_INLINE matrix_view<T> as_row(std::span<T> v) {
+  return {v.data(), 1, v.size()};
 }
 
 }  // namespace tigon

@@ -1,0 +1,35 @@
+// What every operator header begins with: how a backend is found, and what is asked of the types of a call.
+#ifndef TIGON_OPS_CONTRACT_HPP
+#define TIGON_OPS_CONTRACT_HPP
+
+#include <tigon/backend/default.hpp>
+#include <tigon/backend/kernel.hpp>
+#include <tigon/backends/generic/backend.hpp>
+#include <tigon/core/context.hpp>
+
+namespace tigon {
+
+namespace detail {
+template <class V>
+struct view_element;
+template <class T>
+struct view_element<vector_view<T>> {
+  using type = std::remove_const_t<T>;
+};
+template <class V>
+using view_element_t = typename view_element<std::remove_cvref_t<V>>::type;
+}  // namespace detail
+
+/// True if parameters of these views may be used with activations of type T; a sentence otherwise.
+template <class T, class First, class... Views>
+consteval bool admits_parameter() {
+  using P = detail::view_element_t<First>;
+  static_assert(mixes_with<T, P>, "tigon: double parameters go only with double activations; convert one of them");
+  static_assert((std::same_as<P, detail::view_element_t<Views>> && ... && true),
+                "tigon: parameters of one call and their gradients have one element type");
+  return true;
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_CONTRACT_HPP

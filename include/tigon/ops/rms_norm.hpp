@@ -1,0 +1,175 @@
+// RMSNorm over the last axis, forward and backward.
+#ifndef TIGON_OPS_RMS_NORM_HPP
+#define TIGON_OPS_RMS_NORM_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+/// Where RMSNorm rounds to the storage type before the last step.
+enum class casting {
+  llama,  ///< the normalised row is rounded, then multiplied by the weight (Llama, Mistral, Qwen)
+  gemma,  ///< one rounding, at y
+  none,   ///< the same values as gemma
+};
+
+namespace op {
+struct rms_norm {
+  static constexpr std::string_view name = "rms_norm";
+};
+}  // namespace op
+
+/// RMSNorm over the last axis.
+///
+///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps)
+///   y[i,j]  = x[i,j] * rstd[i] * (offset + w[j])          w absent: y = x * rstd
+///   m       = dy * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
+///   dx      = rstd * m - rstd^3 * k / cols * x
+///   dw[j]   = sum_i dy[i,j] * x[i,j] * rstd[i]
+///
+/// Formula    docs/formulas/rms_norm.md; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; rstd [rows]. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
+/// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  3e-7 of 1 + |reference| in f32, forward; 1e-6 of the largest |reference| for gradients
+///            (tests/ops/rms_norm_test.cpp).
+struct rms_norm_options {
+  double eps = 1e-6;                       ///< inside the square root
+  double offset = 0;                       ///< added to w; 1 for checkpoints that store w - 1
+  tigon::casting casting = casting::llama;
+  gradient dw = gradient::overwrite;
+};
+
+template <>
+struct kernel<op::rms_norm, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // rstd
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
+                      rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
+    const auto rs = rstd.data();
+    if (!w) {
+      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+        if (row.first()) rs[row.i] = r;
+        row.map(y, [=](auto v) { return v * r; }, x);
+      });
+    } else if (opt.casting == casting::llama) {
+      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+        if (row.first()) rs[row.i] = r;
+        row.map(y, [=](auto v, auto g) { return round_to<T>(v * r) * (g + offset); }, x, w);
+      });
+    } else {
+      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+        if (row.first()) rs[row.i] = r;
+        row.map(y, [=](auto v, auto g) { return v * r * (g + offset); }, x, w);
+      });
+    }
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
+                       matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    const auto rs = rstd.data();
+    if (!w) {
+      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+        const A r = rs[row.i];
+        const A c = r * r * r / static_cast<A>(row.cols) * row.sum([](auto d, auto v) { return d * v; }, dy, x);
+        row.map(dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
+      });
+      return;
+    }
+    const bool llama = opt.casting == casting::llama;
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols,
+        [=] TIGON_FN(auto row) {
+          const A r = rs[row.i];
+          const A c = r * r * r / static_cast<A>(row.cols) *
+                      row.sum([=](auto d, auto v, auto g) { return d * v * (g + offset); }, dy, x, w);
+          const auto dw_row = row.partial(0);
+          if (llama) {
+            row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
+              return pack{d * (g + offset) * r - v * c, fma(d, round_to<T>(v * r), acc)};
+            }, dy, x, w, dw_row);
+          } else {
+            row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
+              return pack{d * (g + offset) * r - v * c, fma(d, v * r, acc)};
+            }, dy, x, w, dw_row);
+          }
+        },
+        parameter_gradient<W>{dw, opt.dw});
+  }
+};
+
+/// Bytes of workspace that rms_norm_backward takes.
+template <class B = default_backend, class T>
+std::size_t rms_norm_workspace(std::size_t rows, std::size_t cols) {
+  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 1);
+}
+
+/// y and rstd from x and w. See rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W>
+void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
+                      std::type_identity_t<saved_t<op::rms_norm, B, accumulator_t<T>>> rstd,
+                      rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  const expects expect("rms_norm_forward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.eps(opt.eps);
+  expect.finite("offset", opt.offset);
+  expect.disjoint("y", y, "x", x);
+  expect.disjoint("y", y, "w", as_row(weight));
+  expect.disjoint("rstd", as_row(rstd), "x", x);
+  expect.disjoint("rstd", as_row(rstd), "y", y);
+  kernel_for<op::rms_norm, B>::template forward<B, T>(x, weight, y, rstd, opt, ctx);
+}
+
+/// dx and dw from dy and what forward left. See rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW>
+void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
+                       std::type_identity_t<saved_t<op::rms_norm, B, const accumulator_t<T>>> rstd, matrix_view<T> dx,
+                       DW&& dw, rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  const auto dweight = as_out_vector<T>(dw);
+  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
+  const expects expect("rms_norm_backward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  expect.size("dw", dweight.size, weight.size);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.finite("offset", opt.offset);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.disjoint("dx", dx, "w", as_row(weight));
+  expect.disjoint("dx", dx, "rstd", as_row(rstd));
+  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
+  ctx.workspace().expect("rms_norm_backward", rms_norm_workspace<B, T>(x.rows, x.cols));
+  kernel_for<op::rms_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_RMS_NORM_HPP

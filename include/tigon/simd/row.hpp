@@ -1,0 +1,507 @@
+// Row programs: the loop over a row, its unrolling and its tail, written once.
+//
+//   for_rows<B>(ctx, rows, cols, [=] TIGON_FN(auto row) {
+//     const auto r = tigon::math::rsqrt(row.sum([](auto v) { return v * v; }, x) / row.cols + eps);
+//     row.map(y, [=](auto v, auto g) { return v * r * g; }, x, w);
+//   });
+//
+// A row is the engine's worker on one row: on a CPU the lanes of one core. Operands are matrix views (their row i),
+// vector views (the same for every row) and `columns` (the column index as a number). Functions take and return
+// vectors of any engine. Rows are cut into tasks by shape alone and sums are made in a fixed order, so results do not
+// depend on the number of threads.
+#ifndef TIGON_SIMD_ROW_HPP
+#define TIGON_SIMD_ROW_HPP
+
+#include <tigon/backend/backend.hpp>
+#include <tigon/core/context.hpp>
+#include <tigon/simd/math.hpp>
+#include <tigon/simd/vec.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+/// Operand: the index of the column, as a number.
+struct columns_t {};
+inline constexpr columns_t columns{};
+
+/// Several outputs of one map; the function returns a pack of as many vectors.
+template <class... Outs>
+struct outs {
+  std::tuple<Outs...> out;
+  explicit constexpr outs(Outs... o) : out(o...) {}
+};
+
+namespace detail {
+
+// What a loop reads: a pointer to the row's first element, and whether the next row follows in memory.
+template <class T>
+struct row_source {
+  using element_type = std::remove_const_t<T>;
+  T* p;
+  std::size_t next;  // elements to the next row; 0 for a vector that every row shares
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    return simd::load<V>(p + j);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    return simd::load_n<V>(p + j, n);
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    if (next != 0) __builtin_prefetch(p + next + j);
+  }
+};
+
+struct column_source {
+  using element_type = void;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    return V::iota() + V(static_cast<typename V::value_type>(j));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
+    return load<V>(j);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
+template <class T>
+TIGON_INLINE row_source<T> source(matrix_view<T> m, std::size_t i) {
+  return {m.row(i), m.row_stride};
+}
+template <class T>
+TIGON_INLINE row_source<T> source(vector_view<T> v, std::size_t) {
+  return {v.data, 0};
+}
+TIGON_INLINE column_source source(columns_t, std::size_t) { return {}; }
+
+template <class Operand>
+using source_element = typename decltype(source(std::declval<Operand>(), std::size_t{}))::element_type;
+
+template <class... Ts>
+struct first_element;
+template <class T, class... Ts>
+struct first_element<T, Ts...> {
+  using type = T;
+};
+template <class... Ts>
+struct first_element<void, Ts...> : first_element<Ts...> {};
+
+// The vector of a loop: lanes of the engine, in the accumulator type of the first operand that has elements.
+template <class B, class... Operands>
+using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<Operands>...>::type>>;
+
+template <class R>
+inline constexpr std::size_t pack_size = 1;
+template <class V, std::size_t N>
+inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+template <class V>
+TIGON_INLINE pack<V, 1> as_pack(V v) {
+  return {{v}};
+}
+template <class V, std::size_t N>
+TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
+  return p;
+}
+
+// Where a row goes. Streaming needs the row's memory aligned to a vector of the stored type.
+template <class T>
+struct row_sink {
+  using element_type = T;
+  T* p;
+  std::size_t bytes;  // of the whole output; 0 where it is read again soon
+  template <class V>
+  TIGON_INLINE void store(V v, std::size_t j) const {
+    simd::store(v, p + j);
+  }
+  template <class V>
+  TIGON_INLINE void store_n(V v, std::size_t j, std::size_t n) const {
+    simd::store_n(v, p + j, n);
+  }
+  template <class V>
+  TIGON_INLINE void stream(V v, std::size_t j) const {
+    simd::stream(v, p + j);
+  }
+  /// Elements before the first one at which a vector may be streamed.
+  template <class V>
+  TIGON_INLINE std::size_t head() const {
+    const std::size_t width = V::size * sizeof(T);
+    return (width - reinterpret_cast<std::uintptr_t>(p) % width) % width / sizeof(T);
+  }
+};
+
+template <class T>
+TIGON_INLINE row_sink<T> sink(matrix_view<T> m, std::size_t i) {
+  return {m.row(i), m.rows * m.cols * sizeof(T)};
+}
+template <class T>
+TIGON_INLINE row_sink<T> sink(vector_view<T> v, std::size_t) {
+  return {v.data, 0};
+}
+
+}  // namespace detail
+
+/// The worker of one row. Made by for_rows and its cousins.
+template <class B, class A>
+class row_worker {
+ public:
+  std::size_t i;     ///< index of the row
+  std::size_t cols;  ///< width of the row
+
+  TIGON_INLINE row_worker(std::size_t index, std::size_t width, A* partials, A* scratch, std::size_t stride)
+      : i(index), cols(width), partials_(partials), scratch_(scratch), stride_(stride) {}
+
+  /// True for the one worker of this row that writes scalars. Always, on a CPU.
+  TIGON_INLINE bool first() const { return true; }
+
+  /// The task's k-th partial row of a parameter gradient; combined over the tasks when all rows are done.
+  TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {partials_ + k * stride_, cols}; }
+  /// The worker's k-th scratch row.
+  TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {scratch_ + k * stride_, cols}; }
+
+  /// One element of the row.
+  template <class T>
+  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(matrix_view<T> m, std::size_t j) const {
+    return static_cast<accumulator_t<std::remove_const_t<T>>>(m.row(i)[j]);
+  }
+  template <class T>
+  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(vector_view<T> v, std::size_t j) const {
+    return static_cast<accumulator_t<std::remove_const_t<T>>>(v.data[j]);
+  }
+  /// Writes one element of the row.
+  template <class T>
+  TIGON_INLINE void put(matrix_view<T> m, std::size_t j, accumulator_t<T> value) const {
+    m.row(i)[j] = static_cast<T>(value);
+  }
+
+  /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
+  template <class Out, class F, class... X>
+  TIGON_INLINE void map(Out y, F f, X... x) const {
+    map_into(std::make_tuple(detail::sink(y, i)), f, detail::source(x, i)...);
+  }
+  template <class... Outs, class F, class... X>
+  TIGON_INLINE void map(outs<Outs...> y, F f, X... x) const {
+    map_into(std::apply([&](auto... out) { return std::make_tuple(detail::sink(out, i)...); }, y.out), f,
+             detail::source(x, i)...);
+  }
+
+  /// Sum over the row of f(x[j]...); an array of sums where f returns a pack.
+  template <class F, class... X>
+  TIGON_INLINE auto sum(F f, X... x) const {
+    using V = detail::vec_of<B, X...>;
+    using R = decltype(f(detail::source(x, i).template load<V>(0)...));
+    constexpr std::size_t K = detail::pack_size<R>;
+    pack<V, K> zero;
+    for (V& v : zero.v) v = V(0);
+    const auto total = accumulate<V>(
+        zero, [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
+        [](auto a, auto b) TIGON_LAMBDA {
+          for (std::size_t k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
+          return a;
+        },
+        detail::source(x, i)...);
+    return finish<K>([&](std::size_t k) { return simd::sum(total.v[k]); });
+  }
+
+  /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
+  template <class F, class... X>
+  TIGON_INLINE auto max(F f, X... x) const {
+    using V = detail::vec_of<B, X...>;
+    using S = typename V::value_type;
+    const auto total = accumulate<V>(
+        pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
+        [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
+        [](auto a, auto b) TIGON_LAMBDA {
+          a.v[0] = simd::max(a.v[0], b.v[0]);
+          return a;
+        },
+        detail::source(x, i)...);
+    return max_lane(total.v[0]);
+  }
+
+  /// Any monoid: `combine` of f(x[j]...) over the row in an unspecified but fixed order. `identity` is an array of K
+  /// numbers, f returns a pack of K vectors, `combine` takes and returns packs; it is also called with packs of one
+  /// lane. Returns an array of K numbers.
+  template <class S, std::size_t K, class F, class Combine, class... X>
+  TIGON_INLINE std::array<S, K> reduce(std::array<S, K> identity, F f, Combine combine, X... x) const {
+    using V = detail::vec_of<B, X...>;
+    using scalar_vec = vec<scalar, S>;
+    pack<V, K> start;
+    for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
+    const auto total = accumulate<V>(start, f, combine, detail::source(x, i)...);
+    alignas(64) S lane[K][V::size];
+    for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
+    pack<scalar_vec, K> folded;
+    for (std::size_t k = 0; k < K; ++k) folded.v[k] = scalar_vec(lane[k][0]);
+    for (std::size_t l = 1; l < V::size; ++l) {
+      pack<scalar_vec, K> next;
+      for (std::size_t k = 0; k < K; ++k) next.v[k] = scalar_vec(lane[k][l]);
+      folded = combine(folded, next);
+    }
+    std::array<S, K> result;
+    for (std::size_t k = 0; k < K; ++k) simd::store(folded.v[k], &result[k]);
+    return result;
+  }
+
+  /// Inclusive scan: y[j] = combine(y[j - 1], x[j]), y[-1] = init. `combine` takes and returns numbers.
+  template <class Out, class S, class Combine, class X>
+  TIGON_INLINE void scan(Out y, S init, Combine combine, X x) const {
+    const auto in = detail::source(x, i);
+    const auto out = detail::sink(y, i);
+    S running = init;
+    for (std::size_t j = 0; j < cols; ++j) {
+      running = combine(running, static_cast<S>(in.p[j]));
+      out.p[j] = static_cast<typename decltype(out)::element_type>(running);
+    }
+  }
+
+ private:
+  template <std::size_t K, class F>
+  static TIGON_INLINE auto finish(F f) {
+    if constexpr (K == 1) {
+      return f(0);
+    } else {
+      std::array<decltype(f(0)), K> result;
+      for (std::size_t k = 0; k < K; ++k) result[k] = f(k);
+      return result;
+    }
+  }
+
+  // The one loop that reduces: unrolled into independent accumulators, and those folded into a total every `block`
+  // columns, so that the rounding error grows with the root of the row, not with its length.
+  template <class V, std::size_t K, class F, class Combine, class... Source>
+  TIGON_INLINE pack<V, K> accumulate(pack<V, K> identity, F f, Combine combine, Source... x) const {
+    constexpr std::size_t N = V::size;
+    constexpr std::size_t U = B::row.unroll;
+    constexpr std::size_t block = 64 * U * N;
+    pack<V, K> total = identity;
+    std::size_t j = 0;
+    while (j + U * N <= cols) {
+      const std::size_t end = std::min(cols, j + block);
+      pack<V, K> acc[U];
+      for (std::size_t u = 0; u < U; ++u) acc[u] = identity;
+      for (; j + U * N <= end; j += U * N) {
+#pragma GCC unroll 4
+        for (std::size_t u = 0; u < U; ++u) acc[u] = combine(acc[u], f(x.template load<V>(j + u * N)...));
+      }
+      for (std::size_t width = U / 2; width > 0; width /= 2)
+        for (std::size_t u = 0; u < width; ++u) acc[u] = combine(acc[u], acc[u + width]);
+      total = combine(total, acc[0]);
+    }
+    for (; j + N <= cols; j += N) total = combine(total, f(x.template load<V>(j)...));
+    if (j < cols) {
+      const std::size_t n = cols - j;
+      const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
+      pack<V, K> last = f(x.template load_n<V>(j, n)...);
+      for (std::size_t k = 0; k < K; ++k) last.v[k] = select(inside, last.v[k], identity.v[k]);
+      total = combine(total, last);
+    }
+    return total;
+  }
+
+  // The one loop that writes. Outputs that outgrow the caches are streamed past them unless an operand is overwritten.
+  template <class... Sink, class F, class... Source>
+  TIGON_INLINE void map_into(std::tuple<Sink...> y, F f, Source... x) const {
+    using V = vec<typename B::engine, accumulator_t<typename detail::first_element<typename Sink::element_type...>::type>>;
+    constexpr std::size_t N = V::size;
+    constexpr std::size_t U = B::row.unroll;
+    const auto step = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
+      const auto r = detail::as_pack(f(x.template load_n<V>(j, n)...));
+      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
+    };
+    std::size_t j = 0;
+    if (N > 1 && streams(y, x.begin()...)) {
+      const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
+      bool aligned = true;
+      each(y, [&](auto out, auto) TIGON_LAMBDA { aligned = aligned && out.template head<V>() == head; });
+      if (aligned || head == cols) {
+        if (head != 0) step(0, head);
+        for (j = head; j + U * N <= cols; j += U * N) {
+          decltype(detail::as_pack(f(x.template load<V>(0)...))) r[U];
+#pragma GCC unroll 4
+          for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
+          if constexpr (B::row.prefetch_bytes != 0) {
+#pragma GCC unroll 4
+            for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
+          }
+#pragma GCC unroll 4
+          for (std::size_t u = 0; u < U; ++u)
+            each(y, [&](auto out, auto k) TIGON_LAMBDA { out.stream(r[u].v[k], j + u * N); });
+        }
+      }
+    }
+    for (; j + U * N <= cols; j += U * N) {
+      decltype(detail::as_pack(f(x.template load<V>(0)...))) r[U];
+#pragma GCC unroll 4
+      for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
+#pragma GCC unroll 4
+      for (std::size_t u = 0; u < U; ++u)
+        each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r[u].v[k], j + u * N); });
+    }
+    for (; j + N <= cols; j += N) {
+      const auto r = detail::as_pack(f(x.template load<V>(j)...));
+      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r.v[k], j); });
+    }
+    if (j < cols) step(j, cols - j);
+  }
+
+  template <class Tuple, class F>
+  static TIGON_INLINE void each(const Tuple& t, F f) {
+    [&]<std::size_t... K>(std::index_sequence<K...>) TIGON_LAMBDA {
+      (f(std::get<K>(t), std::integral_constant<std::size_t, K>{}), ...);
+    }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
+  }
+
+  template <class... Sink, class... Begin>
+  static TIGON_INLINE bool streams(const std::tuple<Sink...>& y, Begin... begin) {
+    bool large = true;
+    each(y, [&](auto out, auto) TIGON_LAMBDA {
+      large = large && out.bytes >= B::row.stream_bytes && ((static_cast<const void*>(out.p) != begin) && ... && true);
+    });
+    return large;
+  }
+
+  A* partials_;
+  A* scratch_;
+  std::size_t stride_;
+};
+
+namespace detail {
+
+template <class B>
+constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
+  const std::size_t fitting = B::row.task_elements / std::max<std::size_t>(cols, 1);
+  return std::clamp<std::size_t>(fitting, 1, std::max<std::size_t>(rows, 1));
+}
+
+/// Partial rows of one parameter gradient: fixed by shape.
+template <class B>
+constexpr std::size_t partial_tasks(std::size_t rows, std::size_t cols) {
+  const std::size_t per_task = std::max(rows_per_task<B>(rows, cols), (rows + B::row.partials - 1) / B::row.partials);
+  return per_task == 0 ? 0 : (rows + per_task - 1) / per_task;
+}
+
+// Rows of scratch begin a cache line apart.
+template <class A>
+constexpr std::size_t padded(std::size_t cols) {
+  return workspace::bytes_for<A>(cols) / sizeof(A);
+}
+
+}  // namespace detail
+
+/// Calls fn(row) for every row.
+template <class B, class A = float, class F>
+void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
+  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    const std::size_t end = std::min(rows, (task + 1) * per_task);
+    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, nullptr, nullptr, 0));
+    stream_fence();
+  });
+}
+
+/// Bytes that for_rows_with_scratch takes from the workspace.
+template <class B, class A>
+std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
+  return ctx.executor().workers() * workspace::bytes_for<A>(scratch_rows * detail::padded<A>(cols));
+}
+
+/// As for_rows; row.scratch(k), k < scratch_rows, are rows of A that belong to the worker.
+template <class B, class A, class F>
+void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
+  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+  const std::size_t stride = detail::padded<A>(cols);
+  workspace::frame frame(ctx.workspace());
+  A* scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
+  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
+    A* own = scratch + worker * scratch_rows * stride;
+    const std::size_t end = std::min(rows, (task + 1) * per_task);
+    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, nullptr, own, stride));
+    stream_fence();
+  });
+}
+
+/// A parameter gradient that the partial rows of all tasks add up to.
+template <class T>
+struct parameter_gradient {
+  vector_view<T> out;
+  gradient mode = gradient::overwrite;
+};
+
+/// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
+template <class B, class A>
+constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
+  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows, cols) * count * detail::padded<A>(cols));
+}
+
+/// As for_rows; row.partial(k) is a row of A in which the task sums up its share of the k-th parameter gradient. The
+/// partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without rows the gradients
+/// are zero.
+template <class B, class A, class F, class... T>
+void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+  using V = vec<typename B::engine, A>;
+  constexpr std::size_t K = sizeof...(T);
+  const std::size_t tasks = detail::partial_tasks<B>(rows, cols);
+  const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+  const std::size_t stride = detail::padded<A>(cols);
+  workspace::frame frame(ctx.workspace());
+  A* partials = frame.template take<A>(tasks * K * stride);
+  ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    A* own = partials + task * K * stride;
+    std::fill(own, own + K * stride, A(0));
+    const std::size_t end = std::min(rows, (task + 1) * per_task);
+    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, own, nullptr, stride));
+    stream_fence();
+  });
+  const auto combine = [&]<class U>(parameter_gradient<U> g, std::size_t k, std::size_t begin, std::size_t end) {
+    for (std::size_t j = begin; j < end; j += V::size) {
+      const std::size_t n = std::min(V::size, end - j);
+      // Binary counter: level l holds the sum of 2^l consecutive tasks.
+      V level[64];
+      std::size_t used = 0;
+      for (std::size_t task = 0; task < tasks; ++task) {
+        V v = load<V>(partials + (task * K + k) * stride + j);
+        for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) v = level[--used] + v;
+        level[used++] = v;
+      }
+      V total(A(0));
+      while (used > 0) total = level[--used] + total;
+      if (n == V::size) {
+        if (g.mode == gradient::accumulate) total = load<V>(g.out.data + j) + total;
+        store(total, g.out.data + j);
+      } else {
+        if (g.mode == gradient::accumulate) total = load_n<V>(g.out.data + j, n) + total;
+        store_n(total, g.out.data + j, n);
+      }
+    }
+  };
+  // A task per 1024 columns: a whole number of vectors of every engine.
+  constexpr std::size_t width = 1024;
+  ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+    std::size_t k = 0;
+    (combine(out, k++, task * width, std::min(cols, (task + 1) * width)), ...);
+  });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon {
+using simd::columns;
+using simd::for_rows;
+using simd::for_rows_with_partials;
+using simd::for_rows_with_scratch;
+using simd::outs;
+using simd::pack;
+using simd::round_to;
+}  // namespace tigon
+
+#endif  // TIGON_SIMD_ROW_HPP
