@@ -1,5 +1,4 @@
 // tigon_bench: every op, on every backend, against what this machine can do at the moment.
-#include "support/backends.hpp"
 #include "support/csv.hpp"
 #include "support/machine.hpp"
 #include "support/registry.hpp"

@@ -1,5 +1,7 @@
 #include "support/backends.hpp"
 
+#include "support/machine.hpp"
+
 namespace tigon_bench {
 namespace {
 

@@ -84,13 +84,6 @@ R with_types(const request& r, F&& f) {
   });
 }
 
-struct backend_description {
-  std::string name, target;
-  std::size_t lanes;
-};
-
-std::vector<backend_description> describe_backends();
-
 }  // namespace tigon_bench
 
 #endif  // TIGON_BENCH_SUPPORT_BACKENDS_HPP

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace tigon_bench {
 
@@ -18,6 +19,14 @@ std::string timestamp();
 std::string library_version();
 /// Keeps the calling thread on the processor where it runs now. False where the system refuses.
 bool pin_this_thread();
+
+struct backend_description {
+  std::string name, target;
+  std::size_t lanes;  ///< of f32
+};
+
+/// The backends of this build.
+std::vector<backend_description> describe_backends();
 
 }  // namespace tigon_bench
 

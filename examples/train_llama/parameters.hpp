@@ -82,6 +82,13 @@ struct parameter_layout {
   }
 };
 
+/// The parameters as a model reads them: matrices in T; norms and the embedding's table in f32.
+template <class T>
+struct weight_views {
+  std::span<const T> matrices;
+  std::span<const float> master;
+};
+
 /// Norms are 1, matrices normal with deviation 0.02; those that write into the residual stream are smaller by
 /// the root of the number of their summands (as in GPT-2), so that its variance does not grow with depth.
 inline std::vector<float> initial_weights(const parameter_layout& layout, std::uint64_t seed) {

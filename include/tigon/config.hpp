@@ -27,6 +27,10 @@
 #ifndef TIGON_DEVICE
 #define TIGON_DEVICE cpu
 #endif
+#define TIGON_DEVICE_cpu 1
+#define TIGON_DEVICE_npu 2
+#define TIGON_DEVICE_NUMBER_(name) TIGON_DEVICE_##name
+#define TIGON_DEVICE_NUMBER(name) TIGON_DEVICE_NUMBER_(name)
 
 // A function of a row program: empty on CPUs; an engine for another device would mark it for that device.
 #define TIGON_FN

@@ -131,9 +131,11 @@ TEST(adamw, bits_do_not_depend_on_who_runs_the_chunks) {
   EXPECT_NE(expected, start);
   EXPECT_EQ(run(backwards), expected);
   EXPECT_EQ(run(threaded), expected);
-  // The clipping factor is rounded to f32 and may hide a difference in the norm.
-  EXPECT_EQ(example::global_norm(gradient, serial), example::global_norm(gradient, backwards));
-  EXPECT_EQ(example::global_norm(gradient, serial), example::global_norm(gradient, threaded));
+  // The clipping factor is rounded to f32 and may hide a difference in the norm; many chunks do not.
+  std::vector<float> many;
+  for (int i = 0; i < 15; ++i) many.insert(many.end(), gradient.begin() + i * 100, gradient.end());
+  EXPECT_EQ(example::global_norm(many, serial), example::global_norm(many, backwards));
+  EXPECT_EQ(example::global_norm(many, serial), example::global_norm(many, threaded));
 }
 
 TEST(adamw, resumes_with_the_same_bits) {
@@ -151,7 +153,7 @@ TEST(adamw, resumes_with_the_same_bits) {
 }
 
 TEST(svg, ticks_are_round_and_enclose) {
-  for (const auto& [low, high] : {std::pair{0.0, 1.0}, {3.1, 9.04}, {-2e-5, 7e-5}, {1e6, 1.7e7}, {5.0, 5.0}, {0.0, 0.0}}) {
+  for (const auto& [low, high] : {std::pair{0.0, 1.0}, {0.0, 6.0}, {3.1, 9.04}, {-2e-5, 7e-5}, {1e6, 1.7e7}, {5.0, 5.0}, {0.0, 0.0}}) {
     const auto ticks = example::axis_ticks::enclosing(low, high, 6);
     EXPECT_LE(ticks.first, low + 1e-12);
     EXPECT_GE(ticks.last(), high - 1e-9 * std::abs(high));

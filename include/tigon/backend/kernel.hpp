@@ -7,6 +7,7 @@
 #define TIGON_BACKEND_KERNEL_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/default.hpp>
 
 #include <array>
 #include <string_view>
@@ -110,6 +111,7 @@ struct audit_list<B, op_list<Ops...>> {
 template <class Op, class B>
 consteval bool resolved() {
   if constexpr (admits<B, float>()) {
+    static_assert(runs_where_wanted<B>());
     static_assert(audit_chain<Op, B>());
     static_assert(!std::is_void_v<typename find_provider<Op, B>::type>,
                   "tigon: this operator has no kernel in the chosen backend or any of its parents; it belongs to "
@@ -137,6 +139,12 @@ using saved_t = typename kernel_for<Op, B>::template saved<T>;
 template <backend B>
 consteval bool audit() {
   return detail::audit_list<B, typename B::overrides>::run();
+}
+
+/// The same, and no kernel exists for an operator of the list that B does not list.
+template <backend B, class... Ops>
+consteval bool audit(op_list<Ops...> all) {
+  return audit<B>() && detail::audit_list<B, decltype(all)>::run();
 }
 
 struct coverage_row {

@@ -78,7 +78,7 @@ struct vector_element {
 /// Contiguous range of elements (std::vector, std::array, std::span, built-in array) or `absent`.
 template <class R>
 concept parameter = std::same_as<std::remove_cvref_t<R>, absent_t> ||
-                    requires(R& r) { std::span(r); } && element<typename detail::vector_element<R>::type>;
+                    (requires(R& r) { std::span(r); } && element<typename detail::vector_element<R>::type>);
 
 /// The view of a parameter that is read. `absent` becomes an empty view of elements of type T.
 template <class T, class R>

@@ -18,7 +18,23 @@ struct view_element<vector_view<T>> {
 };
 template <class V>
 using view_element_t = typename view_element<std::remove_cvref_t<V>>::type;
+
+template <class T, class... Ranges>
+struct first_parameter {
+  using type = T;
+};
+template <class T, class R, class... Ranges>
+struct first_parameter<T, R, Ranges...> : first_parameter<T, Ranges...> {};
+template <class T, class R, class... Ranges>
+  requires(!std::same_as<std::remove_cvref_t<R>, absent_t>)
+struct first_parameter<T, R, Ranges...> {
+  using type = typename vector_element<R>::type;
+};
 }  // namespace detail
+
+/// The element type that the given ranges share; T where all are absent.
+template <class T, class... Ranges>
+using parameter_element_t = typename detail::first_parameter<T, Ranges...>::type;
 
 /// True if parameters of these views may be used with activations of type T; a sentence otherwise.
 template <class T, class First, class... Views>

@@ -44,6 +44,15 @@ struct rms_norm_options {
   gradient dw = gradient::overwrite;
 };
 
+namespace detail {
+/// The normalised row as the casting rule wants it.
+template <casting C, element T, class V>
+TIGON_INLINE V cast_normalised(V v) {
+  if constexpr (C == casting::llama) return round_to<T>(v);
+  else return v;
+}
+}  // namespace detail
+
 template <>
 struct kernel<op::rms_norm, backends::generic> {
   template <class A>
@@ -53,27 +62,13 @@ struct kernel<op::rms_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
                       rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
-    const auto rs = rstd.data();
-    if (!w) {
-      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
-        if (row.first()) rs[row.i] = r;
-        row.map(y, [=](auto v) { return v * r; }, x);
-      });
-    } else if (opt.casting == casting::llama) {
-      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
-        if (row.first()) rs[row.i] = r;
-        row.map(y, [=](auto v, auto g) { return round_to<T>(v * r) * (g + offset); }, x, w);
-      });
-    } else {
-      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
-        if (row.first()) rs[row.i] = r;
-        row.map(y, [=](auto v, auto g) { return v * r * (g + offset); }, x, w);
-      });
-    }
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      forward_rows<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
+    else if (opt.casting == casting::llama)
+      forward_rows<B, casting::llama>(x, w, offset, y, rstd.data(), opt, ctx);
+    else
+      forward_rows<B, casting::none>(x, w, offset, y, rstd.data(), opt, ctx);
   }
 
   template <backend B, element T, element W>
@@ -81,34 +76,51 @@ struct kernel<op::rms_norm, backends::generic> {
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A offset = static_cast<A>(opt.offset);
-    const auto rs = rstd.data();
-    if (!w) {
-      for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const A r = rs[row.i];
-        const A c = r * r * r / static_cast<A>(row.cols) * row.sum([](auto d, auto v) { return d * v; }, dy, x);
-        row.map(dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
-      });
-      return;
-    }
-    const bool llama = opt.casting == casting::llama;
+    if (!w)
+      backward_rows<B>(dy, x, rstd.data(), dx, ctx);
+    else if (opt.casting == casting::llama)
+      backward_rows<B, casting::llama>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+    else
+      backward_rows<B, casting::none>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+  }
+
+  template <backend B, casting C, element T, class Weight, class A>
+  static void forward_rows(matrix_view<const T> x, Weight w, A offset, matrix_view<T> y, A* rstd, rms_norm_options opt,
+                           context& ctx) {
+    const A eps = static_cast<A>(opt.eps);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+      if (row.first()) rstd[row.i] = r;
+      row.map(y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
+    });
+  }
+
+  template <backend B, casting C, element T, element W, class A>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A offset, const A* rstd,
+                            matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
         [=] TIGON_FN(auto row) {
-          const A r = rs[row.i];
-          const A c = r * r * r / static_cast<A>(row.cols) *
-                      row.sum([=](auto d, auto v, auto g) { return d * v * (g + offset); }, dy, x, w);
+          const A r = rstd[row.i];
+          const A k = row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, x, w);
+          const A c = r * r * r / static_cast<A>(row.cols) * k;
           const auto dw_row = row.partial(0);
-          if (llama) {
-            row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
-              return pack{d * (g + offset) * r - v * c, fma(d, round_to<T>(v * r), acc)};
-            }, dy, x, w, dw_row);
-          } else {
-            row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
-              return pack{d * (g + offset) * r - v * c, fma(d, v * r, acc)};
-            }, dy, x, w, dw_row);
-          }
+          row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
+            return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+          }, dy, x, w, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
+  }
+
+  template <backend B, element T, class A>  // without weight
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, const A* rstd, matrix_view<T> dx,
+                            context& ctx) {
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A r = rstd[row.i];
+      const A k = row.sum([](auto d, auto v) { return d * v; }, dy, x);
+      const A c = r * r * r / static_cast<A>(row.cols) * k;
+      row.map(dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
+    });
   }
 };
 

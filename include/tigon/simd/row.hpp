@@ -29,6 +29,14 @@ inline namespace TIGON_ABI {
 struct columns_t {};
 inline constexpr columns_t columns{};
 
+/// Operand: the same number in every column, for example in place of a weight that is absent.
+template <class A>
+struct constant {
+  A value;
+};
+template <class A>
+constant(A) -> constant<A>;
+
 /// Several outputs of one map; the function returns a pack of as many vectors.
 template <class... Outs>
 struct outs {
@@ -43,7 +51,7 @@ template <class T>
 struct row_source {
   using element_type = std::remove_const_t<T>;
   T* p;
-  std::size_t next;  // elements to the next row; 0 for a vector that every row shares
+  std::size_t next;  // elements to the next row; 0 where there is none
   template <class V>
   TIGON_INLINE V load(std::size_t j) const {
     return simd::load<V>(p + j);
@@ -54,7 +62,7 @@ struct row_source {
   }
   TIGON_INLINE const void* begin() const { return p; }
   TIGON_INLINE void prefetch(std::size_t j) const {
-    if (next != 0) __builtin_prefetch(p + next + j);
+    if (next != 0) __builtin_prefetch(p + next + j, 0, 2);
   }
 };
 
@@ -72,13 +80,33 @@ struct column_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
+template <class A>
+struct constant_source {
+  using element_type = void;
+  A value;
+  template <class V>
+  TIGON_INLINE V load(std::size_t) const {
+    return V(value);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(value);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
 template <class T>
 TIGON_INLINE row_source<T> source(matrix_view<T> m, std::size_t i) {
-  return {m.row(i), m.row_stride};
+  return {m.row(i), i + 1 < m.rows ? m.row_stride : 0};
 }
 template <class T>
 TIGON_INLINE row_source<T> source(vector_view<T> v, std::size_t) {
   return {v.data, 0};
+}
+template <class A>
+TIGON_INLINE constant_source<A> source(constant<A> c, std::size_t) {
+  return {c.value};
 }
 TIGON_INLINE column_source source(columns_t, std::size_t) { return {}; }
 
@@ -98,10 +126,27 @@ struct first_element<void, Ts...> : first_element<Ts...> {};
 template <class B, class... Operands>
 using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<Operands>...>::type>>;
 
+// The vector of a loop that writes: as above, or by the first output where no operand has elements.
+template <class B, class Sinks, class... Source>
+struct write_vec_of;
+template <class B, class... Sink, class... Source>
+struct write_vec_of<B, std::tuple<Sink...>, Source...> {
+  using type = vec<typename B::engine,
+                   accumulator_t<typename first_element<typename Source::element_type...,
+                                                        typename Sink::element_type...>::type>>;
+};
+template <class B, class Sinks, class... Source>
+using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
+
 template <class R>
 inline constexpr std::size_t pack_size = 1;
 template <class V, std::size_t N>
 inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+template <class V>
+TIGON_INLINE V larger(V a, V b) {
+  return max(a, b);
+}
 
 template <class V>
 TIGON_INLINE pack<V, 1> as_pack(V v) {
@@ -112,12 +157,13 @@ TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
   return p;
 }
 
-// Where a row goes. Streaming needs the row's memory aligned to a vector of the stored type.
-template <class T>
+// Where a row goes. A row of a matrix may be streamed, if a vector of the stored type is aligned there; a vector that
+// every row shares stays in the caches.
+template <class T, bool Matrix>
 struct row_sink {
   using element_type = T;
   T* p;
-  std::size_t bytes;  // of the whole output; 0 where it is read again soon
+  std::size_t bytes;  // of the whole output
   template <class V>
   TIGON_INLINE void store(V v, std::size_t j) const {
     simd::store(v, p + j);
@@ -126,9 +172,17 @@ struct row_sink {
   TIGON_INLINE void store_n(V v, std::size_t j, std::size_t n) const {
     simd::store_n(v, p + j, n);
   }
-  template <class V>
-  TIGON_INLINE void stream(V v, std::size_t j) const {
-    simd::stream(v, p + j);
+  template <bool Stream, class V>
+  TIGON_INLINE void put(V v, std::size_t j) const {
+    if constexpr (Stream && Matrix)
+      simd::stream(v, p + j);
+    else
+      simd::store(v, p + j);
+  }
+  /// Large enough to be streamed, and none of the operands.
+  template <class... Begin>
+  TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
+    return !Matrix || (bytes >= stream_bytes && ((static_cast<const void*>(p) != begin) && ... && true));
   }
   /// Elements before the first one at which a vector may be streamed.
   template <class V>
@@ -136,14 +190,18 @@ struct row_sink {
     const std::size_t width = V::size * sizeof(T);
     return (width - reinterpret_cast<std::uintptr_t>(p) % width) % width / sizeof(T);
   }
+  template <class V>
+  TIGON_INLINE bool aligned_after(std::size_t head) const {
+    return !Matrix || reinterpret_cast<std::uintptr_t>(p + head) % (V::size * sizeof(T)) == 0;
+  }
 };
 
 template <class T>
-TIGON_INLINE row_sink<T> sink(matrix_view<T> m, std::size_t i) {
+TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, std::size_t i) {
   return {m.row(i), m.rows * m.cols * sizeof(T)};
 }
 template <class T>
-TIGON_INLINE row_sink<T> sink(vector_view<T> v, std::size_t) {
+TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, std::size_t) {
   return {v.data, 0};
 }
 
@@ -185,12 +243,18 @@ class row_worker {
   /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
   template <class Out, class F, class... X>
   TIGON_INLINE void map(Out y, F f, X... x) const {
-    map_into(std::make_tuple(detail::sink(y, i)), f, detail::source(x, i)...);
+    (void)write<0>(sinks(y), f, detail::source(x, i)...);
   }
-  template <class... Outs, class F, class... X>
-  TIGON_INLINE void map(outs<Outs...> y, F f, X... x) const {
-    map_into(std::apply([&](auto... out) { return std::make_tuple(detail::sink(out, i)...); }, y.out), f,
-             detail::source(x, i)...);
+
+  /// Map and sum in one pass: f returns a pack whose first vectors go to y and whose others are summed. Returns the
+  /// sum, or an array of them.
+  template <class Out, class F, class... X>
+  TIGON_INLINE auto map_sum(Out y, F f, X... x) const {
+    using V = detail::vec_of<B, X...>;
+    using R = decltype(f(detail::source(x, i).template load<V>(0)...));
+    constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
+    const auto total = write<K>(sinks(y), f, detail::source(x, i)...);
+    return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Sum over the row of f(x[j]...); an array of sums where f returns a pack.
@@ -208,7 +272,7 @@ class row_worker {
           return a;
         },
         detail::source(x, i)...);
-    return finish<K>([&](std::size_t k) { return simd::sum(total.v[k]); });
+    return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
@@ -220,11 +284,11 @@ class row_worker {
         pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
         [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
         [](auto a, auto b) TIGON_LAMBDA {
-          a.v[0] = simd::max(a.v[0], b.v[0]);
+          a.v[0] = detail::larger(a.v[0], b.v[0]);
           return a;
         },
         detail::source(x, i)...);
-    return max_lane(total.v[0]);
+    return max_lanes(total.v[0]);
   }
 
   /// Any monoid: `combine` of f(x[j]...) over the row in an unspecified but fixed order. `identity` is an array of K
@@ -307,50 +371,91 @@ class row_worker {
     return total;
   }
 
-  // The one loop that writes. Outputs that outgrow the caches are streamed past them unless an operand is overwritten.
-  template <class... Sink, class F, class... Source>
-  TIGON_INLINE void map_into(std::tuple<Sink...> y, F f, Source... x) const {
-    using V = vec<typename B::engine, accumulator_t<typename detail::first_element<typename Sink::element_type...>::type>>;
+  template <class Out>
+  TIGON_INLINE auto sinks(Out y) const {
+    return std::make_tuple(detail::sink(y, i));
+  }
+  template <class... Outs>
+  TIGON_INLINE auto sinks(outs<Outs...> y) const {
+    return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, i)...); }, y.out);
+  }
+
+  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten; while they are, the next
+  // row of every operand is asked for, so that its first pass finds it near.
+  template <std::size_t K, class... Sink, class F, class... Source>
+  TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
+    using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
+    bool stream = V::size > 1 && std::get<0>(y).bytes != 0;
+    each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
+    if (stream) {
+      const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
+      each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
+      if (stream) return write_loop<K, V, true>(head, y, f, x...);
+    }
+    return write_loop<K, V, false>(0, y, f, x...);
+  }
+
+  // The one loop that writes.
+  template <std::size_t K, class V, bool Stream, class... Sink, class F, class... Source>
+  TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
-    const auto step = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
-      const auto r = detail::as_pack(f(x.template load_n<V>(j, n)...));
-      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
+    constexpr std::size_t W = sizeof...(Sink);
+    constexpr std::size_t block = 64 * U * N;
+    using R = decltype(detail::as_pack(f(x.template load<V>(0)...)));
+    static_assert(detail::pack_size<R> == W + K, "tigon: a map returns one vector for every output");
+    pack<V, K == 0 ? 1 : K> total;
+    for (V& v : total.v) v = V(0);
+    const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
+      if constexpr (K != 0)
+        for (std::size_t k = 0; k < K; ++k) sums.v[k] = sums.v[k] + r.v[W + k];
     };
-    std::size_t j = 0;
-    if (N > 1 && streams(y, x.begin()...)) {
-      const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
-      bool aligned = true;
-      each(y, [&](auto out, auto) TIGON_LAMBDA { aligned = aligned && out.template head<V>() == head; });
-      if (aligned || head == cols) {
-        if (head != 0) step(0, head);
-        for (j = head; j + U * N <= cols; j += U * N) {
-          decltype(detail::as_pack(f(x.template load<V>(0)...))) r[U];
+    const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
+      R r = detail::as_pack(f(x.template load_n<V>(j, n)...));
+      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
+      if constexpr (K != 0) {
+        const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
+        for (std::size_t k = 0; k < K; ++k) r.v[W + k] = select(inside, r.v[W + k], V(0));
+        add(total, r);
+      }
+    };
+    std::size_t j = head;
+    if (head != 0) part(0, head);
+    while (j + U * N <= cols) {
+      const std::size_t end = K == 0 ? cols : std::min(cols, j + block);
+      pack<V, K == 0 ? 1 : K> acc[U];
+      for (std::size_t u = 0; u < U; ++u)
+        for (V& v : acc[u].v) v = V(0);
+      for (; j + U * N <= end; j += U * N) {
+        R r[U];
 #pragma GCC unroll 4
-          for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
-          if constexpr (B::row.prefetch_bytes != 0) {
+        for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
+        if constexpr (Stream && B::row.prefetch) {
 #pragma GCC unroll 4
-            for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
-          }
+          for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
+        }
 #pragma GCC unroll 4
-          for (std::size_t u = 0; u < U; ++u)
-            each(y, [&](auto out, auto k) TIGON_LAMBDA { out.stream(r[u].v[k], j + u * N); });
+        for (std::size_t u = 0; u < U; ++u) {
+          each(y, [&](auto out, auto k) TIGON_LAMBDA {
+            out.template put<Stream>(r[u].v[k], j + u * N);
+          });
+          add(acc[u], r[u]);
         }
       }
-    }
-    for (; j + U * N <= cols; j += U * N) {
-      decltype(detail::as_pack(f(x.template load<V>(0)...))) r[U];
-#pragma GCC unroll 4
-      for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
-#pragma GCC unroll 4
-      for (std::size_t u = 0; u < U; ++u)
-        each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r[u].v[k], j + u * N); });
+      if constexpr (K != 0) {
+        for (std::size_t width = U / 2; width > 0; width /= 2)
+          for (std::size_t u = 0; u < width; ++u)
+            for (std::size_t k = 0; k < K; ++k) acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k];
+        for (std::size_t k = 0; k < K; ++k) total.v[k] = total.v[k] + acc[0].v[k];
+      }
     }
     for (; j + N <= cols; j += N) {
-      const auto r = detail::as_pack(f(x.template load<V>(j)...));
+      const R r = detail::as_pack(f(x.template load<V>(j)...));
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r.v[k], j); });
+      add(total, r);
     }
-    if (j < cols) step(j, cols - j);
+    if (j < cols) part(j, cols - j);
+    return total;
   }
 
   template <class Tuple, class F>
@@ -358,15 +463,6 @@ class row_worker {
     [&]<std::size_t... K>(std::index_sequence<K...>) TIGON_LAMBDA {
       (f(std::get<K>(t), std::integral_constant<std::size_t, K>{}), ...);
     }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
-  }
-
-  template <class... Sink, class... Begin>
-  static TIGON_INLINE bool streams(const std::tuple<Sink...>& y, Begin... begin) {
-    bool large = true;
-    each(y, [&](auto out, auto) TIGON_LAMBDA {
-      large = large && out.bytes >= B::row.stream_bytes && ((static_cast<const void*>(out.p) != begin) && ... && true);
-    });
-    return large;
   }
 
   A* partials_;
@@ -429,7 +525,7 @@ void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std
   });
 }
 
-/// A parameter gradient that the partial rows of all tasks add up to.
+/// A parameter gradient that the partial rows of all tasks add up to; not written where `out` is empty.
 template <class T>
 struct parameter_gradient {
   vector_view<T> out;
@@ -462,6 +558,7 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, F 
     stream_fence();
   });
   const auto combine = [&]<class U>(parameter_gradient<U> g, std::size_t k, std::size_t begin, std::size_t end) {
+    if (g.out.data == nullptr) return;
     for (std::size_t j = begin; j < end; j += V::size) {
       const std::size_t n = std::min(V::size, end - j);
       // Binary counter: level l holds the sum of 2^l consecutive tasks.
@@ -496,11 +593,13 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, F 
 
 namespace tigon {
 using simd::columns;
+using simd::constant;
 using simd::for_rows;
 using simd::for_rows_with_partials;
 using simd::for_rows_with_scratch;
 using simd::outs;
 using simd::pack;
+using simd::parameter_gradient;
 using simd::round_to;
 }  // namespace tigon
 

@@ -90,9 +90,9 @@ struct vec {
   }
 
   /// Of all lanes, in a fixed order.
-  friend TIGON_INLINE A sum(vec a) { return lanes::sum(a.r); }
-  friend TIGON_INLINE A max_lane(vec a) { return lanes::max_lane(a.r); }
-  friend TIGON_INLINE A min_lane(vec a) { return lanes::min_lane(a.r); }
+  friend TIGON_INLINE A sum_lanes(vec a) { return lanes::sum(a.r); }
+  friend TIGON_INLINE A max_lanes(vec a) { return lanes::max_lane(a.r); }
+  friend TIGON_INLINE A min_lanes(vec a) { return lanes::min_lane(a.r); }
 };
 
 namespace detail {

@@ -21,6 +21,10 @@ void stream(none);
 void load_n(none);
 void store_n(none);
 void scale(none);
+void clamp_magnitude(none);
+void mantissa(none);
+void exponent(none);
+void reciprocal_estimate(none);
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -70,6 +74,17 @@ TIGON_INLINE void store_n(__m512 v, float16* p, std::size_t n) {
 /// x * 2^n for whole n, rounded once, right at overflow, underflow and NaN.
 TIGON_INLINE __m512 scale(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 TIGON_INLINE __m512d scale(__m512d x, __m512d n) { return _mm512_scalef_pd(x, n); }
+/// x, or where |x| is larger, the limit with the sign of x: one instruction. A NaN becomes the limit.
+TIGON_INLINE __m512 clamp_magnitude(__m512 x, __m512 limit) { return _mm512_range_ps(x, limit, 2); }
+TIGON_INLINE __m512d clamp_magnitude(__m512d x, __m512d limit) { return _mm512_range_pd(x, limit, 2); }
+/// |x| = m * 2^e with m in [3/4, 3/2): m. For 0 and infinity it is 1, below 0 NaN.
+TIGON_INLINE __m512 mantissa(__m512 x) { return _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan); }
+TIGON_INLINE __m512d mantissa(__m512d x) { return _mm512_getmant_pd(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan); }
+/// floor(log2|x|): -infinity for 0, infinity for infinity.
+TIGON_INLINE __m512 exponent(__m512 x) { return _mm512_getexp_ps(x); }
+TIGON_INLINE __m512d exponent(__m512d x) { return _mm512_getexp_pd(x); }
+/// 1 / x within 2^-14. There is none for f64, where division is rare, nor for narrower registers, where it is fast.
+TIGON_INLINE __m512 reciprocal_estimate(__m512 x) { return _mm512_rcp14_ps(x); }
 
 #endif
 

@@ -1,0 +1,241 @@
+// Trains a small Llama on real text. --help lists the options.
+#include <tigon/core/executor.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../support/svg.hpp"
+#include "checkpoint.hpp"
+#include "fused_model.hpp"
+#include "options.hpp"
+#include "parameters.hpp"
+#include "plain_model.hpp"
+#include "progress.hpp"
+#include "text.hpp"
+#include "tokenizer.hpp"
+#include "trainer.hpp"
+
+namespace {
+
+using namespace example;
+
+constexpr double none = std::numeric_limits<double>::quiet_NaN();
+
+/// What a run leaves for the table and the files: one entry for each step.
+struct curve {
+  std::string name;
+  std::vector<double> loss, held_out;  ///< held_out is NaN where it was not asked for
+  double tokens_per_second = 0;
+  std::size_t peak_bytes = 0;
+};
+
+struct record {
+  std::size_t first_step = 0;
+  std::vector<double> rate;
+  std::vector<curve> curves;
+};
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+void write_csv(const std::string& path, const record& r) {
+  std::ofstream out(path);
+  out << "step,learning_rate";
+  for (const curve& c : r.curves) out << ',' << c.name << "_loss," << c.name << "_held_out_loss";
+  out << '\n';
+  const auto number = [](double v) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", v);
+    return std::isnan(v) ? std::string() : std::string(text);
+  };
+  for (std::size_t i = 0; i < r.rate.size(); ++i) {
+    out << r.first_step + i + 1 << ',' << number(r.rate[i]);
+    for (const curve& c : r.curves) out << ',' << number(c.loss[i]) << ',' << number(c.held_out[i]);
+    out << '\n';
+  }
+  out.close();
+  if (!out) throw std::runtime_error("the table " + path + " cannot be written");
+}
+
+void write_svg(const std::string& path, const record& r) {
+  line_chart chart{"Training loss", "step", "loss per token (nats)", {}};
+  const auto add = [&](const std::string& name, const std::vector<double>& values) {
+    chart_series series{name, {}};
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!std::isnan(values[i])) series.points.emplace_back(static_cast<double>(r.first_step + i + 1), values[i]);
+    if (series.points.size() > 1) chart.series.push_back(std::move(series));
+  };
+  for (const curve& c : r.curves) add(c.name, c.loss);
+  for (const curve& c : r.curves) add(c.name + ", held out", c.held_out);
+  save_svg(path, chart);
+}
+
+void print_comparison(const record& r) {
+  const curve &fused = r.curves[0], &plain = r.curves[1];
+  const std::size_t steps = r.rate.size(), stride = std::max<std::size_t>(1, steps / 20);
+  std::printf("\n%8s %14s %14s %12s\n", "step", "fused loss", "plain loss", "difference");
+  double largest = 0;
+  for (std::size_t i = 0; i < steps; ++i) {
+    const double difference = fused.loss[i] - plain.loss[i];
+    largest = std::max(largest, std::abs(difference));
+    if (i % stride == 0 || i + 1 == steps)
+      std::printf("%8zu %14.6f %14.6f %12.1e\n", r.first_step + i + 1, fused.loss[i], plain.loss[i], difference);
+  }
+  std::printf("\n%-34s %12s %12s %16s\n", "", "fused", "plain", "");
+  std::printf("%-34s %12.4f %12.4f\n", "held-out loss", fused.held_out.back(), plain.held_out.back());
+  std::printf("%-34s %12.0f %12.0f   fused / plain %.2f\n", "tokens per second (median step)", fused.tokens_per_second,
+              plain.tokens_per_second, fused.tokens_per_second / plain.tokens_per_second);
+  std::printf("%-34s %12.1f %12.1f   fused / plain %.2f\n", "peak of activations, MiB", mebibytes(fused.peak_bytes),
+              mebibytes(plain.peak_bytes),
+              static_cast<double>(fused.peak_bytes) / static_cast<double>(plain.peak_bytes));
+  std::printf("largest difference of a loss: %.1e\n", largest);
+}
+
+/// Trains the runs side by side, step by step, so that a comparison sees the same machine at the same time.
+template <class... Trainer>
+record train(const run_options& o, const checkpoint_identity& identity, const parameter_layout& layout,
+             std::vector<std::string> names, Trainer&... trainers) {
+  record r;
+  const std::size_t last = o.stop_at != 0 ? o.stop_at : o.steps;
+  r.first_step = std::max({trainers.steps_done()...});
+  if (r.first_step >= last)
+    throw std::runtime_error("the checkpoint " + o.resume + " has " + std::to_string(r.first_step) +
+                             " steps already, and the run ends after " + std::to_string(last));
+  for (auto& name : names) r.curves.push_back({std::move(name), {}, {}, 0, 0});
+
+  progress bar("training", last, o.batch * o.seq_len * sizeof...(Trainer));
+  bar.start_at(r.first_step);
+  const auto save = [&] {
+    if constexpr (sizeof...(Trainer) == 1)
+      (save_checkpoint(o.checkpoint, layout, trainers.state(), identity), ...);
+  };
+  for (std::size_t step = r.first_step + 1; step <= last; ++step) {
+    r.rate.push_back(static_cast<double>(std::max({trainers.rate()...})));
+    const bool evaluates = step == last || (o.eval_every != 0 && step % o.eval_every == 0);
+    std::size_t k = 0;
+    const auto advance = [&](auto& one) {
+      curve& c = r.curves[k++];
+      c.loss.push_back(one.step());
+      if (!std::isfinite(c.loss.back()))
+        throw std::domain_error("the loss is no longer finite at step " + std::to_string(step) + "; lower --lr");
+      c.held_out.push_back(evaluates ? one.held_out_loss() : none);
+    };
+    (advance(trainers), ...);
+    bar.update(step, r.curves[0].loss.back());
+    if (!o.checkpoint.empty() && (step == last || (o.save_every != 0 && step % o.save_every == 0))) save();
+  }
+  std::size_t k = 0;
+  const auto finish = [&](auto& one) {
+    r.curves[k].tokens_per_second = one.tokens_per_second();
+    r.curves[k++].peak_bytes = one.peak_bytes();
+  };
+  (finish(trainers), ...);
+  return r;
+}
+
+/// Files that cannot be written are told before the run, not after it.
+void check_outputs(const run_options& o) {
+  for (const std::string& path : {o.csv, o.svg, o.checkpoint}) {
+    if (path.empty()) continue;
+    const auto folder = std::filesystem::absolute(path).parent_path();
+    if (!std::filesystem::is_directory(folder))
+      throw std::runtime_error("the folder " + folder.string() + " for " + path + " does not exist");
+  }
+}
+
+template <tigon::element T>
+void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
+         corpus text, tigon::executor_ref executor) {
+  const auto number = [](std::size_t n) { return std::to_string(n); };
+  const checkpoint_identity identity{{"vocab", number(config.vocab)},
+                                     {"layers", number(config.layers)},
+                                     {"hidden", number(config.hidden)},
+                                     {"intermediate", number(config.intermediate)},
+                                     {"heads", number(config.heads)},
+                                     {"kv_heads", number(config.kv_heads)},
+                                     {"dtype", o.dtype},
+                                     {"tokenizer", pieces.name()}};
+  using fused_trainer = trainer<fused_model<T>, T>;
+  using plain_trainer = trainer<plain_model<T>, T>;
+  record r;
+  std::string sample;
+  const auto one = [&](auto&& single, const char* name) {
+    if (!o.resume.empty()) single.resume(o.resume, identity);
+    r = train(o, identity, layout, {name}, single);
+    const curve& c = r.curves[0];
+    std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n", name,
+                c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
+    if (o.sample_tokens != 0) sample = single.sample(pieces);
+  };
+  if (o.compare) {
+    fused_trainer fused(o, config, layout, text, executor);
+    plain_trainer plain(o, config, layout, text, executor);
+    r = train(o, identity, layout, {"fused", "plain"}, fused, plain);
+    print_comparison(r);
+    if (o.sample_tokens != 0) sample = fused.sample(pieces);
+  } else if (o.plain) {
+    one(plain_trainer(o, config, layout, text, executor), "plain");
+  } else {
+    one(fused_trainer(o, config, layout, text, executor), "fused");
+  }
+  if (o.sample_tokens != 0) std::printf("\nsample:\n%s\n", sample.c_str());
+  if (!o.csv.empty()) write_csv(o.csv, r);
+  if (!o.svg.empty()) write_svg(o.svg, r);
+}
+
+int train_llama(const run_options& o) {
+  check_outputs(o);
+  const std::string text = load_text(o.text);
+  const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
+  const std::vector<std::int32_t> ids = pieces.encode(text);
+  const corpus parts = split(ids, o.seq_len);
+
+  const model_config config{static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads,
+                            o.kv_heads};
+  const parameter_layout layout(config);
+  const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
+  tigon::thread_pool pool(threads);
+  std::printf("%s: %zu tokens of a vocabulary of %d, the last %zu held out\n", o.text.c_str(), ids.size(), pieces.vocab(),
+              parts.held_out.size());
+  std::printf("%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
+              static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads,
+              o.dtype.c_str(), std::string(tigon::default_backend::info.name).c_str(), threads,
+              threads == 1 ? "thread" : "threads");
+  std::fflush(stdout);
+  if (o.dtype == "bf16")
+    run<tigon::bfloat16>(o, config, layout, pieces, parts, pool);
+  else
+    run<float>(o, config, layout, pieces, parts, pool);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto parsed = parse_options(argc, argv);
+  if (!parsed.options) return parsed.exit_code;
+  const auto refused = [](const char* sentence, int code) {
+    std::fprintf(stderr, "train_llama: %s\n", sentence);
+    return code;
+  };
+  try {
+    return train_llama(*parsed.options);
+  } catch (const std::bad_alloc&) {
+    return refused("a model of these sizes does not fit into memory", 2);
+  } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
+    return refused(error.what(), 2);
+  } catch (const std::exception& error) {
+    return refused(error.what(), 1);
+  }
+}

@@ -1,0 +1,125 @@
+#ifndef EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
+#define EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
+
+#include <tigon/core/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace example {
+
+/// Large blocks lie on huge pages where the system has them, for either model alike.
+struct block_delete {
+  std::size_t alignment = 0;
+  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{alignment}); }
+};
+using memory_block = std::unique_ptr<std::byte, block_delete>;
+
+inline memory_block allocate_block(std::size_t bytes) {
+  constexpr std::size_t huge = std::size_t{2} << 20, line = 64;
+  const std::size_t alignment = bytes >= huge ? huge : line;
+  const std::size_t rounded = (std::max(bytes, line) + alignment - 1) / alignment * alignment;
+  memory_block block(static_cast<std::byte*>(::operator new(rounded, std::align_val_t{alignment})), {alignment});
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (alignment == huge) (void)::madvise(block.get(), rounded, MADV_HUGEPAGE);
+#endif
+  return block;
+}
+
+/// One block, given out from front to back. It is laid out twice: first without memory, to learn the size.
+class arena {
+ public:
+  template <class T>
+  T* take(std::size_t count) {
+    const std::size_t at = used_;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return block_ ? reinterpret_cast<T*>(block_.get() + at) : nullptr;
+  }
+  template <class T>
+  tigon::matrix_view<T> matrix(std::size_t rows, std::size_t cols) {
+    return {take<T>(rows * cols), rows, cols};
+  }
+  /// Allocates what has been taken and starts again from the front.
+  void allocate() {
+    block_ = allocate_block(used_);
+    used_ = 0;
+  }
+  std::size_t bytes() const { return used_; }
+
+ private:
+  memory_block block_;
+  std::size_t used_ = 0;
+};
+
+/// Blocks that are kept when they come back and given out again, as the allocators of frameworks do.
+class memory_pool {
+ public:
+  memory_block take(std::size_t bytes) {
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+    const auto kept = kept_.find(bytes);
+    if (kept == kept_.end()) return allocate_block(bytes);
+    memory_block block = std::move(kept->second);
+    kept_.erase(kept);
+    return block;
+  }
+  void give_back(memory_block block, std::size_t bytes) {
+    live_ -= bytes;
+    kept_.emplace(bytes, std::move(block));
+  }
+  /// Most bytes in use at one time; blocks that are merely kept do not count.
+  std::size_t peak() const { return peak_; }
+
+ private:
+  std::multimap<std::size_t, memory_block> kept_;
+  std::size_t live_ = 0, peak_ = 0;
+};
+
+/// A matrix of its own in a pool, there as long as the object is.
+template <class T>
+class tensor {
+ public:
+  tensor() = default;
+  tensor(memory_pool& pool, std::size_t rows, std::size_t cols)
+      : pool_(&pool), rows_(rows), cols_(cols), block_(pool.take(bytes())) {}
+  tensor(tensor&& other) noexcept { swap(other); }
+  tensor& operator=(tensor&& other) noexcept {
+    tensor(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~tensor() {
+    if (block_) pool_->give_back(std::move(block_), bytes());
+  }
+
+  T* data() const { return reinterpret_cast<T*>(block_.get()); }
+  std::size_t rows() const { return rows_; }
+  std::size_t cols() const { return cols_; }
+  tigon::matrix_view<T> view() const { return {data(), rows_, cols_}; }
+  /// The same elements in rows of another width.
+  tigon::matrix_view<T> view(std::size_t cols) const { return {data(), rows_ * cols_ / cols, cols}; }
+  tigon::vector_view<T> vector() const { return {data(), rows_ * cols_}; }
+
+ private:
+  std::size_t bytes() const { return rows_ * cols_ * sizeof(T); }
+  void swap(tensor& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(rows_, other.rows_);
+    std::swap(cols_, other.cols_);
+    std::swap(block_, other.block_);
+  }
+
+  memory_pool* pool_ = nullptr;
+  std::size_t rows_ = 0, cols_ = 0;
+  memory_block block_;
+};
+
+}  // namespace example
+#endif

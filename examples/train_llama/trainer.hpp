@@ -1,0 +1,171 @@
+#ifndef EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
+#define EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
+
+#include <tigon/simd/row.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adamw.hpp"
+#include "checkpoint.hpp"
+#include "options.hpp"
+#include "parameters.hpp"
+#include "rng.hpp"
+#include "text.hpp"
+#include "tokenizer.hpp"
+
+namespace example {
+
+/// One training run of Model<T>: f32 master weights, and a copy of them in T where that is another type.
+template <class Model, tigon::element T>
+class trainer {
+ public:
+  trainer(const run_options& options, const model_config& config, const parameter_layout& layout, corpus text,
+          tigon::executor_ref executor)
+      : o_(options), config_(config), layout_(layout), text_(text), ctx_(executor, workspace_),
+        master_(initial_weights(layout, options.seed)), gradient_(layout.total),
+        optimizer_(layout.total, layout.groups(), adamw_of(options)),
+        // Another stream than the weights'.
+        batches_(options.seed + 1), model_(config, layout, options.seq_len, options.batch, ctx_) {
+    if constexpr (!std::same_as<T, float>) rounded_.resize(layout.total);
+    round_weights();
+  }
+
+  std::size_t steps_done() const { return step_; }
+  training_state state() { return {master_, optimizer_, batches_, step_}; }
+
+  void resume(const std::string& path, const checkpoint_identity& identity) {
+    load_checkpoint(path, layout_, state(), identity);
+    round_weights();
+  }
+
+  float rate() const {
+    return cosine_rate(step_, o_.steps, o_.warmup, static_cast<float>(o_.lr), static_cast<float>(o_.min_lr));
+  }
+
+  /// Draws a batch, takes one step, returns the batch's loss before it.
+  double step() {
+    const auto start = std::chrono::steady_clock::now();
+    ids_.clear();
+    targets_.clear();
+    for (std::size_t i = 0; i < o_.batch; ++i)
+      add_window(text_.train.subspan(batches_.below(text_.train.size() - o_.seq_len), o_.seq_len + 1));
+    const double loss = model_.step(weights(), gradient_, ids_, targets_);
+    optimizer_.step(master_, gradient_, rate(), [&](std::size_t count, const auto& fn) {
+      ctx_.executor().run(count, [&](std::size_t task, std::size_t) { fn(task); });
+    });
+    round_weights();
+    ++step_;
+    seconds_.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    return loss;
+  }
+
+  /// Mean loss of held-out windows spread over their part of the text: at most four batches of them.
+  double held_out_loss() {
+    const std::size_t window = o_.seq_len + 1, there = text_.held_out.size() / window;
+    const std::size_t wanted = std::min(there, 4 * o_.batch);
+    double sum = 0;
+    for (std::size_t done = 0; done < wanted;) {
+      const std::size_t count = std::min(o_.batch, wanted - done);
+      ids_.clear();
+      targets_.clear();
+      for (std::size_t i = 0; i < count; ++i)
+        add_window(text_.held_out.subspan((done + i) * there / wanted * window, window));
+      sum += model_.loss(weights(), ids_, targets_) * static_cast<double>(count);
+      done += count;
+    }
+    return sum / static_cast<double>(wanted);
+  }
+
+  /// The prompt and what the model goes on with.
+  std::string sample(const tokenizer& pieces) {
+    std::vector<std::int32_t> ids = pieces.encode(o_.prompt);
+    if (ids.empty()) ids = pieces.encode("\n");
+    rng draw(o_.seed + 2);
+    std::vector<float> logits(config_.vocab);
+    std::vector<std::int32_t> window(o_.seq_len);
+    for (std::size_t i = 0; i < o_.sample_tokens; ++i) {
+      const std::size_t seen = std::min(ids.size(), o_.seq_len);
+      // What follows the last token cannot be seen by it, so the rest of the window may hold anything.
+      std::ranges::fill(window, 0);
+      std::copy(ids.end() - static_cast<std::ptrdiff_t>(seen), ids.end(), window.begin());
+      model_.next_logits(weights(), window, seen - 1, logits);
+      ids.push_back(choose(logits, draw));
+    }
+    return pieces.decode(ids);
+  }
+
+  /// Tokens of a step over the median of the steps' times, which a neighbour's burst of work does not move.
+  double tokens_per_second() const {
+    std::vector<double> sorted = seconds_;
+    if (sorted.empty()) return 0;
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    return static_cast<double>(o_.batch * o_.seq_len) / *middle;
+  }
+  std::size_t peak_bytes() const { return model_.peak_bytes(); }
+
+ private:
+  static adamw_options adamw_of(const run_options& o) {
+    return {static_cast<float>(o.beta1), static_cast<float>(o.beta2), static_cast<float>(o.eps),
+            static_cast<float>(o.weight_decay), static_cast<float>(o.grad_clip)};
+  }
+
+  void add_window(std::span<const std::int32_t> window) {
+    ids_.insert(ids_.end(), window.begin(), window.end() - 1);
+    targets_.insert(targets_.end(), window.begin() + 1, window.end());
+  }
+
+  weight_views<T> weights() const {
+    if constexpr (std::same_as<T, float>)
+      return {master_, master_};
+    else
+      return {rounded_, master_};
+  }
+
+  void round_weights() {
+    if constexpr (!std::same_as<T, float>) {
+      // The layout pads every tensor to 32 elements.
+      const tigon::matrix_view<T> to(rounded_.data(), layout_.total / 32, 32);
+      const tigon::matrix_view<const float> from(master_.data(), layout_.total / 32, 32);
+      tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
+        row.map(to, [](auto v) { return v; }, from);
+      });
+    }
+  }
+
+  std::int32_t choose(std::span<const float> logits, rng& draw) const {
+    const auto likeliest = std::ranges::max_element(logits);
+    if (o_.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+    std::vector<double> up_to(logits.size());
+    double sum = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      up_to[i] = sum += std::exp((static_cast<double>(logits[i]) - static_cast<double>(*likeliest)) / o_.temperature);
+    const auto chosen = std::ranges::upper_bound(up_to, draw.uniform() * sum);
+    return static_cast<std::int32_t>(std::min<std::ptrdiff_t>(chosen - up_to.begin(), std::ssize(up_to) - 1));
+  }
+
+  const run_options& o_;
+  model_config config_;
+  const parameter_layout& layout_;
+  corpus text_;
+  tigon::workspace workspace_;
+  tigon::context ctx_;
+  std::vector<float> master_, gradient_;
+  std::vector<T> rounded_;
+  adamw optimizer_;
+  rng batches_;
+  Model model_;
+  std::size_t step_ = 0;
+  std::vector<std::int32_t> ids_, targets_;
+  std::vector<double> seconds_;
+};
+
+}  // namespace example
+#endif

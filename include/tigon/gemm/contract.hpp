@@ -1,0 +1,174 @@
+// The matrix product: its contract, its options, and what every provider of it is given. No product is computed here.
+#ifndef TIGON_GEMM_CONTRACT_HPP
+#define TIGON_GEMM_CONTRACT_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/vec.hpp>
+
+#include <string_view>
+
+namespace tigon {
+
+namespace op {
+struct gemm {
+  static constexpr std::string_view name = "gemm";
+};
+}  // namespace op
+
+enum class transpose { no, yes };
+
+constexpr transpose operator!(transpose t) { return t == transpose::no ? transpose::yes : transpose::no; }
+
+/// The product of two matrices.
+///
+///   c[i,j] = alpha * sum_p op(a)[i,p] * op(b)[p,j] + beta * c[i,j] + bias[j]
+///   backward, with the dc of alpha * op(a) op(b):   d op(a) = alpha * dc op(b)^T,   d op(b) = alpha * op(a)^T dc
+///
+/// Shapes     c, dc [m, n]; op(a) [m, k], so a is [m, k], or [k, m] with transpose::yes; op(b) [k, n]; bias [n] or
+///            `absent`. Any extent may be 0: with k = 0 the sum is 0. Row strides everywhere.
+/// Types      a, b, c, bias each one of f32, bf16, f16; or all f64.
+/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16` the
+///            product of two bf16 matrices reads and sums subnormal numbers as zero.
+/// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,
+///            or adds to them with gradient::accumulate; either may be `absent`.
+/// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing.
+/// Threads    the same bits for any number of them, and for b packed or not.
+/// Throws     tigon::error: shape, stride, alias, argument (alpha or beta not finite), state (b packed for another
+///            kernel), workspace; before the first write.
+/// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
+///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp).
+struct gemm_options {
+  double alpha = 1;
+  double beta = 0;
+  transpose a = transpose::no;
+  transpose b = transpose::no;
+};
+
+struct gemm_backward_options {
+  double alpha = 1;
+  transpose a = transpose::no;       ///< as in forward
+  transpose b = transpose::no;       ///< as in forward
+  gradient da = gradient::overwrite;
+  gradient db = gradient::overwrite;
+};
+
+/// An epilogue is called once for every finished part of c while it is in the cache, by the worker that finished it:
+///   epilogue(part, row, col, worker)      part is c[row, row + part.rows) x [col, col + part.cols)
+/// Parts cover c without overlap; their extents depend on shapes alone. Calls come from several workers at a time.
+struct no_epilogue {
+  template <class T>
+  void operator()(matrix_view<T>, std::size_t, std::size_t, std::size_t) const {}
+};
+
+/// op(b) in the order in which a kernel wants it: made once by gemm_pack, used in place of b many times. The bytes
+/// belong to the caller.
+template <element T>
+struct packed_operand {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t rows = 0;     ///< k
+  std::size_t cols = 0;     ///< n
+  std::string_view layout;  ///< of the kernel that packed it
+};
+
+/// b as a kernel receives it: a view in storage order, or a packed operand.
+template <element T>
+struct gemm_operand {
+  matrix_view<const T> view;
+  const std::byte* packed = nullptr;
+};
+
+namespace gemm_detail {
+
+template <transpose t, class T>
+constexpr matrix_view<T> oriented(matrix_view<T> m) {
+  return t == transpose::no ? m : matrix_view<T>(nullptr, m.cols, m.rows);
+}
+
+constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+constexpr std::size_t round_up(std::size_t a, std::size_t b) { return ceil_div(a, b) * b; }
+
+template <class T>
+constexpr std::size_t rows_of(matrix_view<T> m, transpose t) {
+  return t == transpose::no ? m.rows : m.cols;
+}
+template <class T>
+constexpr std::size_t cols_of(matrix_view<T> m, transpose t) {
+  return t == transpose::no ? m.cols : m.rows;
+}
+
+/// to[i] = from[i], widened.
+template <class V, element T>
+TIGON_INLINE void widen(const T* from, std::size_t n, typename V::value_type* to) {
+  std::size_t i = 0;
+  for (; i + V::size <= n; i += V::size) simd::store(simd::load<V>(from + i), to + i);
+  if (i < n) simd::store_n(simd::load_n<V>(from + i, n - i), to + i, n - i);
+}
+
+template <class A>
+struct scaling {
+  A alpha, beta;
+};
+
+/// One row of c from a row of sums: the only place where a 16-bit c is rounded.
+template <class V, element T, element W>
+TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scaling<typename V::value_type> s,
+                         const W* bias, T* c) {
+  const V alpha(s.alpha), beta(s.beta);
+  const auto value = [&](V v, auto old, auto add) __attribute__((always_inline)) {
+    v = alpha * v;
+    if (s.beta != 0) v = fma(beta, old(), v);
+    if (bias != nullptr) v = v + add();
+    return v;
+  };
+  std::size_t j = 0;
+  for (; j + V::size <= n; j += V::size)
+    simd::store(value(simd::load<V>(sums + j), [&] { return simd::load<V>(c + j); },
+                      [&] { return simd::load<V>(bias + j); }),
+                c + j);
+  if (const std::size_t rest = n - j; rest != 0)
+    simd::store_n(value(simd::load_n<V>(sums + j, rest), [&] { return simd::load_n<V>(c + j, rest); },
+                        [&] { return simd::load_n<V>(bias + j, rest); }),
+                  c + j, rest);
+}
+
+}  // namespace gemm_detail
+
+namespace detail {
+
+/// What all providers share: backward is two products, each through B.
+struct gemm_kernel {
+  template <class T>
+  using saved = no_state;
+
+  template <backend B, element TC, element TA, element TB>
+  static void backward(matrix_view<const TC> dc, matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TA> da,
+                       matrix_view<TB> db, gemm_backward_options opt, context& ctx) {
+    const auto product = [&](auto x, transpose tx, auto y, transpose ty, auto out, gradient mode) {
+      using X = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
+      using Y = std::remove_const_t<std::remove_pointer_t<decltype(y.data)>>;
+      using Z = std::remove_pointer_t<decltype(out.data)>;
+      kernel_for<op::gemm, B>::template forward<B, X, Y, Z, Z>(
+          x, {y}, in_vector<Z>{}, out, no_epilogue{},
+          {.alpha = opt.alpha, .beta = mode == gradient::accumulate ? 1.0 : 0.0, .a = tx, .b = ty}, ctx);
+    };
+    if (da.data != nullptr) {
+      if (opt.a == transpose::no)
+        product(dc, transpose::no, b, !opt.b, da, opt.da);
+      else
+        product(b, opt.b, dc, transpose::yes, da, opt.da);
+    }
+    if (db.data != nullptr) {
+      if (opt.b == transpose::no)
+        product(a, !opt.a, dc, transpose::no, db, opt.db);
+      else
+        product(dc, transpose::yes, a, opt.a, db, opt.db);
+    }
+  }
+};
+
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_GEMM_CONTRACT_HPP

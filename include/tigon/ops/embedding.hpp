@@ -1,0 +1,149 @@
+// Row lookup and its scatter-add, forward and backward.
+#ifndef TIGON_OPS_EMBEDDING_HPP
+#define TIGON_OPS_EMBEDDING_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+namespace op {
+struct embedding {
+  static constexpr std::string_view name = "embedding";
+};
+}  // namespace op
+
+/// Row lookup.
+///
+///   y[i] = weight[ids[i]],   0 where ids[i] is the padding index
+///   dweight[v] = sum over i with ids[i] = v of dy[i],   0 for the padding index
+///
+/// Formula    docs/formulas/embedding.md.
+/// Shapes     weight, dweight [vocab, cols]; ids [rows]; y, dy [rows, cols]. rows and cols may be 0, vocab >= 1.
+/// Types      weight and y: f32, bf16, f16, f64; ids: std::int32_t or std::int64_t.
+/// Precision  each row of dweight is summed in f32 (f64 for f64), in the order of the tokens, and rounded once.
+/// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate.
+/// Aliasing   none.
+/// Throws     tigon::error: shape, stride, alias, workspace, and index (in every build) for an id outside [0, vocab);
+///            before the first write.
+/// Max error  forward exact; backward 1e-6 of the largest |reference| in f32 (tests/ops/embedding_test.cpp).
+struct embedding_options {
+  std::ptrdiff_t padding_index = -1;  ///< a token whose row is zero and gets no gradient; negative: none
+  gradient dweight = gradient::overwrite;
+};
+
+template <class I>
+concept token_id = std::same_as<I, std::int32_t> || std::same_as<I, std::int64_t>;
+
+template <>
+struct kernel<op::embedding, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, token_id I>
+  static void forward(in_matrix<T> weight, std::span<const I> ids, matrix_view<T> y, embedding_options opt,
+                      context& ctx) {
+    const I* id = ids.data();
+    const auto padding = static_cast<I>(opt.padding_index);
+    for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
+      const I token = id[row.i];
+      if (token == padding)
+        row.map(y, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
+      else
+        row.map(y, [](auto v) { return v; }, in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols});
+    });
+  }
+
+  template <backend B, element T, token_id I>
+  static void backward(in_matrix<T> dy, std::span<const I> ids, matrix_view<T> dweight, embedding_options opt,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    // Tokens in the order of their id (a counting sort, stable), so that each row of dweight has one owner.
+    workspace::frame frame(ctx.workspace());
+    const std::size_t vocab = dweight.rows;
+    auto* first = frame.template take<std::size_t>(vocab + 1);
+    auto* order = frame.template take<std::size_t>(ids.size());
+    std::fill(first, first + vocab + 1, std::size_t{0});
+    for (const I id : ids) ++first[static_cast<std::size_t>(id) + 1];
+    for (std::size_t v = 0; v < vocab; ++v) first[v + 1] += first[v];
+    for (std::size_t i = 0; i < ids.size(); ++i) order[first[static_cast<std::size_t>(ids[i])]++] = i;
+    // Now first[v] is the end of v's tokens, and their begin is first[v - 1].
+    const bool accumulate = opt.dweight == gradient::accumulate;
+    const auto padding = static_cast<std::size_t>(opt.padding_index);
+    for_rows_with_scratch<B, A>(ctx, vocab, dweight.cols, 1, [=] TIGON_FN(auto row) {
+      std::size_t k = row.i == 0 ? 0 : first[row.i - 1];
+      const std::size_t end = row.i == padding ? k : first[row.i];
+      if (k == end) {
+        if (!accumulate) row.map(dweight, [](auto zero) { return zero; }, constant(A(0)));
+        return;
+      }
+      const auto sum = row.scratch(0);
+      const auto token = [=](std::size_t n) { return in_vector<T>{dy.row(order[n]), dy.cols}; };
+      if (accumulate)
+        row.map(sum, [](auto d, auto v) { return d + v; }, dweight, token(k));
+      else
+        row.map(sum, [](auto v) { return v; }, token(k));
+      for (++k; k < end; ++k) row.map(sum, [](auto s, auto v) { return s + v; }, sum, token(k));
+      row.map(dweight, [](auto s) { return s; }, sum);
+    });
+  }
+};
+
+/// Bytes of workspace that embedding_backward takes.
+template <class B = default_backend, class T>
+std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t cols,
+                                const context& ctx = default_context()) {
+  return workspace::bytes_for<std::size_t>(vocab + 1) + workspace::bytes_for<std::size_t>(rows) +
+         simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+}
+
+namespace detail {
+template <token_id I>
+void expect_tokens(std::string_view op, std::span<const I> ids, std::size_t vocab) {
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= vocab)
+      fail_argument(error_code::index, op, "ids[" + std::to_string(i) + "]", std::to_string(ids[i]),
+                    "at least 0 and below " + std::to_string(vocab));
+}
+}  // namespace detail
+
+/// y from weight and ids. See embedding_options for the contract.
+template <class B = default_backend, class T, class Ids>
+void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, embedding_options opt = {},
+                       context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const std::span token(ids);
+  using I = std::remove_const_t<typename decltype(token)::element_type>;
+  static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
+  const expects expect("embedding_forward");
+  expect.at_least_one("vocab", weight.rows);
+  expect.memory("weight", weight);
+  expect.matrix("y", y, token.size(), weight.cols);
+  expect.disjoint("y", y, "weight", weight);
+  detail::expect_tokens<I>("embedding_forward", token, weight.rows);
+  kernel_for<op::embedding, B>::template forward<B, T, I>(weight, token, y, opt, ctx);
+}
+
+/// dweight from dy and ids. See embedding_options for the contract.
+template <class B = default_backend, class T, class Ids>
+void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight, embedding_options opt = {},
+                        context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const std::span token(ids);
+  using I = std::remove_const_t<typename decltype(token)::element_type>;
+  static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
+  const expects expect("embedding_backward");
+  expect.at_least_one("vocab", dweight.rows);
+  expect.memory("dweight", dweight);
+  expect.matrix("dy", dy, token.size(), dweight.cols);
+  expect.disjoint("dweight", dweight, "dy", dy);
+  detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
+  ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
+  kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_EMBEDDING_HPP

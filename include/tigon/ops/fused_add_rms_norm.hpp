@@ -1,0 +1,179 @@
+// Residual addition and RMSNorm in one pass, forward and backward.
+#ifndef TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
+#define TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
+
+#include <tigon/ops/rms_norm.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_add_rms_norm {
+  static constexpr std::string_view name = "fused_add_rms_norm";
+};
+}  // namespace op
+
+/// The residual stream's step: add, then normalise the sum; both are results.
+///
+///   s = x + r            rounded to the storage type, and the norm is taken of the rounded sum
+///   y = rms_norm(s)      rstd[i] = 1 / sqrt(mean_j s[i,j]^2 + eps), y = s * rstd * (offset + w)
+///   m = dy * (offset + w),   k[i] = sum_j m[i,j] s[i,j]
+///   dx = dr = rstd * m - rstd^3 * k / cols * s + ds,   dw[j] = sum_i dy[i,j] * s[i,j] * rstd[i]
+///
+/// Formula    docs/formulas/fused_add_rms_norm.md.
+/// Shapes     x, r, s, y, dy, ds, dx [rows, cols]; w, dw [cols] or `absent`; rstd [rows]; ds may be an empty view (its
+///            data null: the sum has no other use). cols >= 1, rows may be 0.
+/// Types      as rms_norm; x and r have one type.
+/// Precision  as rms_norm; dx is rounded once, ds is added before that.
+/// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where a separate copy is asked for;
+///            dw is overwritten, or added to with gradient::accumulate.
+/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds; dr is apart.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  as rms_norm (tests/ops/fused_add_rms_norm_test.cpp).
+using fused_add_rms_norm_options = rms_norm_options;
+
+template <>
+struct kernel<op::fused_add_rms_norm, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // rstd
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
+                      std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      forward_rows<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
+    else if (opt.casting == casting::llama)
+      forward_rows<B, casting::llama>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+    else
+      forward_rows<B, casting::none>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
+                       rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    const auto with_weight = [&](auto extra) {
+      if (!w)
+        backward_rows<B, casting::none>(dy, extra, s, constant(A(1)), A(0), rstd.data(), dx, dr, dw, opt, ctx);
+      else if (opt.casting == casting::llama)
+        backward_rows<B, casting::llama>(dy, extra, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+      else
+        backward_rows<B, casting::none>(dy, extra, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+    };
+    if (ds.data != nullptr)
+      with_weight(ds);
+    else
+      with_weight(constant(A(0)));
+  }
+
+  template <backend B, casting C, element T, class Weight, class A>
+  static void forward_rows(matrix_view<const T> x, matrix_view<const T> r, Weight w, A offset, matrix_view<T> y,
+                           matrix_view<T> s, A* rstd, rms_norm_options opt, context& ctx) {
+    const A eps = static_cast<A>(opt.eps);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A q = row.sum([](auto a, auto b) {
+        const auto v = round_to<T>(a + b);
+        return v * v;
+      }, x, r);
+      const A scale = math::rsqrt(q / static_cast<A>(row.cols) + eps);
+      if (row.first()) rstd[row.i] = scale;
+      row.map(outs(s, y), [=](auto a, auto b, auto g) {
+        const auto v = round_to<T>(a + b);
+        return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+      }, x, r, w);
+    });
+  }
+
+  template <backend B, casting C, element T, class Extra, class Weight, element W, class A>
+  static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, A offset,
+                            const A* rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
+                            rms_norm_options opt, context& ctx) {
+    for_rows_with_partials<B, A>(
+        ctx, s.rows, s.cols,
+        [=] TIGON_FN(auto row) {
+          const A r = rstd[row.i];
+          const A k = row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, s, w);
+          const A c = r * r * r / static_cast<A>(row.cols) * k;
+          const auto dw_row = row.partial(0);
+          if (dr.data != nullptr)
+            row.map(dr, [=](auto d, auto e, auto v, auto g) { return d * (g + offset) * r - v * c + e; }, dy, ds, s, w);
+          row.map(outs(dx, dw_row), [=](auto d, auto e, auto v, auto g, auto acc) {
+            return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+          }, dy, ds, s, w, dw_row);
+        },
+        parameter_gradient<W>{dw, opt.dw});
+  }
+};
+
+/// Bytes of workspace that fused_add_rms_norm_backward takes.
+template <class B = default_backend, class T>
+std::size_t fused_add_rms_norm_workspace(std::size_t rows, std::size_t cols) {
+  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 1);
+}
+
+/// s, y and rstd from x, r and w. See fused_add_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W>
+void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matrix_view<T> y, matrix_view<T> s,
+                                std::type_identity_t<saved_t<op::fused_add_rms_norm, B, accumulator_t<T>>> rstd,
+                                fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  const expects expect("fused_add_rms_norm_forward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("r", r, x.rows, x.cols);
+  expect.matrix("y", y, x.rows, x.cols);
+  expect.matrix("s", s, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.eps(opt.eps);
+  expect.finite("offset", opt.offset);
+  expect.same_or_disjoint("s", s, "x", x);
+  expect.same_or_disjoint("s", s, "r", r);
+  expect.same_or_disjoint("y", y, "x", x);
+  expect.same_or_disjoint("y", y, "r", r);
+  expect.outside("y", y, "s", s, "w", as_row(weight));
+  expect.disjoint("s", s, "w", as_row(weight));
+  expect.outside("rstd", as_row(rstd), "x", x, "r", r, "y", y, "s", s, "w", as_row(weight));
+  kernel_for<op::fused_add_rms_norm, B>::template forward<B, T>(x, r, weight, y, s, rstd, opt, ctx);
+}
+
+/// dx (which is dr too, and copied to `dr` where that view has memory) and dw from dy, ds and what forward left.
+/// See fused_add_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW>
+void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, const W& w,
+                                 std::type_identity_t<saved_t<op::fused_add_rms_norm, B, const accumulator_t<T>>> rstd,
+                                 matrix_view<T> dx, DW&& dw, fused_add_rms_norm_options opt = {},
+                                 std::type_identity_t<matrix_view<T>> dr = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  const auto dweight = as_out_vector<T>(dw);
+  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
+  const expects expect("fused_add_rms_norm_backward");
+  expect.at_least_one("cols", s.cols);
+  expect.memory("s", s);
+  expect.matrix("dy", dy, s.rows, s.cols);
+  expect.matrix("dx", dx, s.rows, s.cols);
+  if (ds.data != nullptr) expect.matrix("ds", ds, s.rows, s.cols);
+  if (dr.data != nullptr) expect.matrix("dr", dr, s.rows, s.cols);
+  if (weight) expect.size("w", weight.size, s.cols);
+  expect.size("dw", dweight.size, weight.size);
+  expect.size("rstd", rstd.size(), s.rows);
+  expect.finite("offset", opt.offset);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "ds", ds);
+  expect.outside("dx", dx, "s", s, "w", as_row(weight), "rstd", as_row(rstd));
+  expect.outside("dr", dr, "dy", dy, "ds", ds, "s", s, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
+  expect.outside("dw", as_row(dweight), "dy", dy, "ds", ds, "s", s, "dx", dx, "dr", dr, "w", as_row(weight), "rstd",
+                 as_row(rstd));
+  ctx.workspace().expect("fused_add_rms_norm_backward", fused_add_rms_norm_workspace<B, T>(s.rows, s.cols));
+  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, dx, dr, dweight, opt, ctx);
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_FUSED_ADD_RMS_NORM_HPP

@@ -1,0 +1,40 @@
+// What the gated activations share: how infinities are kept out of products with zero, and what backward asks for.
+#ifndef TIGON_OPS_GATE_HPP
+#define TIGON_OPS_GATE_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon::detail {
+
+/// -inf becomes the lowest finite number, so that its product with an underflown factor is 0; NaN is kept.
+template <class V>
+TIGON_INLINE V above_lowest(V v) {
+  return max(V(std::numeric_limits<typename V::value_type>::lowest()), v);
+}
+template <class V>
+TIGON_INLINE V below_largest(V v) {
+  return min(V(std::numeric_limits<typename V::value_type>::max()), v);
+}
+
+/// Shapes and aliasing of a gate's backward.
+template <class T>
+void expect_gate_gradients(const expects& expect, in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da,
+                           matrix_view<T> db) {
+  expect.memory("da", da);
+  expect.matrix("dc", dc, da.rows, da.cols);
+  expect.matrix("a", a, da.rows, da.cols);
+  expect.matrix("b", b, da.rows, da.cols);
+  expect.matrix("db", db, da.rows, da.cols);
+  expect.same_or_disjoint("da", da, "dc", dc);
+  expect.same_or_disjoint("da", da, "a", a);
+  expect.same_or_disjoint("da", da, "b", b);
+  expect.same_or_disjoint("db", db, "dc", dc);
+  expect.same_or_disjoint("db", db, "a", a);
+  expect.same_or_disjoint("db", db, "b", b);
+  expect.disjoint("da", da, "db", db);
+}
+
+}  // namespace tigon::detail
+
+#endif  // TIGON_OPS_GATE_HPP

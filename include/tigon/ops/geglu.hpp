@@ -1,0 +1,158 @@
+// GEGLU gate, forward and backward.
+#ifndef TIGON_OPS_GEGLU_HPP
+#define TIGON_OPS_GEGLU_HPP
+
+#include <tigon/ops/gate.hpp>
+
+#include <numbers>
+
+namespace tigon {
+
+/// Which function is called GELU.
+enum class gelu_form {
+  tanh,  ///< a * sigmoid(2 k (a + 0.044715 a^3)), k = sqrt(2 / pi): the same as the usual form with tanh
+  erf,   ///< a / 2 * (1 + erf(a / sqrt(2)))
+};
+
+namespace op {
+struct geglu {
+  static constexpr std::string_view name = "geglu";
+};
+}  // namespace op
+
+/// Gated GELU.
+///
+///   c  = gelu(a) * b,   db = dc * gelu(a),   da = dc * b * gelu'(a)
+///   tanh form: z = 2 k (a + l a^3), s = sigmoid(z), gelu = a s, gelu' = s + a s (1 - s) 2 k (1 + 3 l a^2)
+///   erf form:  gelu = a (1 + erf(a / sqrt 2)) / 2,  gelu' = (1 + erf(a / sqrt 2)) / 2 + a exp(-a^2 / 2) / sqrt(2 pi)
+///
+/// Formula    docs/formulas/geglu.md; Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016; Shazeer, 2020.
+/// Shapes     a (gate), b (up), c, dc, da, db [rows, cols]; both may be 0. Halves of one buffer as in swiglu.
+/// Types      f32, bf16, f16, f64, one for all.
+/// Precision  f32 (f64 for f64), one rounding at c, da, db; round_gate also rounds gelu to the storage type.
+/// Writes     c, da, db.
+/// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another.
+/// Throws     tigon::error: shape, stride, alias; before the first write.
+/// Edges      gelu(-inf) = 0, gelu(+inf) = inf, NaN stays NaN.
+/// Max error  1e-6 of 1 + |reference| in f32 (tests/ops/geglu_test.cpp).
+struct geglu_options {
+  gelu_form form = gelu_form::tanh;
+  bool round_gate = false;  ///< the gate is rounded to the storage type before the product, as frameworks do
+};
+
+template <>
+struct kernel<op::geglu, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, geglu_options opt, context& ctx) {
+    if (opt.form == gelu_form::tanh)
+      forward_rows<B, gelu_form::tanh>(a, b, c, opt.round_gate, ctx);
+    else
+      forward_rows<B, gelu_form::erf>(a, b, c, opt.round_gate, ctx);
+  }
+
+  template <backend B, element T>
+  static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
+                       geglu_options opt, context& ctx) {
+    if (opt.form == gelu_form::tanh)
+      backward_rows<B, gelu_form::tanh>(dc, a, b, da, db, opt.round_gate, ctx);
+    else
+      backward_rows<B, gelu_form::erf>(dc, a, b, da, db, opt.round_gate, ctx);
+  }
+
+  template <backend B, gelu_form F, element T>
+  static void forward_rows(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, bool round_gate,
+                           context& ctx) {
+    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
+      if (round_gate)
+        row.map(c, [](auto av, auto bv) { return round_to<T>(gelu<F>(av)) * bv; }, a, b);
+      else
+        row.map(c, [](auto av, auto bv) { return gelu<F>(av) * bv; }, a, b);
+    });
+  }
+
+  template <backend B, gelu_form F, element T>
+  static void backward_rows(matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> da,
+                            matrix_view<T> db, bool round_gate, context& ctx) {
+    for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
+      if (round_gate)
+        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
+          const auto [v, slope] = gelu_and_slope<F>(av);
+          return pack{dv * bv * slope, dv * round_to<T>(v)};
+        }, dc, a, b);
+      else
+        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
+          const auto [v, slope] = gelu_and_slope<F>(av);
+          return pack{dv * bv * slope, dv * v};
+        }, dc, a, b);
+    });
+  }
+
+  static constexpr double k = 2 * std::numbers::inv_sqrtpi * std::numbers::sqrt2;  // 2 sqrt(2 / pi)
+  static constexpr double l = 0.044715;
+
+  template <gelu_form F, class V>
+  static TIGON_INLINE V gelu(V a) {
+    using A = typename V::value_type;
+    const V low = detail::above_lowest(a);
+    if constexpr (F == gelu_form::tanh)
+      return low * sigmoid(low * fma(low * low, V(A(k * l)), V(A(k))));
+    else
+      return low * upper_normal(low);
+  }
+
+  template <gelu_form F, class V>
+  static TIGON_INLINE std::array<V, 2> gelu_and_slope(V a) {
+    using A = typename V::value_type;
+    const V low = detail::above_lowest(a);
+    // Beyond 64 the slope is 0 or 1; there the polynomial must stay finite for its product with 0.
+    const V near = min(V(A(64)), max(V(A(-64)), a));
+    const V square = near * near;
+    if constexpr (F == gelu_form::tanh) {
+      const auto [s, t] = sigmoid_both(near * fma(square, V(A(k * l)), V(A(k))));
+      return {low * s, fma(near * s * t, fma(square, V(A(3 * k * l)), V(A(k))), s)};
+    } else {
+      const V s = upper_normal(near);
+      constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // 1 / sqrt(2 pi)
+      return {low * s, fma(near * V(A(density)), exp(square * V(A(-0.5))), s)};
+    }
+  }
+
+  /// (1 + erf(a / sqrt 2)) / 2.
+  template <class V>
+  static TIGON_INLINE V upper_normal(V a) {
+    using A = typename V::value_type;
+    return fma(V(A(0.5)), erf(a * V(A(1 / std::numbers::sqrt2))), V(A(0.5)));
+  }
+};
+
+/// c from a and b. See geglu_options for the contract.
+template <class B = default_backend, class T>
+void geglu_forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, geglu_options opt = {},
+                   context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("geglu_forward");
+  expect.memory("c", c);
+  expect.matrix("a", a, c.rows, c.cols);
+  expect.matrix("b", b, c.rows, c.cols);
+  expect.same_or_disjoint("c", c, "a", a);
+  expect.same_or_disjoint("c", c, "b", b);
+  kernel_for<op::geglu, B>::template forward<B, T>(a, b, c, opt, ctx);
+}
+
+/// da and db from dc, a and b. See geglu_options for the contract.
+template <class B = default_backend, class T>
+void geglu_backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
+                    geglu_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::expect_gate_gradients(expects("geglu_backward"), dc, a, b, da, db);
+  kernel_for<op::geglu, B>::template backward<B, T>(dc, a, b, da, db, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_GEGLU_HPP

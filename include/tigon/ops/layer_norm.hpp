@@ -1,0 +1,173 @@
+// LayerNorm over the last axis, forward and backward.
+#ifndef TIGON_OPS_LAYER_NORM_HPP
+#define TIGON_OPS_LAYER_NORM_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+namespace op {
+struct layer_norm {
+  static constexpr std::string_view name = "layer_norm";
+};
+}  // namespace op
+
+/// LayerNorm over the last axis.
+///
+///   mean[i] = mean_j x[i,j],   rstd[i] = 1 / sqrt(mean_j (x[i,j] - mean[i])^2 + eps)
+///   xh      = (x - mean) * rstd,   y = xh * w + b             absent: w = 1, b = 0
+///   h       = dy * w,   c1[i] = mean_j xh[i,j] h[i,j],   c2[i] = mean_j h[i,j]
+///   dx      = rstd * (h - c2 - xh * c1),   dw[j] = sum_i dy * xh,   db[j] = sum_i dy
+///
+/// Formula    docs/formulas/layer_norm.md; Ba, Kiros and Hinton, "Layer Normalization", 2016.
+/// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`; mean, rstd [rows]. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
+/// Precision  the variance from the centred row, never from E[x^2] - mean^2; sums, mean and rstd in f32 (f64 for f64);
+///            y, dx, dw, db rounded once.
+/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  1e-6 of 1 + |reference| in f32, forward; 2e-6 of the largest |reference| for gradients
+///            (tests/ops/layer_norm_test.cpp).
+struct layer_norm_options {
+  double eps = 1e-6;  ///< inside the square root
+  gradient dparams = gradient::overwrite;
+};
+
+template <>
+struct kernel<op::layer_norm, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // mean and rstd, a row of numbers each
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
+                      std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    if (w && b)
+      forward_rows<B>(x, w, b, y, mean.data(), rstd.data(), opt, ctx);
+    else if (w)
+      forward_rows<B>(x, w, constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
+    else if (b)
+      forward_rows<B>(x, constant(A(1)), b, y, mean.data(), rstd.data(), opt, ctx);
+    else
+      forward_rows<B>(x, constant(A(1)), constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
+                       layer_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    if (w)
+      backward_rows<B>(dy, x, w, mean.data(), rstd.data(), dx, dw, db, opt, ctx);
+    else
+      backward_rows<B>(dy, x, constant(A(1)), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
+  }
+
+  template <backend B, element T, class Weight, class Bias, class A>
+  static void forward_rows(matrix_view<const T> x, Weight w, Bias b, matrix_view<T> y, A* mean, A* rstd,
+                           layer_norm_options opt, context& ctx) {
+    const A eps = static_cast<A>(opt.eps);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A m = row.sum([](auto v) { return v; }, x) / static_cast<A>(row.cols);
+      const A r = math::rsqrt(row.sum([=](auto v) { return (v - m) * (v - m); }, x) / static_cast<A>(row.cols) + eps);
+      if (row.first()) mean[row.i] = m, rstd[row.i] = r;
+      row.map(y, [=](auto v, auto g, auto c) { return fma((v - m) * r, g, c); }, x, w, b);
+    });
+  }
+
+  template <backend B, element T, class Weight, element W, class A>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* mean, const A* rstd,
+                            matrix_view<T> dx, vector_view<W> dw, vector_view<W> db, layer_norm_options opt,
+                            context& ctx) {
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols,
+        [=] TIGON_FN(auto row) {
+          const A m = mean[row.i], r = rstd[row.i], n = static_cast<A>(row.cols);
+          const auto s = row.sum([=](auto d, auto v, auto g) {
+            const auto h = d * g;
+            return pack{(v - m) * r * h, h};
+          }, dy, x, w);
+          const A c1 = s[0] / n, c2 = s[1] / n;
+          const auto dw_row = row.partial(0), db_row = row.partial(1);
+          row.map(outs(dx, dw_row, db_row), [=](auto d, auto v, auto g, auto sw, auto sb) {
+            const auto xh = (v - m) * r;
+            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+          }, dy, x, w, dw_row, db_row);
+        },
+        parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
+  }
+};
+
+/// Bytes of workspace that layer_norm_backward takes.
+template <class B = default_backend, class T>
+std::size_t layer_norm_workspace(std::size_t rows, std::size_t cols) {
+  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 2);
+}
+
+/// y, mean and rstd from x, w and b. See layer_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter Bias>
+void layer_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
+                        std::type_identity_t<saved_t<op::layer_norm, B, accumulator_t<T>>> mean,
+                        std::type_identity_t<saved_t<op::layer_norm, B, accumulator_t<T>>> rstd,
+                        layer_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
+  const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
+  static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
+  const expects expect("layer_norm_forward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  if (bias) expect.size("b", bias.size, x.cols);
+  expect.size("mean", mean.size(), x.rows);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.eps(opt.eps);
+  expect.outside("y", y, "x", x, "w", as_row(weight), "b", as_row(bias));
+  expect.outside("mean", as_row(mean), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias), "rstd", as_row(rstd));
+  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias));
+  kernel_for<op::layer_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
+}
+
+/// dx, dw and db from dy and what forward left. See layer_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
+void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
+                         std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> mean,
+                         std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> rstd,
+                         matrix_view<T> dx, DW&& dw, DB&& db, layer_norm_options opt = {},
+                         context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using P = parameter_element_t<T, W, DW, DB>;
+  const auto weight = as_in_vector<P>(w);
+  const auto dweight = as_out_vector<P>(dw);
+  const auto dbias = as_out_vector<P>(db);
+  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
+  const expects expect("layer_norm_backward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  if (dweight) expect.size("dw", dweight.size, x.cols);
+  if (dbias) expect.size("db", dbias.size, x.cols);
+  expect.size("mean", mean.size(), x.rows);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd", as_row(rstd));
+  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
+                 as_row(rstd), "db", as_row(dbias));
+  expect.outside("db", as_row(dbias), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
+                 as_row(rstd));
+  ctx.workspace().expect("layer_norm_backward", layer_norm_workspace<B, T>(x.rows, x.cols));
+  kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_LAYER_NORM_HPP

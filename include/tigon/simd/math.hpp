@@ -1,0 +1,375 @@
+// exp, log and their family on vectors of every engine and on scalars: written once, IEEE results everywhere.
+//
+// Errors are the largest found, in units in the last place (ULP) of the result, over every f32 and over a dense sample
+// of f64 (tests/simd/math_test.cpp asserts them). NaN gives NaN, infinities and zeros give the limit of the function,
+// overflow gives infinity, underflow is gradual.
+#ifndef TIGON_SIMD_MATH_HPP
+#define TIGON_SIMD_MATH_HPP
+
+#include <tigon/simd/engines/scalar.hpp>
+#include <tigon/simd/vec.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+#if defined(TIGON_X86)
+template <class L>
+concept raw_parts = requires(decltype(L::raw(typename L::reg{})) v) {
+  x86::clamp_magnitude(v, v);
+  x86::mantissa(v);
+  x86::exponent(v);
+};
+template <class L>
+concept raw_reciprocal = requires(decltype(L::raw(typename L::reg{})) v) { x86::reciprocal_estimate(v); };
+#endif
+
+template <class A>
+struct format;
+template <>
+struct format<float> {
+  static constexpr int fraction = 23;
+  static constexpr float bias = 127;
+  static constexpr float fraction_bits = std::bit_cast<float>(0x007fffffu);
+  static constexpr float to_subnormal = 24;   // 2^-150, the smallest that exp can need, times 2^24 is normal
+};
+template <>
+struct format<double> {
+  static constexpr int fraction = 52;
+  static constexpr double bias = 1023;
+  static constexpr double fraction_bits = std::bit_cast<double>(0x000fffffffffffffull);
+  static constexpr double to_subnormal = 54;
+};
+
+// Adding it to a small number leaves the nearest whole number in the last bits of the fraction.
+template <class A>
+inline constexpr A whole = sizeof(A) == 4 ? A(0x1.8p23) : A(0x1.8p52);
+
+template <class A>
+struct constants;
+template <>
+struct constants<float> {
+  static constexpr float log2e = 0x1.715476p+0f;
+  static constexpr float ln2_hi = 0x1.62e4p-1f;
+  static constexpr float ln2_lo = 0x1.7f7d1cp-20f;
+  static constexpr float exp_lowest = -104;
+  static constexpr float exp_highest = 89;
+  static constexpr float expm1_lowest = -20;
+  static constexpr float tiny = 0x1p-25f;
+  // exp(r) = 1 + r + r^2 q(r), |r| <= ln(2) / 2
+  static constexpr float exp_q[] = {0x1.fffffep-2f, 0x1.5554b4p-3f, 0x1.5556f2p-5f, 0x1.12254ap-7f, 0x1.6b9c68p-10f};
+  // log(1 + f) = f + f^2 l(f), -1/4 <= f <= 1/2
+  static constexpr float log_l[] = {-0x1p-1f,        0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
+                                    0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
+};
+template <>
+struct constants<double> {
+  static constexpr double log2e = 0x1.71547652b82fep+0;
+  static constexpr double ln2_hi = 0x1.62e42fefa38p-1;
+  static constexpr double ln2_lo = 0x1.ef35793c7673p-45;
+  static constexpr double exp_lowest = -746;
+  static constexpr double exp_highest = 710;
+  static constexpr double expm1_lowest = -40;
+  static constexpr double tiny = 0x1p-54;
+  static constexpr double exp_q[] = {0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,
+                                     0x1.111111111900ep-7,  0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
+                                     0x1.a019a74a87471p-16, 0x1.71de882372904p-19, 0x1.28a2067f05181p-22,
+                                     0x1.ae6bae8c28464p-26};
+  // log(1 + f) = 2 atanh(s) = 2 s + s z l(z), s = f / (2 + f), z = s^2
+  static constexpr double log_l[] = {0x1.555555555554fp-1, 0x1.999999999c187p-2, 0x1.24924921e32e6p-2,
+                                     0x1.c71c7490db620p-3, 0x1.745c4a959ba4cp-3, 0x1.3b35c9fc6a36ap-3,
+                                     0x1.0dcaf88055d85p-3, 0x1.1b85c84cf831fp-3};
+};
+
+// c[0] + c[1] x + c[2] x^2 + ...
+template <class V, class A, std::size_t N>
+TIGON_INLINE V polynomial(V x, const A (&c)[N]) {
+  V p(c[N - 1]);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((p = fma(p, x, V(c[N - 2 - I]))), ...);
+  }(std::make_index_sequence<N - 1>());
+  return p;
+}
+
+// 2^n where t = n + bias + whole.
+template <class V>
+TIGON_INLINE V exp2_field(V t) {
+  return t.template shl<format<typename V::value_type>::fraction>();
+}
+
+// x = n ln(2) + r: t holds n + offset in its last bits.
+template <class V>
+struct reduced {
+  V t, n, r;
+};
+template <class V, class A = typename V::value_type>
+TIGON_INLINE reduced<V> reduce(V x, A offset) {
+  using c = constants<A>;
+  const V magic(whole<A> + offset);
+  const V t = fma(x, V(c::log2e), magic);
+  const V n = t - magic;
+  const V r = fma(n, V(-c::ln2_lo), fma(n, V(-c::ln2_hi), x));
+  return {t, n, r};
+}
+
+// exp(r) - 1 and exp(r) for a reduced argument.
+template <class V>
+TIGON_INLINE V expm1_reduced(V r) {
+  return fma(r * r, polynomial(r, constants<typename V::value_type>::exp_q), r);
+}
+template <class V>
+TIGON_INLINE V exp_reduced(V r) {
+  const V one(1);
+  return fma(fma(polynomial(r, constants<typename V::value_type>::exp_q), r, one), r, one);
+}
+
+}  // namespace detail
+
+/// v * 2^n, rounded once, for whole n in [-250, 250] (f32) or [-2000, 2000] (f64) and |v| in [2^-60, 2^60], 0, inf, NaN.
+template <class E, class A>
+TIGON_INLINE vec<E, A> scale(vec<E, A> v, vec<E, A> n) {
+  using V = vec<E, A>;
+  using L = typename V::lanes;
+  if constexpr (detail::raw_scale<L>) {
+    return V::from(L::from_raw(x86::scale(L::raw(v.r), L::raw(n.r))));
+  } else {
+    const V magic(detail::whole<A> + detail::format<A>::bias);
+    const V half = fma(n, V(A(0.5)), magic);
+    const V rest = (n - (half - magic)) + magic;
+    return v * detail::exp2_field(half) * detail::exp2_field(rest);
+  }
+}
+
+/// a / b for normal b whose reciprocal is normal: where division is slow, an estimate and one step on the remainder.
+template <class E, class A>
+TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
+#if defined(TIGON_X86)
+  using V = vec<E, A>;
+  using L = typename V::lanes;
+  if constexpr (detail::raw_reciprocal<L>) {
+    const V y = V::from(L::from_raw(x86::reciprocal_estimate(L::raw(b.r))));
+    const V q = a * y;
+    return fma(fma(-q, b, a), y, q);
+  } else
+#endif
+    return a / b;
+}
+
+/// 1 / v under the conditions of quotient.
+template <class E, class A>
+TIGON_INLINE vec<E, A> reciprocal(vec<E, A> v) {
+  return quotient(vec<E, A>(A(1)), v);
+}
+
+/// e^x.
+template <class E, class A>
+TIGON_INLINE vec<E, A> exp(vec<E, A> x) {
+  using V = vec<E, A>;
+  using c = detail::constants<A>;
+#if defined(TIGON_X86)
+  using L = typename V::lanes;
+  if constexpr (detail::raw_parts<L>) {
+    // n is right or far beyond the range, infinite or NaN, and scalef knows what to do with all of these.
+    auto [t, n, r] = detail::reduce(x, A(0));
+    r = V::from(L::from_raw(x86::clamp_magnitude(L::raw(r.r), L::raw(V(A(1)).r))));
+    return scale(detail::exp_reduced(r), n);
+  } else
+#endif
+  {
+    x = min(V(c::exp_highest), max(V(c::exp_lowest), x));
+    const auto [t, n, r] = detail::reduce(x, A(0));
+    return scale(detail::exp_reduced(r), n);
+  }
+}
+
+/// e^x for x <= 0.
+template <class E, class A>
+TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
+  using V = vec<E, A>;
+  using c = detail::constants<A>;
+  using f = detail::format<A>;
+  if constexpr (detail::raw_scale<typename V::lanes>) {
+    return exp(x);
+  } else {
+    x = max(V(c::exp_lowest), x);
+    const auto [t, n, r] = detail::reduce(x, f::bias + f::to_subnormal);
+    const V down(sizeof(A) == 4 ? A(0x1p-24) : A(0x1p-54));
+    return detail::exp_reduced(r) * detail::exp2_field(t) * down;
+  }
+}
+
+/// e^x - 1.
+template <class E, class A>
+TIGON_INLINE vec<E, A> expm1(vec<E, A> x) {
+  using V = vec<E, A>;
+  using c = detail::constants<A>;
+  const V limited = min(V(c::exp_highest), max(V(c::expm1_lowest), x));
+  // s = 2^(n - 1): 2^n would overflow before the result does.
+  const auto [t, n, r] = detail::reduce(limited, detail::format<A>::bias - A(1));
+  const V s = detail::exp2_field(t);
+  const V half = fma(s, detail::expm1_reduced(r), s - V(A(0.5)));
+  return select(abs(x) < V(c::tiny), x, half + half);
+}
+
+namespace detail {
+
+// x = 2^e (1 + f), f in [-1/4, 1/2). Only for x > 0 and finite, except where the target splits in hardware: there 0, inf,
+// NaN and negative x give parts from which log_of_parts makes the right result.
+template <class V>
+struct parts {
+  V e, f;
+};
+template <class V>
+TIGON_INLINE parts<V> split(V x) {
+  using A = typename V::value_type;
+  using b = format<A>;
+#if defined(TIGON_X86)
+  using L = typename V::lanes;
+  if constexpr (raw_parts<L>) {
+    const V m = V::from(L::from_raw(x86::mantissa(L::raw(x.r))));
+    const V e = V::from(L::from_raw(x86::exponent(L::raw(x.r)))) - V::from(L::from_raw(x86::exponent(L::raw(m.r))));
+    return {e, m - V(A(1))};
+  } else
+#endif
+  {
+    const V up(sizeof(A) == 4 ? A(0x1p24) : A(0x1p54));
+    const auto small = x < V(std::numeric_limits<A>::min());
+    x = select(small, x * up, x);
+    const V base(sizeof(A) == 4 ? A(0x1p23) : A(0x1p52));
+    V e = bit_or(x.template shr<b::fraction>(), base) - (base + select(small, V(b::bias + b::to_subnormal), V(b::bias)));
+    V m = bit_or(bit_and(x, V(b::fraction_bits)), V(A(1)));
+    const auto large = m >= V(A(1.5));
+    m = select(large, m * V(A(0.5)), m);
+    e = select(large, e + V(A(1)), e);
+    return {e, m - V(A(1))};
+  }
+}
+
+// e ln(2) + log(1 + f).
+template <class V>
+TIGON_INLINE V log_of_parts(V e, V f) {
+  using A = typename V::value_type;
+  using c = constants<A>;
+  if constexpr (sizeof(A) == 4) {
+    const V tail = fma(f * f, polynomial(f, c::log_l), e * V(c::ln2_lo));
+    return fma(e, V(c::ln2_hi), f + tail);
+  } else {
+    const V s = f / (V(A(2)) + f);
+    const V z = s * s;
+    const V half_square = V(A(0.5)) * f * f;
+    const V tail = fma(s, fma(polynomial(z, c::log_l), z, half_square), e * V(c::ln2_lo));
+    return fma(e, V(c::ln2_hi), f - (half_square - tail));
+  }
+}
+
+}  // namespace detail
+
+/// log(x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> log(vec<E, A> x) {
+  using V = vec<E, A>;
+  using limits = std::numeric_limits<A>;
+  const auto [e, f] = detail::split(x);
+  const V y = detail::log_of_parts(e, f);
+#if defined(TIGON_X86)
+  if constexpr (detail::raw_parts<typename V::lanes>) return y;
+#endif
+  const V zero(A(0)), infinity(limits::infinity());
+  const V at_edge = select(x < zero, V(limits::quiet_NaN()), select(x == zero, -infinity, x));
+  return select(x > zero && x < infinity, y, at_edge);
+}
+
+/// log(1 + x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> log1p(vec<E, A> x) {
+  using V = vec<E, A>;
+  using b = detail::format<A>;
+  using limits = std::numeric_limits<A>;
+  const V one(A(1)), minus_one(A(-1)), infinity(limits::infinity());
+  const V u = one + x;
+  // What u lost: exact, the larger addend first.
+  const V lost = min(one, x) - (u - max(one, x));
+  const auto [e, f] = detail::split(u);
+  const V back = detail::exp2_field(V(detail::whole<A> + b::bias) - min(V(b::bias - A(1)), max(V(A(-60)), e)));
+  const V y = detail::log_of_parts(e, fma(lost, back, f));
+  const V at_edge = select(x < minus_one, V(limits::quiet_NaN()), select(x == minus_one, -infinity, x));
+  return select(x > minus_one && x < infinity && abs(x) >= V(detail::constants<A>::tiny), y, at_edge);
+}
+
+/// 1 / (1 + e^-x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> sigmoid(vec<E, A> x) {
+  using V = vec<E, A>;
+  const V one(A(1));
+  const V q = exp_nonpositive(-abs(x));
+  return quotient(select(x < V(A(0)), q, one), one + q);
+}
+
+/// sigmoid(x) and sigmoid(-x) from one exp.
+template <class V>
+struct sigmoids {
+  V of_x, of_minus_x;
+};
+template <class E, class A>
+TIGON_INLINE sigmoids<vec<E, A>> sigmoid_both(vec<E, A> x) {
+  using V = vec<E, A>;
+  const V q = exp_nonpositive(-abs(x));
+  const V large = reciprocal(V(A(1)) + q);
+  const V small = q * large;
+  const auto negative = x < V(A(0));
+  return {select(negative, small, large), select(negative, large, small)};
+}
+
+/// tanh(x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> tanh(vec<E, A> x) {
+  using V = vec<E, A>;
+  using c = detail::constants<A>;
+  // With t = e^(-2|x|) - 1: tanh|x| = -t / (2 + t), without cancellation anywhere.
+  const V y = max(V(c::expm1_lowest), V(A(-2)) * abs(x));
+  const auto [w, n, r] = detail::reduce(y, detail::format<A>::bias);
+  const V s = detail::exp2_field(w);
+  const V t = fma(s, detail::expm1_reduced(r), s - V(A(1)));
+  return copysign(quotient(t, V(A(2)) + t), x);
+}
+
+/// 1 / sqrt(x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> rsqrt(vec<E, A> x) {
+  return vec<E, A>(A(1)) / sqrt(x);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon::math {
+inline namespace TIGON_ABI {
+
+// Scalars through the scalar engine: what a row program does once a row agrees with what it does on vectors.
+template <class A>
+using lane = simd::vec<simd::scalar, A>;
+
+template <std::floating_point A> TIGON_INLINE A exp(A x) { return simd::exp(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A expm1(A x) { return simd::expm1(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A log(A x) { return simd::log(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A log1p(A x) { return simd::log1p(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A tanh(A x) { return simd::tanh(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A sigmoid(A x) { return simd::sigmoid(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A rsqrt(A x) { return simd::rsqrt(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A sqrt(A x) { return std::sqrt(x); }
+template <std::floating_point A> TIGON_INLINE A abs(A x) { return std::fabs(x); }
+/// As those of vectors: a NaN in b is kept.
+template <std::floating_point A> TIGON_INLINE A max(A a, A b) { return a > b ? a : b; }
+template <std::floating_point A> TIGON_INLINE A min(A a, A b) { return a < b ? a : b; }
+template <std::floating_point A> TIGON_INLINE bool is_nan(A x) { return x != x; }
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::math
+
+#endif  // TIGON_SIMD_MATH_HPP

@@ -1,0 +1,3 @@
+// expect: tigon: C++20 is needed (-std=c++20)
+// reject flags: -std=c++17
+#include <tigon/config.hpp>

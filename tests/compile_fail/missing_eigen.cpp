@@ -1,0 +1,5 @@
+// Asked for and not installed: the package is named.
+// expect: tigon: backend eigen needs <Eigen/Core>; install libeigen3-dev
+// flags: -DTIGON_BACKEND=eigen
+// hide rejected: Eigen eigen3
+#include <tigon/ops/rms_norm.hpp>

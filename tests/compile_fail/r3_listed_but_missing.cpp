@@ -1,0 +1,27 @@
+// R3: an operator that a backend lists has a kernel, or the call is refused instead of running the parent's.
+// expect: tigon: this backend lists the operator in `overrides`, but no kernel<Op, Backend> is visible
+// flags: -DTIGON_BACKEND=generic
+#include <tigon/ops/rms_norm.hpp>
+
+struct acme : tigon::backends::generic {
+  using parent = tigon::backends::generic;
+  static constexpr tigon::backend_info info{"acme", {tigon::device::cpu}};
+  using overrides = tigon::op_list<tigon::op::rms_norm>;
+};
+
+#ifndef SHOULD_NOT_COMPILE
+template <>
+struct tigon::kernel<tigon::op::rms_norm, acme> {
+  template <class A>
+  using saved = std::span<A>;
+  template <tigon::backend B, tigon::element T>
+  static void forward(auto&&...) {}
+  template <tigon::backend B, tigon::element T>
+  static void backward(auto&&...) {}
+};
+#endif
+
+void use(tigon::matrix_view<const float> x, std::span<const float> w, tigon::matrix_view<float> y,
+         std::span<float> rstd) {
+  tigon::rms_norm_forward<acme>(x, w, y, rstd);
+}

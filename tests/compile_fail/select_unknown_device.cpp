@@ -1,0 +1,7 @@
+// expect: tigon: TIGON_DEVICE is tpu; expected cpu or npu
+#ifdef SHOULD_NOT_COMPILE
+#define TIGON_DEVICE tpu
+#else
+#define TIGON_DEVICE cpu
+#endif
+#include <tigon/ops/rms_norm.hpp>

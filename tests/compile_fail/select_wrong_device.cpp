@@ -1,0 +1,9 @@
+// A backend that is asked for by name still has to run on the device.
+// expect: tigon: backend xsimd does not run on device npu
+// flags: -DTIGON_DEVICE=npu
+#ifdef SHOULD_NOT_COMPILE
+#define TIGON_BACKEND xsimd
+#else
+#define TIGON_BACKEND generic
+#endif
+#include <tigon/ops/rms_norm.hpp>

@@ -1,0 +1,29 @@
+// One operator on every backend. Compiled once an operator, with its name in TIGON_GOLDEN_OP.
+#include <tigon/config.hpp>
+
+#include "../support/backend_list.hpp"
+#include "runners.hpp"
+
+#define TIGON_GOLDEN_PATH_(op) adapters/op.hpp
+#define TIGON_GOLDEN_PATH(op) TIGON_GOLDEN_PATH_(op)
+#include TIGON_STRING(TIGON_GOLDEN_PATH(TIGON_GOLDEN_OP))
+
+namespace golden {
+namespace {
+
+template <class B, class T>
+void add() {
+  runners().push_back({TIGON_STRING(TIGON_GOLDEN_OP), B::info.name, tigon::element_name<T>(),
+                       &adapters::TIGON_GOLDEN_OP::run<B, T>});
+}
+
+template <class... B>
+bool add_all(tigon::test::list<B...>) {
+  ((add<B, float>(), add<B, tigon::bfloat16>()), ...);
+  return true;
+}
+
+const bool added = add_all(tigon::test::all_backends{});
+
+}  // namespace
+}  // namespace golden

@@ -1,0 +1,25 @@
+#!/bin/sh
+# accuracy_report answers bad arguments with one sentence and exit code 2.
+# usage: refuses.sh PROGRAM GOLDEN_FOLDER
+program=$1
+golden=$2
+
+refused() {
+  expected=$1
+  shift
+  said=$("$program" "$@" 2>&1)
+  code=$?
+  case $code/$said in
+    2/*"$expected"*) ;;
+    *) echo "wanted exit code 2 and \"$expected\", got $code and: $said"; exit 1 ;;
+  esac
+  [ "$(echo "$said" | wc -l)" -eq 1 ] || { echo "more than one line: $said"; exit 1; }
+}
+
+refused "golden is required" --backend generic --csv /dev/null
+refused "backend is required" --golden "$golden" --csv /dev/null
+refused "is not a folder" --golden /nonexistent --backend generic --csv /dev/null
+refused "holds no .safetensors file" --golden / --backend generic --csv /dev/null
+refused "--backend nosuch is unknown; this build has" --golden "$golden" --backend nosuch --csv /dev/null
+refused "cannot be written" --golden "$golden" --backend generic --csv /nonexistent/report.csv
+refused "argument" --golden "$golden" --backend generic --csv /dev/null --surprise

@@ -1,0 +1,57 @@
+// The backends and element types on which every operator is tested.
+#ifndef TIGON_TESTS_SUPPORT_BACKENDS_HPP
+#define TIGON_TESTS_SUPPORT_BACKENDS_HPP
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <tigon/simd/vec.hpp>
+
+#include "backend_list.hpp"
+
+namespace tigon::test {
+
+/// One pair of a typed test: `using B = typename TypeParam::backend; using T = typename TypeParam::element;`
+template <class B, class T>
+struct on {
+  using backend = B;
+  using element = T;
+};
+
+template <class T, class... B>
+list<on<B, T>...> with_element(list<B...>);
+template <class... P>
+testing::Types<P...> as_types(list<P...>);
+
+/// TYPED_TEST_SUITE(softmax, every_backend_with<float>, names)
+template <class... T>
+using every_backend_with = decltype(as_types((with_element<T>(all_backends{}) + ...)));
+using every_pair = every_backend_with<float, bfloat16, float16, double>;
+
+struct names {
+  template <class P>
+  static std::string GetName(int) {
+    return std::string(P::backend::info.name) + "_" + std::string(element_name<typename P::element>());
+  }
+};
+
+/// Says once a run which instruction set and how many lanes were tested, so that a narrow build cannot hide.
+class print_lanes : public testing::Environment {
+ public:
+  void SetUp() override { print(all_backends{}); }
+
+ private:
+  template <class... B>
+  static void print(list<B...>) {
+    std::printf("instruction set %s\n", TIGON_STRING(TIGON_TARGET));
+    (std::printf("  %-12s %2zu lanes of f32, %2zu of f64\n", std::string(B::info.name).c_str(),
+                 simd::vec<typename B::engine, float>::size, simd::vec<typename B::engine, double>::size),
+     ...);
+  }
+};
+inline testing::Environment* const lanes_printer = testing::AddGlobalTestEnvironment(new print_lanes);
+
+}  // namespace tigon::test
+
+#endif  // TIGON_TESTS_SUPPORT_BACKENDS_HPP
