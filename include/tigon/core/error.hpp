@@ -123,6 +123,30 @@ class expects {
 #endif
   }
 
+  /// batch x heads x seq_len x head_dim, and strides under which no two elements share an address.
+  template <class T>
+  void heads(std::string_view name, heads_view<T> h, std::size_t batch, std::size_t heads, std::size_t seq_len,
+             std::size_t head_dim) const {
+#if TIGON_CHECKS
+    const auto text = [](std::size_t b, std::size_t n, std::size_t s, std::size_t d) {
+      return std::to_string(b) + " sequences x " + std::to_string(n) + " heads x " + std::to_string(s) + " tokens x " +
+             std::to_string(d);
+    };
+    if (h.batch != batch || h.heads != heads || h.seq_len != seq_len || h.head_dim != head_dim)
+      detail::fail_argument(error_code::shape, op_, name, text(h.batch, h.heads, h.seq_len, h.head_dim),
+                            text(batch, heads, seq_len, head_dim));
+    if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return;
+    if ((heads > 1 && h.head_stride < head_dim) || (seq_len > 1 && h.seq_stride < head_dim) ||
+        (batch > 1 && h.batch_stride < head_dim))
+      detail::fail_argument(error_code::stride, op_, name, "of a stride below its head_dim",
+                            "strides of at least " + std::to_string(head_dim));
+    if (h.data == nullptr)
+      detail::fail_argument(error_code::shape, op_, name, "a null pointer", text(batch, heads, seq_len, head_dim));
+#else
+    (void)name, (void)h, (void)batch, (void)heads, (void)seq_len, (void)head_dim;
+#endif
+  }
+
   void size(std::string_view name, std::size_t came, std::size_t expected) const {
 #if TIGON_CHECKS
     if (came != expected)

@@ -55,6 +55,53 @@ struct vector_view {
   constexpr TIGON_INLINE explicit operator bool() const { return data != nullptr; }
 };
 
+/// Heads of attention: element (b, h, s, j) at data + b * batch_stride + h * head_stride + s * seq_stride + j.
+template <class T>
+struct heads_view {
+  T* data = nullptr;
+  std::size_t batch = 0, heads = 0, seq_len = 0, head_dim = 0;
+  std::size_t batch_stride = 0, head_stride = 0, seq_stride = 0;
+
+  constexpr heads_view() = default;
+  constexpr heads_view(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n, std::size_t bs, std::size_t hs,
+                       std::size_t ss)
+      : data(d), batch(b), heads(h), seq_len(s), head_dim(n), batch_stride(bs), head_stride(hs), seq_stride(ss) {}
+
+  /// The heads of a token lie together, as a projection leaves them: [batch, seq_len, heads, head_dim].
+  static constexpr heads_view of_tokens(T* d, std::size_t b, std::size_t s, std::size_t h, std::size_t n) {
+    return {d, b, h, s, n, s * h * n, n, h * n};
+  }
+  /// The tokens of a head lie together: [batch, heads, seq_len, head_dim].
+  static constexpr heads_view of_heads(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n) {
+    return {d, b, h, s, n, h * s * n, s * n, n};
+  }
+
+  constexpr TIGON_INLINE operator heads_view<const T>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, batch, heads, seq_len, head_dim, batch_stride, head_stride, seq_stride};
+  }
+
+  constexpr TIGON_INLINE T* at(std::size_t b, std::size_t h, std::size_t s) const {
+    return data + b * batch_stride + h * head_stride + s * seq_stride;
+  }
+  /// One head of one sequence, a row a token.
+  constexpr TIGON_INLINE matrix_view<T> head(std::size_t b, std::size_t h) const {
+    return {at(b, h, 0), seq_len, head_dim, seq_stride};
+  }
+  /// The memory as a matrix: a row a token where the layout allows it, otherwise all of it in one row.
+  constexpr matrix_view<T> memory() const {
+    if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return {data, 0, 0};
+    const std::size_t width = (heads - 1) * head_stride + head_dim;
+    if (width <= seq_stride && (batch == 1 || batch_stride == seq_len * seq_stride))
+      return {data, batch * seq_len, width, seq_stride};
+    return {data, 1, (batch - 1) * batch_stride + (seq_len - 1) * seq_stride + width};
+  }
+};
+
+template <class T>
+using in_heads = std::type_identity_t<heads_view<const T>>;
+
 /// An input: the element type is deduced from the outputs, and a writable view converts.
 template <class T>
 using in_matrix = std::type_identity_t<matrix_view<const T>>;

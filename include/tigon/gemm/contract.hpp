@@ -80,11 +80,6 @@ struct gemm_operand {
 
 namespace gemm_detail {
 
-template <transpose t, class T>
-constexpr matrix_view<T> oriented(matrix_view<T> m) {
-  return t == transpose::no ? m : matrix_view<T>(nullptr, m.cols, m.rows);
-}
-
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 constexpr std::size_t round_up(std::size_t a, std::size_t b) { return ceil_div(a, b) * b; }
 
@@ -111,9 +106,9 @@ struct scaling {
 };
 
 /// One row of c from a row of sums: the only place where a 16-bit c is rounded.
-template <class V, element T, element W>
+template <class V, element T>
 TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scaling<typename V::value_type> s,
-                         const W* bias, T* c) {
+                         const T* bias, T* c) {
   const V alpha(s.alpha), beta(s.beta);
   const auto value = [&](V v, auto old, auto add) __attribute__((always_inline)) {
     v = alpha * v;
@@ -148,7 +143,7 @@ struct gemm_kernel {
       using X = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
       using Y = std::remove_const_t<std::remove_pointer_t<decltype(y.data)>>;
       using Z = std::remove_pointer_t<decltype(out.data)>;
-      kernel_for<op::gemm, B>::template forward<B, X, Y, Z, Z>(
+      kernel_for<op::gemm, B>::template forward<B, X, Y, Z>(
           x, {y}, in_vector<Z>{}, out, no_epilogue{},
           {.alpha = opt.alpha, .beta = mode == gradient::accumulate ? 1.0 : 0.0, .a = tx, .b = ty}, ctx);
     };

@@ -628,8 +628,8 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
     return plan<Policy<B, TA, TB>, TC>(m, n, k, tuning_of<B>()).workspace_bytes(workers, packed_b);
   }
 
-  template <backend B, element TA, element TB, element TC, element TD, class Epilogue>
-  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TD> bias, matrix_view<TC> c,
+  template <backend B, element TA, element TB, element TC, class Epilogue>
+  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
     using P = Policy<B, TA, TB>;
     using A = typename P::value;

@@ -220,6 +220,9 @@ class row_worker {
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
 
+  /// The same worker on a part of the row: a row of `width` columns.
+  TIGON_INLINE row_worker narrow(std::size_t width) const { return {i, width, partials_, scratch_, stride_}; }
+
   /// The task's k-th partial row of a parameter gradient; combined over the tasks when all rows are done.
   TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {partials_ + k * stride_, cols}; }
   /// The worker's k-th scratch row.

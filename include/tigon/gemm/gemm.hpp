@@ -1,0 +1,362 @@
+// The matrix product: the canonical kernel, by Eigen, and the doors.
+#ifndef TIGON_GEMM_GEMM_HPP
+#define TIGON_GEMM_GEMM_HPP
+
+#if defined(__has_include) && !__has_include(<Eigen/Core>)
+#error "tigon: gemm needs <Eigen/Core>; install libeigen3-dev and add its include directory"
+#endif
+
+#include <Eigen/Core>
+
+#include <tigon/gemm/contract.hpp>
+
+#include <algorithm>
+
+namespace tigon {
+
+namespace gemm_detail {
+
+// Eigen's threads would change the bits and multiply the caller's. A destination of at most 32 rows at compile time is
+// Eigen's own sign for "serial"; without OpenMP there is nothing to avoid, and tall tiles pack less.
+#if defined(EIGEN_HAS_OPENMP)
+inline constexpr std::size_t eigen_tile_rows = 32;
+#else
+inline constexpr std::size_t eigen_tile_rows = 256;
+#endif
+inline constexpr std::size_t eigen_tile_cols = 256;
+inline constexpr std::size_t eigen_depth = 512;  ///< of a widened panel of 16-bit elements
+
+template <class A>
+using eigen_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class A>
+using eigen_input = Eigen::Map<const eigen_matrix<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
+template <class A>
+using eigen_tile = Eigen::Map<
+    Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor,
+                  eigen_tile_rows <= 32 ? static_cast<int>(eigen_tile_rows) : static_cast<int>(Eigen::Dynamic),
+                  Eigen::Dynamic>,
+    Eigen::Unaligned>;
+
+/// A part of an operand, in storage order, in the type it is summed in.
+template <class A>
+struct panel {
+  const A* data;
+  std::size_t rows, cols, stride;
+
+  eigen_input<A> map() const {
+    const auto i = [](std::size_t x) { return static_cast<Eigen::Index>(x); };
+    return {data, i(rows), i(cols), Eigen::OuterStride<>(i(stride))};
+  }
+};
+
+/// Rows [row, row + rows) by columns [col, col + cols) of op(x); 16-bit elements are widened into `scratch`.
+template <class V, element T>
+panel<typename V::value_type> part_of(matrix_view<const T> x, transpose t, std::size_t row, std::size_t rows,
+                                      std::size_t col, std::size_t cols, typename V::value_type* scratch) {
+  if (t == transpose::yes) std::swap(row, col), std::swap(rows, cols);
+  const T* first = x.data + row * x.row_stride + col;
+  if constexpr (std::same_as<T, typename V::value_type>) {
+    return {first, rows, cols, x.row_stride};
+  } else {
+    for (std::size_t i = 0; i < rows; ++i) widen<V>(first + i * x.row_stride, cols, scratch + i * cols);
+    return {scratch, rows, cols, cols};
+  }
+}
+
+template <class A>
+void eigen_product(panel<A> a, transpose ta, panel<A> b, transpose tb, eigen_tile<A>& c, bool add) {
+  const auto multiply = [&](const auto& x, const auto& y) {
+    if (add)
+      c.noalias() += x * y;
+    else
+      c.noalias() = x * y;
+  };
+  const auto left = [&](const auto& x) {
+    if (tb == transpose::yes)
+      multiply(x, b.map().transpose());
+    else
+      multiply(x, b.map());
+  };
+  if (ta == transpose::yes)
+    left(a.map().transpose());
+  else
+    left(a.map());
+}
+
+}  // namespace gemm_detail
+
+/// The canonical product: tiles of c fixed by the shape alone, each one serial call of Eigen (one a panel of depth for
+/// 16-bit operands, which are widened first, because Eigen sums them in 16 bits).
+template <>
+struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
+  template <element TA, element TB>
+  static constexpr std::string_view layout = "rows of f32 or f64";
+
+  template <backend B, element TA, element TB>
+  static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
+    return k * n * sizeof(accumulator_t<TB>);
+  }
+
+  template <backend B, element TA, element TB>
+  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
+    using A = accumulator_t<TB>;
+    using V = simd::vec<typename B::engine, A>;
+    const std::size_t rows = gemm_detail::rows_of(b, t), cols = gemm_detail::cols_of(b, t);
+    A* out = reinterpret_cast<A*>(to);
+    ctx.executor().run(gemm_detail::ceil_div(rows, 64), [&](std::size_t task, std::size_t) {
+      const std::size_t first = task * 64, end = std::min(rows, first + 64);
+      if (t == transpose::no) {
+        for (std::size_t i = first; i < end; ++i) gemm_detail::widen<V>(b.row(i), cols, out + i * cols);
+      } else {
+        for (std::size_t j = 0; j < cols; ++j)
+          for (std::size_t i = first; i < end; ++i) out[i * cols + j] = static_cast<A>(b.row(j)[i]);
+      }
+    });
+  }
+
+  template <backend B, element TA, element TB, element TC>
+  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
+    const scratch s = scratch_of<TA, TB, TC>(m, n, k, packed_b);
+    return workspace::bytes_for<accumulator_t<TC>>(s.a + s.b + s.c) * workers;
+  }
+
+  template <backend B, element TA, element TB, element TC, class Epilogue>
+  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
+                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
+    using A = accumulator_t<TC>;
+    using V = simd::vec<typename B::engine, A>;
+    const std::size_t m = c.rows, n = c.cols, k = gemm_detail::cols_of(a, opt.a);
+    if (m == 0 || n == 0) return;
+    const scratch s = scratch_of<TA, TB, TC>(m, n, k, b.packed != nullptr);
+    const std::size_t step = workspace::bytes_for<A>(s.a + s.b + s.c) / sizeof(A);
+    workspace::frame frame(ctx.workspace());
+    A* memory = frame.template take<A>(step * ctx.executor().workers());
+    const gemm_detail::scaling<A> scale{static_cast<A>(opt.alpha), static_cast<A>(opt.beta)};
+    const matrix_view<const A> packed(reinterpret_cast<const A*>(b.packed), k, n);
+    const std::size_t across = gemm_detail::ceil_div(n, tile_cols);
+
+    ctx.executor().run(gemm_detail::ceil_div(m, tile_rows) * across, [&](std::size_t task, std::size_t worker) {
+      const std::size_t i = task / across * tile_rows, j = task % across * tile_cols;
+      const std::size_t rows = std::min(tile_rows, m - i), cols = std::min(tile_cols, n - j);
+      A* sums = memory + worker * step;
+      gemm_detail::eigen_tile<A> tile(sums, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(cols));
+      if (k == 0) tile.setZero();
+      for (std::size_t p = 0; p < k; p += s.depth) {
+        const std::size_t depth = std::min(s.depth, k - p);
+        const auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
+        if (b.packed != nullptr)
+          gemm_detail::eigen_product(left, opt.a,
+                                     gemm_detail::part_of<V>(packed, transpose::no, p, depth, j, cols, sums),
+                                     transpose::no, tile, p != 0);
+        else
+          gemm_detail::eigen_product(left, opt.a,
+                                     gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a),
+                                     opt.b, tile, p != 0);
+      }
+      for (std::size_t y = 0; y < rows; ++y)
+        gemm_detail::finish<V>(sums + y * cols, cols, scale, bias ? bias.data + j : nullptr, c.row(i + y) + j);
+      epilogue(c.rows_from(i, rows).cols_from(j, cols), i, j, worker);
+    });
+  }
+
+ private:
+  static constexpr std::size_t tile_rows = gemm_detail::eigen_tile_rows, tile_cols = gemm_detail::eigen_tile_cols;
+
+  /// Elements of a worker's scratch, and the depth of one call.
+  struct scratch {
+    std::size_t a, b, c, depth;
+  };
+  template <element TA, element TB, element TC>
+  static constexpr scratch scratch_of(std::size_t m, std::size_t n, std::size_t k, bool packed_b) {
+    using A = accumulator_t<TC>;
+    // The same calls for b packed or not: they decide the bits.
+    constexpr bool wide_a = std::same_as<TA, A>, wide_b = std::same_as<TB, A>;
+    const std::size_t depth = wide_a && wide_b ? std::max<std::size_t>(k, 1) : gemm_detail::eigen_depth;
+    const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols), deep = std::min(depth, k);
+    return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, rows * cols, depth};
+  }
+};
+
+namespace gemm_detail {
+
+template <class T>
+using bare = std::remove_const_t<T>;
+
+/// m, n, k as the first operand and c have them.
+struct extents {
+  std::size_t m, n, k;
+};
+
+template <class TA, class TC>
+extents check(const expects& expect, matrix_view<TA> a, matrix_view<TC> c, gemm_options opt) {
+  const extents e{c.rows, c.cols, cols_of(a, opt.a)};
+  if (opt.a == transpose::no)
+    expect.matrix("a", a, e.m, e.k);
+  else
+    expect.matrix("a", a, e.k, e.m);
+  expect.memory("c", c);
+  expect.disjoint("c", c, "a", a);
+  expect.finite("alpha", opt.alpha);
+  expect.finite("beta", opt.beta);
+  return e;
+}
+
+template <class T>
+void check_second(const expects& expect, std::string_view name, matrix_view<T> b, transpose t, extents e) {
+  if (t == transpose::no)
+    expect.matrix(name, b, e.k, e.n);
+  else
+    expect.matrix(name, b, e.n, e.k);
+}
+
+template <class B, class TA, class TB, class TC>
+consteval bool admits_types() {
+  static_assert(admits<B, TA>() && admits<B, TB>() && admits<B, TC>());
+  static_assert(mixes_with<TA, TB> && mixes_with<TA, TC>,
+                "tigon: double matrices multiply only double matrices; convert one of them");
+  return true;
+}
+
+}  // namespace gemm_detail
+
+/// Bytes of workspace that a product takes on `workers` workers: ctx.executor().workers().
+template <class B = default_backend, element TA, element TB = TA, element TC = TA>
+std::size_t gemm_workspace(std::size_t m, std::size_t n, std::size_t k, std::size_t workers = 1) {
+  return kernel_for<op::gemm, B>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, false);
+}
+/// As gemm_workspace, for a packed b.
+template <class B = default_backend, element TA, element TB = TA, element TC = TA>
+std::size_t gemm_packed_workspace(std::size_t m, std::size_t n, std::size_t k, std::size_t workers = 1) {
+  return kernel_for<op::gemm, B>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, true);
+}
+
+/// Bytes of op(b) [k, n] packed to be multiplied by matrices of TA.
+template <class B = default_backend, element TA, element TB = TA>
+constexpr std::size_t gemm_pack_bytes(std::size_t k, std::size_t n) {
+  return kernel_for<op::gemm, B>::template packed_bytes<B, TA, TB>(k, n);
+}
+
+/// Packs op(b) into `to`, for products with matrices of TA. Throws tigon::error: shape, stride, alias, workspace (`to`
+/// is too small, or not aligned to 64 bytes).
+template <class B = default_backend, element TA, class T>
+packed_operand<gemm_detail::bare<T>> gemm_pack(matrix_view<T> b, std::span<std::byte> to,
+                                               transpose t = transpose::no, context& ctx = default_context()) {
+  using TB = gemm_detail::bare<T>;
+  static_assert(gemm_detail::admits_types<B, TA, TB, TB>());
+  using K = kernel_for<op::gemm, B>;
+  const expects expect("gemm_pack");
+  expect.memory("b", b);
+  const std::size_t k = gemm_detail::rows_of(b, t), n = gemm_detail::cols_of(b, t);
+  const std::size_t bytes = gemm_pack_bytes<B, TA, TB>(k, n);
+  if (to.size() < bytes)
+    detail::fail_argument(error_code::workspace, "gemm_pack", "to", "of " + std::to_string(to.size()) + " bytes",
+                          std::to_string(bytes));
+  expect.that(bytes == 0 || reinterpret_cast<std::uintptr_t>(to.data()) % workspace::alignment == 0,
+              error_code::workspace, "to", "at an unaligned address", "a multiple of 64 bytes");
+  expect.disjoint("to", matrix_view<std::byte>(to.data(), 1, to.size()), "b", b);
+  K::template pack<B, TA, TB>(b, t, to.data(), ctx);
+  return {to.data(), bytes, k, n, K::template layout<TA, TB>};
+}
+
+/// c from a and b, with a bias and an epilogue. See gemm_options for the contract, no_epilogue for the callable.
+template <class B = default_backend, class TA, class TB, class TC, parameter Bias, class Epilogue>
+void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
+          gemm_options opt = {}, context& ctx = default_context()) {
+  using A = gemm_detail::bare<TA>;
+  using W = gemm_detail::bare<TB>;
+  static_assert(gemm_detail::admits_types<B, A, W, TC>());
+  const in_vector<TC> add = as_in_vector<TC>(bias);
+  const expects expect("gemm");
+  const auto e = gemm_detail::check(expect, a, c, opt);
+  gemm_detail::check_second(expect, "b", b, opt.b, e);
+  expect.disjoint("c", c, "b", b);
+  if (add) {
+    expect.size("bias", add.size, e.n);
+    expect.disjoint("c", c, "bias", as_row(add));
+  }
+  ctx.workspace().expect("gemm", gemm_workspace<B, A, W, TC>(e.m, e.n, e.k, ctx.executor().workers()));
+  kernel_for<op::gemm, B>::template forward<B, A, W, TC>(a, {b}, add, c, epilogue, opt, ctx);
+}
+
+/// c from a and b. See gemm_options for the contract.
+template <class B = default_backend, class TA, class TB, class TC>
+void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options opt = {},
+          context& ctx = default_context()) {
+  tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
+}
+
+/// c from a and a packed b; opt.b is what gemm_pack was told and is not read.
+template <class B = default_backend, class TA, element TB, class TC, parameter Bias, class Epilogue>
+void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
+          gemm_options opt = {}, context& ctx = default_context()) {
+  using A = gemm_detail::bare<TA>;
+  static_assert(gemm_detail::admits_types<B, A, TB, TC>());
+  using K = kernel_for<op::gemm, B>;
+  const in_vector<TC> add = as_in_vector<TC>(bias);
+  const expects expect("gemm");
+  const auto e = gemm_detail::check(expect, a, c, opt);
+  if (b.rows != e.k || b.cols != e.n)
+    detail::fail_argument(error_code::shape, "gemm", "b", "packed from " + detail::shape_text(b.rows, b.cols),
+                          detail::shape_text(e.k, e.n));
+  if (b.layout != K::template layout<A, TB>)
+    detail::fail_argument(error_code::state, "gemm", "b", "packed as \"" + std::string(b.layout) + '"',
+                          '"' + std::string(K::template layout<A, TB>) + '"');
+  expect.disjoint("c", c, "b", matrix_view<const std::byte>(b.data, 1, b.bytes));
+  if (add) {
+    expect.size("bias", add.size, e.n);
+    expect.disjoint("c", c, "bias", as_row(add));
+  }
+  ctx.workspace().expect("gemm", gemm_packed_workspace<B, A, TB, TC>(e.m, e.n, e.k, ctx.executor().workers()));
+  opt.b = transpose::no;
+  K::template forward<B, A, TB, TC>(a, {{nullptr, e.k, e.n}, b.data}, add, c, epilogue, opt, ctx);
+}
+
+template <class B = default_backend, class TA, element TB, class TC>
+void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, gemm_options opt = {},
+          context& ctx = default_context()) {
+  tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
+}
+
+/// Bytes of workspace that gemm_backward takes; m, n, k as in forward.
+template <class B = default_backend, element TA, element TB = TA, element TC = TA>
+std::size_t gemm_backward_workspace(std::size_t m, std::size_t n, std::size_t k, gemm_backward_options opt = {},
+                                    std::size_t workers = 1) {
+  const std::size_t da = opt.a == transpose::no ? gemm_workspace<B, TC, TB, TA>(m, k, n, workers)
+                                                : gemm_workspace<B, TB, TC, TA>(k, m, n, workers);
+  const std::size_t db = opt.b == transpose::no ? gemm_workspace<B, TA, TC, TB>(k, n, m, workers)
+                                                : gemm_workspace<B, TC, TA, TB>(n, k, m, workers);
+  return std::max(da, db);
+}
+
+/// da and db, in the storage order of a and b, from dc. Either may be `absent`. See gemm_options for the contract.
+template <class B = default_backend, class TC, class TA, class TB, class DA, class DB>
+void gemm_backward(matrix_view<TC> dc, matrix_view<TA> a, matrix_view<TB> b, DA da, DB db,
+                   gemm_backward_options opt = {}, context& ctx = default_context()) {
+  using A = gemm_detail::bare<TA>;
+  using W = gemm_detail::bare<TB>;
+  using C = gemm_detail::bare<TC>;
+  static_assert(gemm_detail::admits_types<B, A, W, C>());
+  matrix_view<A> out_a;
+  matrix_view<W> out_b;
+  if constexpr (!std::same_as<DA, absent_t>) out_a = da;
+  if constexpr (!std::same_as<DB, absent_t>) out_b = db;
+  const expects expect("gemm_backward");
+  const gemm_detail::extents e{dc.rows, dc.cols, gemm_detail::cols_of(a, opt.a)};
+  expect.memory("dc", dc);
+  expect.matrix("a", a, opt.a == transpose::no ? e.m : e.k, opt.a == transpose::no ? e.k : e.m);
+  gemm_detail::check_second(expect, "b", b, opt.b, e);
+  if constexpr (!std::same_as<DA, absent_t>) expect.matrix("da", out_a, a.rows, a.cols);
+  if constexpr (!std::same_as<DB, absent_t>) expect.matrix("db", out_b, b.rows, b.cols);
+  expect.outside("da", out_a, "dc", dc, "a", a, "b", b, "db", out_b);
+  expect.outside("db", out_b, "dc", dc, "a", a, "b", b);
+  expect.finite("alpha", opt.alpha);
+  ctx.workspace().expect("gemm_backward", gemm_backward_workspace<B, A, W, C>(e.m, e.n, e.k, opt,
+                                                                              ctx.executor().workers()));
+  kernel_for<op::gemm, B>::template backward<B, C, A, W>(dc, a, b, out_a, out_b, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_GEMM_GEMM_HPP
