@@ -2,38 +2,41 @@
 
 #include "ops/table.hpp"
 #include "support/backends.hpp"
-#include "support/buffers.hpp"
+#include "support/matrix.hpp"
 
 namespace tigon_bench {
 namespace {
 
 template <class B, class T>
 plan rms_norm_plan(const request& r) {
-  const std::size_t rows = r.shape.at(0), cols = r.shape.at(1), bytes = rows * cols * sizeof(T);
-  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward, backward = r.direction != mode::forward;
+  const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
+  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
+             backward = r.direction != mode::forward;
   plan p;
   if (forward) p.limits.push_back(limit_request::stream(1, 1, bytes));
   if (backward) p.limits.push_back(limit_request::stream(2, 1, bytes, in_place));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
-    const auto x = uniform<T>(rows * cols, -2, 2, 1), w = uniform<T>(cols, 0.5, 1.5, 2);
-    const auto dy = backward ? uniform<T>(rows * cols, -2, 2, 3) : buffer<T>();
-    const buffer<T> y(forward ? rows * cols : 0), dw(backward ? cols : 0);
-    const auto dx = in_place || !backward ? dy : buffer<T>(rows * cols);
+    const auto x = uniform_matrix<T>(rows, cols, -2, 2, 1);
+    const auto w = uniform<T>(cols, 0.5, 1.5, 2);
     const buffer<A> rstd(rows);
-    const auto matrix = [=](const buffer<T>& b) { return tigon::matrix_view<T>(b.data(), rows, cols); };
-    const auto run_forward = [=, &ctx](const buffer<T>& to) {
-      tigon::rms_norm_forward<B>(matrix(x), w.span(), matrix(to), rstd.span(), {}, ctx);
+    const matrix<T> y(rows, cols);
+    const auto run_forward = [=, &ctx] {
+      tigon::rms_norm_forward<B>(x.view(), w.span(), y.view(), rstd.span(), {}, ctx);
     };
-    if (!forward) run_forward(dx);  // leaves rstd
+    if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = y.bytes() + rstd.bytes()};
+
+    run_forward();  // leaves rstd
+    const auto dy = uniform_matrix<T>(rows, cols, -2, 2, 3);
+    const auto dx = in_place ? dy : forward ? matrix<T>(rows, cols) : y;
+    const buffer<T> dw(cols);
     runnable run;
     run.run = [=, &ctx] {
-      if (forward) run_forward(y);
-      if (backward)
-        tigon::rms_norm_backward<B>(matrix(dy), matrix(x), w.span(), rstd.span(), matrix(dx), dw.span(), {}, ctx);
+      if (forward) run_forward();
+      tigon::rms_norm_backward<B>(dy.view(), x.view(), w.span(), rstd.span(), dx.view(), dw.span(), {}, ctx);
     };
-    if (in_place) run.restore = [=] { fill_uniform(dy.span(), -2, 2, 3); };
-    run.output_bytes = (forward ? y.bytes() + rstd.bytes() : 0) + (backward && !in_place ? dx.bytes() : 0) + dw.bytes();
+    if (in_place) run.restore = [=] { dy.fill(-2, 2, 3); };
+    run.output_bytes = (forward ? y.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();
     return run;
   };
   return p;

@@ -8,6 +8,12 @@ namespace tigon_bench {
 
 op_entry stream_copy();
 op_entry rms_norm();
+op_entry fused_add_rms_norm();
+op_entry layer_norm();
+op_entry swiglu();
+op_entry geglu();
+op_entry softmax();
+op_entry embedding();
 
 }  // namespace tigon_bench
 

@@ -82,7 +82,7 @@ struct parameter_layout {
   }
 };
 
-/// The parameters as a model reads them: matrices in T; norms and the embedding's table in f32.
+/// The parameters as a model reads them: matrices in T, norms in f32.
 template <class T>
 struct weight_views {
   std::span<const T> matrices;

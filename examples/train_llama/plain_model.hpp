@@ -1,12 +1,13 @@
 #ifndef EXAMPLE_TRAIN_LLAMA_PLAIN_MODEL_HPP
 #define EXAMPLE_TRAIN_LLAMA_PLAIN_MODEL_HPP
 
-#include <tigon/backend/default.hpp>
+#include <tigon/ops/embedding.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/row.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -375,7 +376,7 @@ class plain_model {
   tensor<T> forward(std::span<const std::int32_t> ids) {
     windows_ = ids.size() / seq_len_;
     auto x = do_.make(tokens(), c_.hidden);
-    embed<T>(ids, {weights_.master.data() + layout_.tensors[layout_.embedding].offset, c_.vocab, c_.hidden}, x.view(), ctx_);
+    tigon::embedding_forward(weight(layout_.embedding), ids, x.view(), {}, ctx_);
     layers_.clear();
     layers_.resize(c_.layers);
     const std::size_t kv = c_.kv_hidden();
@@ -472,7 +473,12 @@ class plain_model {
       dx = sum(dx.view(), norm_backward(dy.view(), at.attention_norm, s.norm1).view());
       s = {};
     }
-    embed_backward<T>(ids, dx.view(), grad(layout_.embedding), ctx_);
+    if constexpr (std::same_as<T, float>) {
+      tigon::embedding_backward(dx.view(), ids, grad(layout_.embedding), {}, ctx_);
+    } else {
+      const auto wide = do_.template map<float>([](auto v) { return v; }, dx.view());
+      tigon::embedding_backward(wide.view(), ids, grad(layout_.embedding), {}, ctx_);
+    }
   }
 
   model_config c_;

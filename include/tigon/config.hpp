@@ -67,4 +67,8 @@
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
 
+// On a function of a type that crosses translation units (a context, an executor) and that is too long to melt into
+// its caller: the symbol of the function names the instruction set, the type does not.
+#define TIGON_TAGGED __attribute__((abi_tag(TIGON_STRING(TIGON_ABI))))
+
 #endif  // TIGON_CONFIG_HPP

@@ -61,7 +61,7 @@ struct problem {
   guarded<W> w, dw;
   guarded<accumulator_t<T>> rstd;
 
-  explicit problem(shape s, variant of = variants[0], guard side = guard::behind)
+  TIGON_TEST_NOINLINE explicit problem(shape s, variant of = variants[0], guard side = guard::behind)
       : v(of),
         x(random_matrix<T>(s, 1, side, {.deviation = 2})),
         dy(random_matrix<T>(s, 2, side)),
@@ -72,14 +72,14 @@ struct problem {
         rstd(s.rows, side) {}
 
   template <class B>
-  void forward(context& ctx = tigon::default_context()) {
+  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
     if (v.affine)
       tigon::rms_norm_forward<B>(x, w, y.view(), rstd, v.opt, ctx);
     else
       tigon::rms_norm_forward<B>(x, absent, y.view(), rstd, v.opt, ctx);
   }
   template <class B>
-  void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
+  TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     if (v.affine)
       tigon::rms_norm_backward<B>(dy, x, w, rstd, to, dw, v.opt, ctx);
     else
@@ -91,18 +91,18 @@ struct problem {
     backward<B>(dx.view(), ctx);
   }
 
-  std::vector<double> factor() const {
+  TIGON_TEST_NOINLINE std::vector<double> factor() const {
     if (!v.affine) return std::vector<double>(x.cols(), 1.0);
     std::vector<double> out = w.f64();
     for (double& f : out) f += v.opt.offset;
     return out;
   }
-  std::vector<double> dx_wanted(const std::vector<std::size_t>& at) const {
+  TIGON_TEST_NOINLINE std::vector<double> dx_wanted(const std::vector<std::size_t>& at) const {
     return complex_step([&](const auto& z) { return dot(dy.f64(), reference(z, factor(), v.opt.eps)); }, x.f64(), at);
   }
   /// In rows of one column the two terms of dx cancel but for eps.
   double dx_terms() const { return 0.5; }
-  std::vector<double> dw_wanted(const std::vector<std::size_t>& at) const {
+  TIGON_TEST_NOINLINE std::vector<double> dw_wanted(const std::vector<std::size_t>& at) const {
     return complex_step([&](const auto& z) { return dot(dy.f64(), reference(x.f64(), z, v.opt.eps)); }, factor(), at);
   }
 };

@@ -26,7 +26,7 @@ struct comparison {
 
 /// Every |got - want| is at most bound * (|want| + the root mean square of want, or the scale if that is larger): a
 /// bound that stays meaningful for entries that cancel, whatever the size of the tensor's numbers.
-inline testing::AssertionResult close(std::span<const double> got, std::span<const double> want, double bound,
+[[gnu::noinline]] inline testing::AssertionResult close(std::span<const double> got, std::span<const double> want, double bound,
                                       comparison with = {}) {
   if (got.size() != want.size())
     return testing::AssertionFailure() << got.size() << " values where " << want.size() << " are wanted";

@@ -19,6 +19,9 @@
 
 namespace tigon::test {
 
+// Helpers are not inlined: tests call them a thousand times over, and inlining them doubles the time to compile a test.
+#define TIGON_TEST_NOINLINE [[gnu::noinline]]
+
 /// Where the forbidden page lies: right behind the last element, or right before the first.
 enum class guard { behind, before };
 inline constexpr guard both_guards[] = {guard::behind, guard::before};
@@ -52,7 +55,7 @@ T from_f64(double value) {
 template <class T>
 class guarded {
  public:
-  explicit guarded(std::size_t size, guard side = guard::behind) : size_(size) {
+  TIGON_TEST_NOINLINE explicit guarded(std::size_t size, guard side = guard::behind) : size_(size) {
     const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t body = (size * sizeof(T) + page - 1) / page * page;
     mapped_ = body + 2 * page;  // one forbidden page on either side; the data touch one of them
@@ -71,7 +74,7 @@ class guarded {
   guarded(guarded&& other) noexcept
       : map_(std::exchange(other.map_, nullptr)), mapped_(other.mapped_), data_(other.data_), size_(other.size_) {}
   guarded& operator=(guarded&&) = delete;
-  ~guarded() {
+  TIGON_TEST_NOINLINE ~guarded() {
     if (map_ != nullptr) ::munmap(map_, mapped_);
   }
 
@@ -89,11 +92,11 @@ class guarded {
   void clear() {
     if (size_ != 0) std::memset(static_cast<void*>(data_), canary<T>, size_ * sizeof(T));
   }
-  bool untouched() const {
+  TIGON_TEST_NOINLINE bool untouched() const {
     return std::ranges::all_of(bytes(), [](std::byte b) { return b == std::byte{canary<T>}; });
   }
-  void assign(const std::vector<double>& values) { std::ranges::transform(values, data_, from_f64<T>); }
-  std::vector<double> f64() const {
+  TIGON_TEST_NOINLINE void assign(const std::vector<double>& values) { std::ranges::transform(values, data_, from_f64<T>); }
+  TIGON_TEST_NOINLINE std::vector<double> f64() const {
     std::vector<double> out(size_);
     std::ranges::transform(*this, out.begin(), to_f64<T>);
     return out;
@@ -110,7 +113,8 @@ class guarded {
 template <class T>
 class guarded_matrix {
  public:
-  guarded_matrix(std::size_t rows, std::size_t cols, std::size_t padding = 0, guard side = guard::behind)
+  TIGON_TEST_NOINLINE guarded_matrix(std::size_t rows, std::size_t cols, std::size_t padding = 0,
+                                     guard side = guard::behind)
       : rows_(rows), cols_(cols), stride_(cols + padding), buffer_(rows == 0 ? 0 : (rows - 1) * stride_ + cols, side) {}
 
   std::size_t rows() const { return rows_; }
@@ -124,17 +128,17 @@ class guarded_matrix {
 
   void clear() { buffer_.clear(); }
   bool untouched() const { return buffer_.untouched(); }
-  bool padding_intact() const {
+  TIGON_TEST_NOINLINE bool padding_intact() const {
     for (std::size_t i = 0; i + 1 < rows_; ++i)
       for (const std::byte b : bytes().subspan((i * stride_ + cols_) * sizeof(T), (stride_ - cols_) * sizeof(T)))
         if (b != std::byte{canary<T>}) return false;
     return true;
   }
   /// Row-major values without padding.
-  void assign(const std::vector<double>& values) {
+  TIGON_TEST_NOINLINE void assign(const std::vector<double>& values) {
     for (std::size_t k = 0; k < values.size(); ++k) (*this)(k / cols_, k % cols_) = from_f64<T>(values[k]);
   }
-  std::vector<double> f64() const {
+  TIGON_TEST_NOINLINE std::vector<double> f64() const {
     std::vector<double> out(rows_ * cols_);
     for (std::size_t k = 0; k < out.size(); ++k) out[k] = to_f64((*this)(k / cols_, k % cols_));
     return out;
@@ -147,7 +151,7 @@ class guarded_matrix {
 
 /// The bits of several buffers, one behind the other.
 template <class... Buffers>
-std::vector<std::byte> bits_of(const Buffers&... buffers) {
+TIGON_TEST_NOINLINE std::vector<std::byte> bits_of(const Buffers&... buffers) {
   std::vector<std::byte> out;
   (out.insert(out.end(), buffers.bytes().begin(), buffers.bytes().end()), ...);
   return out;

@@ -11,7 +11,7 @@
 namespace tigon::test {
 
 /// All entries of a small tensor; of a large one both ends and a random choice, in order.
-inline std::vector<std::size_t> probes(std::size_t count, std::size_t most = 48) {
+[[gnu::noinline]] inline std::vector<std::size_t> probes(std::size_t count, std::size_t most = 48) {
   std::vector<std::size_t> all(count), out;
   std::iota(all.begin(), all.end(), std::size_t{0});
   if (count <= 4 * most) return all;
@@ -21,7 +21,7 @@ inline std::vector<std::size_t> probes(std::size_t count, std::size_t most = 48)
   return out;
 }
 
-inline std::vector<double> pick(const std::vector<double>& values, const std::vector<std::size_t>& at) {
+[[gnu::noinline]] inline std::vector<double> pick(const std::vector<double>& values, const std::vector<std::size_t>& at) {
   std::vector<double> out;
   for (const std::size_t i : at) out.push_back(values[i]);
   return out;

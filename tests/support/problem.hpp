@@ -18,7 +18,7 @@ struct distribution {
 };
 
 /// Normal values; one seed, one sequence.
-inline std::vector<double> normal_values(std::size_t count, std::uint64_t seed, distribution d = {}) {
+TIGON_TEST_NOINLINE inline std::vector<double> normal_values(std::size_t count, std::uint64_t seed, distribution d = {}) {
   std::mt19937_64 generator(seed);
   std::normal_distribution<double> draw(d.mean, d.deviation);
   std::vector<double> out(count);
@@ -34,14 +34,14 @@ struct shape {
 };
 
 template <class T>
-guarded_matrix<T> random_matrix(shape s, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
+TIGON_TEST_NOINLINE guarded_matrix<T> random_matrix(shape s, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
   guarded_matrix<T> out(s.rows, s.cols, s.padding, side);
   out.assign(normal_values(s.rows * s.cols, seed, d));
   return out;
 }
 
 template <class T>
-guarded<T> random_vector(std::size_t size, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
+TIGON_TEST_NOINLINE guarded<T> random_vector(std::size_t size, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
   guarded<T> out(size, side);
   out.assign(normal_values(size, seed, d));
   return out;
@@ -53,14 +53,16 @@ inline constexpr std::size_t lanes = simd::vec<typename B::engine, accumulator_t
 
 /// No rows at all; then one, three (rows apart) and five (rows adjacent) of every width at which a vector loop turns
 /// a corner: inside, at and behind one vector, two vectors and a tail, a full unrolled step, and long odd rows.
-template <class B, class T>
-std::vector<shape> row_shapes() {
-  constexpr std::size_t n = lanes<B, T>;
+TIGON_TEST_NOINLINE inline std::vector<shape> row_shapes(std::size_t n) {
   std::vector<std::size_t> widths{1, n - 1, n, n + 1, 2 * n + 3, 4 * n, 257, 1000};
   std::erase(widths, 0u);
   std::vector<shape> out{{0, 1}, {0, n + 1}};
   for (const std::size_t cols : widths) out.insert(out.end(), {{1, cols}, {3, cols, 3}, {5, cols}});
   return out;
+}
+template <class B, class T>
+std::vector<shape> row_shapes() {
+  return row_shapes(lanes<B, T>);
 }
 
 }  // namespace tigon::test

@@ -10,10 +10,10 @@ namespace tigon {
 /// Executor and workspace of a call. One call at a time per context.
 class context {
  public:
-  context(executor_ref executor, tigon::workspace& workspace) : executor_(executor), workspace_(&workspace) {}
+  TIGON_INLINE context(executor_ref executor, tigon::workspace& workspace) : executor_(executor), workspace_(&workspace) {}
 
-  executor_ref executor() const { return executor_; }
-  tigon::workspace& workspace() const { return *workspace_; }
+  TIGON_INLINE executor_ref executor() const { return executor_; }
+  TIGON_INLINE tigon::workspace& workspace() const { return *workspace_; }
 
  private:
   executor_ref executor_;
@@ -21,7 +21,7 @@ class context {
 };
 
 /// The context of a call that names none: serial, with a growing workspace of the calling thread's own.
-inline context& default_context() {
+TIGON_TAGGED inline context& default_context() {
   thread_local workspace scratch;
   thread_local context instance(serial(), scratch);
   return instance;

@@ -83,6 +83,10 @@ using accumulator_t = std::conditional_t<std::same_as<T, double>, double, float>
 template <class T, class U>
 concept mixes_with = element<T> && element<U> && std::same_as<accumulator_t<T>, accumulator_t<U>>;
 
+/// Types of token ids and labels.
+template <class I>
+concept token_id = std::same_as<I, std::int32_t> || std::same_as<I, std::int64_t>;
+
 template <element T>
 constexpr std::string_view element_name() {
   if constexpr (std::same_as<T, float>) return "f32";

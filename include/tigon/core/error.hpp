@@ -60,6 +60,7 @@ inline error_handler& current_error_handler() {
 }
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 [[noreturn]] inline void fail(error_code code, const std::string& sentence) {
 #if defined(__cpp_exceptions)
@@ -87,7 +88,10 @@ inline std::string number_text(double value) {
   return text;
 }
 
+}  // namespace TIGON_ABI
 }  // namespace detail
+
+inline namespace TIGON_ABI {
 
 /// What a door asks of its arguments; each member throws tigon::error and writes nothing.
 /// Shapes, strides and aliasing cost nothing when TIGON_CHECKS is 0.
@@ -251,6 +255,7 @@ class expects {
   std::string_view op_;
 };
 
+}  // namespace TIGON_ABI
 }  // namespace tigon
 
 #endif  // TIGON_CORE_ERROR_HPP

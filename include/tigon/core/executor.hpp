@@ -23,13 +23,13 @@ class task_ref {
  public:
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, task_ref>)
-  task_ref(F&& fn)  // NOLINT: converts on purpose
+  TIGON_INLINE task_ref(F&& fn)  // NOLINT: converts on purpose
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(fn)))),
         call_([](void* object, std::size_t task, std::size_t worker) {
           (*static_cast<std::remove_reference_t<F>*>(object))(task, worker);
         }) {}
 
-  void operator()(std::size_t task, std::size_t worker) const { call_(object_, task, worker); }
+  TIGON_INLINE void operator()(std::size_t task, std::size_t worker) const { call_(object_, task, worker); }
 
  private:
   void* object_;
@@ -50,13 +50,13 @@ class executor_ref {
  public:
   template <executor E>
     requires(!std::is_same_v<std::remove_cvref_t<E>, executor_ref>)
-  executor_ref(E& e)  // NOLINT: converts on purpose
+  TIGON_TAGGED TIGON_INLINE executor_ref(E& e)  // NOLINT: converts on purpose
       : object_(&e),
         workers_([](void* object) -> std::size_t { return static_cast<E*>(object)->workers(); }),
         run_([](void* object, std::size_t tasks, task_ref fn) { static_cast<E*>(object)->run(tasks, fn); }) {}
 
-  std::size_t workers() const { return workers_(object_); }
-  void run(std::size_t tasks, task_ref fn) const { run_(object_, tasks, fn); }
+  TIGON_INLINE std::size_t workers() const { return workers_(object_); }
+  TIGON_INLINE void run(std::size_t tasks, task_ref fn) const { run_(object_, tasks, fn); }
 
  private:
   void* object_;
@@ -66,13 +66,13 @@ class executor_ref {
 
 /// Runs every task on the calling thread.
 struct serial_executor {
-  std::size_t workers() const { return 1; }
-  void run(std::size_t tasks, task_ref fn) const {
+  TIGON_INLINE std::size_t workers() const { return 1; }
+  TIGON_INLINE void run(std::size_t tasks, task_ref fn) const {
     for (std::size_t task = 0; task < tasks; ++task) fn(task, 0);
   }
 };
 
-inline executor_ref serial() {
+TIGON_TAGGED inline executor_ref serial() {
   static serial_executor instance;
   return instance;
 }
@@ -80,13 +80,13 @@ inline executor_ref serial() {
 /// Threads of our own, started once. The calling thread works too, as worker 0. One caller at a time.
 class thread_pool {
  public:
-  explicit thread_pool(std::size_t workers) {
+  TIGON_TAGGED explicit thread_pool(std::size_t workers) {
     for (std::size_t worker = 1; worker < workers; ++worker)
       threads_.emplace_back([this, worker] { serve(worker); });
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
-  ~thread_pool() {
+  TIGON_TAGGED ~thread_pool() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -95,9 +95,9 @@ class thread_pool {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::size_t workers() const { return threads_.size() + 1; }
+  TIGON_INLINE std::size_t workers() const { return threads_.size() + 1; }
 
-  void run(std::size_t tasks, task_ref fn) {
+  TIGON_TAGGED void run(std::size_t tasks, task_ref fn) {
     if (tasks <= 1 || threads_.empty()) {
       for (std::size_t task = 0; task < tasks; ++task) fn(task, 0);
       return;
@@ -117,10 +117,10 @@ class thread_pool {
   }
 
  private:
-  void take(const task_ref& fn, std::size_t tasks, std::size_t worker) {
+  TIGON_TAGGED void take(const task_ref& fn, std::size_t tasks, std::size_t worker) {
     for (std::size_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;) fn(task, worker);
   }
-  void serve(std::size_t worker) {
+  TIGON_TAGGED void serve(std::size_t worker) {
     std::size_t seen = 0;
     for (;;) {
       const task_ref* fn = nullptr;
@@ -152,9 +152,9 @@ class thread_pool {
 /// OpenMP's own threads; only where the program is compiled with OpenMP.
 class openmp_executor {
  public:
-  explicit openmp_executor(std::size_t workers = static_cast<std::size_t>(omp_get_max_threads())) : workers_(workers) {}
-  std::size_t workers() const { return workers_; }
-  void run(std::size_t tasks, task_ref fn) const {
+  TIGON_TAGGED explicit openmp_executor(std::size_t workers = static_cast<std::size_t>(omp_get_max_threads())) : workers_(workers) {}
+  TIGON_INLINE std::size_t workers() const { return workers_; }
+  TIGON_TAGGED void run(std::size_t tasks, task_ref fn) const {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(workers_))
     for (std::ptrdiff_t task = 0; task < static_cast<std::ptrdiff_t>(tasks); ++task)
       fn(static_cast<std::size_t>(task), static_cast<std::size_t>(omp_get_thread_num()));

@@ -24,7 +24,7 @@ class workspace {
   static constexpr std::size_t alignment = 64;
 
   workspace() = default;
-  explicit workspace(std::span<std::byte> fixed) : fixed_(true) {
+  TIGON_TAGGED explicit workspace(std::span<std::byte> fixed) : fixed_(true) {
     const auto address = reinterpret_cast<std::uintptr_t>(fixed.data());
     const std::size_t skip = std::min(fixed.size(), (alignment - address % alignment) % alignment);
     base_ = fixed.data() + skip;
@@ -32,16 +32,16 @@ class workspace {
   }
   workspace(const workspace&) = delete;
   workspace& operator=(const workspace&) = delete;
-  ~workspace() { release(); }
+  TIGON_TAGGED ~workspace() { release(); }
 
   /// Bytes that an array of `count` T takes here.
   template <class T>
-  static constexpr std::size_t bytes_for(std::size_t count) {
+  static constexpr TIGON_INLINE std::size_t bytes_for(std::size_t count) {
     return (count * sizeof(T) + alignment - 1) / alignment * alignment;
   }
 
   /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible.
-  void expect(std::string_view op, std::size_t bytes) {
+  TIGON_TAGGED void expect(std::string_view op, std::size_t bytes) {
     if (bytes <= capacity_ - used_) return;
     if (fixed_)
       detail::fail_argument(error_code::workspace, op, "workspace", "of " + std::to_string(capacity_ - used_) +
@@ -55,23 +55,23 @@ class workspace {
     allocate(bytes);
   }
 
-  std::size_t capacity() const { return capacity_; }
-  std::size_t used() const { return used_; }
+  TIGON_INLINE std::size_t capacity() const { return capacity_; }
+  TIGON_INLINE std::size_t used() const { return used_; }
   /// Most bytes in use at one time since the last reset.
-  std::size_t high_water() const { return high_water_; }
-  void reset_high_water() { high_water_ = used_; }
+  TIGON_INLINE std::size_t high_water() const { return high_water_; }
+  TIGON_INLINE void reset_high_water() { high_water_ = used_; }
 
   /// Takes memory and gives it back, in stack order.
   class frame {
    public:
-    explicit frame(workspace& ws) : ws_(ws), mark_(ws.used_) {}
+    TIGON_INLINE explicit frame(workspace& ws) : ws_(ws), mark_(ws.used_) {}
     frame(const frame&) = delete;
     frame& operator=(const frame&) = delete;
-    ~frame() { ws_.used_ = mark_; }
+    TIGON_INLINE ~frame() { ws_.used_ = mark_; }
 
     /// Uninitialised array of `count` T, aligned to `alignment`; the door has asked for it with expect().
     template <class T>
-    T* take(std::size_t count) {
+    TIGON_TAGGED T* take(std::size_t count) {
       const std::size_t bytes = bytes_for<T>(count);
       if (bytes > ws_.capacity_ - ws_.used_) ws_.expect("workspace", bytes);
       std::byte* p = ws_.base_ + ws_.used_;
@@ -86,7 +86,7 @@ class workspace {
   };
 
  private:
-  void allocate(std::size_t bytes) {
+  TIGON_TAGGED void allocate(std::size_t bytes) {
     // Large scratch sits on huge pages where the system has them: a first touch is six times cheaper.
     const std::size_t huge = std::size_t{2} << 20;
     align_ = bytes >= huge ? huge : alignment;
@@ -97,7 +97,7 @@ class workspace {
     if (align_ == huge) (void)::madvise(base_, rounded, MADV_HUGEPAGE);
 #endif
   }
-  void release() {
+  TIGON_TAGGED void release() {
     if (!fixed_ && base_ != nullptr) ::operator delete(base_, std::align_val_t{align_});
     base_ = nullptr;
     capacity_ = 0;

@@ -32,9 +32,6 @@ struct embedding_options {
   gradient dweight = gradient::overwrite;
 };
 
-template <class I>
-concept token_id = std::same_as<I, std::int32_t> || std::same_as<I, std::int64_t>;
-
 template <>
 struct kernel<op::embedding, backends::generic> {
   template <class>

@@ -62,11 +62,14 @@ struct constants<float> {
   static constexpr float exp_highest = 89;
   static constexpr float expm1_lowest = -20;
   static constexpr float tiny = 0x1p-25f;
+  static constexpr float erf_highest = 4;
   // exp(r) = 1 + r + r^2 q(r), |r| <= ln(2) / 2
   static constexpr float exp_q[] = {0x1.fffffep-2f, 0x1.5554b4p-3f, 0x1.5556f2p-5f, 0x1.12254ap-7f, 0x1.6b9c68p-10f};
   // log(1 + f) = f + f^2 l(f), -1/4 <= f <= 1/2
   static constexpr float log_l[] = {-0x1p-1f,        0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
                                     0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
+  static constexpr float erf_s[] = {0x1.06eba8p-3f,   0x1.45f300p-1f,   0x1.a4f8c4p-4f,   -0x1.39b7cep-6f, -0x1.636f4cp-13f,
+                                    0x1.b74238p-10f, -0x1.4e2518p-11f, 0x1.f27c4ep-14f, -0x1.3af10ep-17f};
 };
 template <>
 struct constants<double> {
@@ -77,6 +80,13 @@ struct constants<double> {
   static constexpr double exp_highest = 710;
   static constexpr double expm1_lowest = -40;
   static constexpr double tiny = 0x1p-54;
+  static constexpr double erf_highest = 6;
+  static constexpr double erf_s[] = {0x1.06eba8214db69p-3, 0x1.45f306dc9c885p-1, 0x1.a4f4e2a1b466bp-4, -0x1.39668594d53b9p-6, -0x1.b6b684faa9ba3p-13,
+                                    0x1.bca674634e3ecp-10, -0x1.3564fb2c916f8p-11, 0x1.b2017df009d83p-16, 0x1.0e9eadf92f115p-14, -0x1.f3c43986a4291p-16,
+                                    0x1.d82bd473f9bfcp-19, 0x1.6870c5ca686abp-19, -0x1.a8449c57eec98p-20, 0x1.a7985eac3e3cap-23, 0x1.f703f73b1195ep-23,
+                                    -0x1.a636c70f880acp-23, 0x1.8632b1ddbe6bap-24, -0x1.03ee6d23562f3p-25, 0x1.0ac1c5d908600p-27, -0x1.ada71366541cfp-30,
+                                    0x1.0edab50c9d954p-32, -0x1.06b93a83ae2fbp-35, 0x1.7b16ff4d7a7b9p-39, -0x1.7f50c0ce4b3e7p-43, 0x1.e4a6e25190dc3p-48,
+                                    -0x1.202f92631904cp-53};
   static constexpr double exp_q[] = {0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,
                                      0x1.111111111900ep-7,  0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
                                      0x1.a019a74a87471p-16, 0x1.71de882372904p-19, 0x1.28a2067f05181p-22,
@@ -118,11 +128,12 @@ TIGON_INLINE reduced<V> reduce(V x, A offset) {
   return {t, n, r};
 }
 
-// exp(r) - 1 and exp(r) for a reduced argument.
+// s e^r - one for a reduced argument: s r - (s - one) is exact or nearly so, and the terms beyond it are small.
 template <class V>
-TIGON_INLINE V expm1_reduced(V r) {
-  return fma(r * r, polynomial(r, constants<typename V::value_type>::exp_q), r);
+TIGON_INLINE V expm1_reduced(V s, V r, V one) {
+  return fma(s, r * r * polynomial(r, constants<typename V::value_type>::exp_q), fma(s, r, s - one));
 }
+// e^r for a reduced argument.
 template <class V>
 TIGON_INLINE V exp_reduced(V r) {
   const V one(1);
@@ -146,16 +157,39 @@ TIGON_INLINE vec<E, A> scale(vec<E, A> v, vec<E, A> n) {
   }
 }
 
-/// a / b for normal b whose reciprocal is normal: where division is slow, an estimate and one step on the remainder.
+namespace detail {
+
+// 1 / v, or within 2^-14 of it where division is slow.
+template <class V>
+TIGON_INLINE V reciprocal_estimate(V v) {
+#if defined(TIGON_X86)
+  using L = typename V::lanes;
+  if constexpr (raw_reciprocal<L>)
+    return V::from(L::from_raw(x86::reciprocal_estimate(L::raw(v.r))));
+  else
+#endif
+    return V(1) / v;
+}
+
+// num / (large + small): the remainder is taken against the sum before it was rounded, whose error is worth up to one
+// ULP, and one step on it also makes up for the estimate: 2^-28 is left.
+template <class V>
+TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
+  const V y = reciprocal_estimate(large + small);
+  const V q = num * y;
+  return fma(fnma(q, small, fnma(q, large, num)), y, q);
+}
+
+}  // namespace detail
+
+/// a / b for normal b whose reciprocal is normal; where division is slow, by an estimate and one step on the remainder.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
 #if defined(TIGON_X86)
-  using V = vec<E, A>;
-  using L = typename V::lanes;
-  if constexpr (detail::raw_reciprocal<L>) {
-    const V y = V::from(L::from_raw(x86::reciprocal_estimate(L::raw(b.r))));
-    const V q = a * y;
-    return fma(fma(-q, b, a), y, q);
+  if constexpr (detail::raw_reciprocal<typename vec<E, A>::lanes>) {
+    const auto y = detail::reciprocal_estimate(b);
+    const auto q = a * y;
+    return fma(fnma(q, b, a), y, q);
   } else
 #endif
     return a / b;
@@ -213,7 +247,7 @@ TIGON_INLINE vec<E, A> expm1(vec<E, A> x) {
   // s = 2^(n - 1): 2^n would overflow before the result does.
   const auto [t, n, r] = detail::reduce(limited, detail::format<A>::bias - A(1));
   const V s = detail::exp2_field(t);
-  const V half = fma(s, detail::expm1_reduced(r), s - V(A(0.5)));
+  const V half = detail::expm1_reduced(s, r, V(A(0.5)));
   return select(abs(x) < V(c::tiny), x, half + half);
 }
 
@@ -307,36 +341,58 @@ template <class E, class A>
 TIGON_INLINE vec<E, A> sigmoid(vec<E, A> x) {
   using V = vec<E, A>;
   const V one(A(1));
-  const V q = exp_nonpositive(-abs(x));
-  return quotient(select(x < V(A(0)), q, one), one + q);
+  const V q = exp_nonpositive(bit_or(x, V(A(-0.0))));
+  return detail::quotient_of_sum(select(x < V(A(0)), q, one), one, q);
 }
 
-/// sigmoid(x) and sigmoid(-x) from one exp.
+/// sigmoid(x) and sigmoid(-x).
 template <class V>
 struct sigmoids {
   V of_x, of_minus_x;
 };
+/// Both from one exp.
 template <class E, class A>
 TIGON_INLINE sigmoids<vec<E, A>> sigmoid_both(vec<E, A> x) {
   using V = vec<E, A>;
-  const V q = exp_nonpositive(-abs(x));
-  const V large = reciprocal(V(A(1)) + q);
+  const V one(A(1));
+  const V q = exp_nonpositive(bit_or(x, V(A(-0.0))));
+  const V large = detail::quotient_of_sum(one, one, q);
   const V small = q * large;
   const auto negative = x < V(A(0));
   return {select(negative, small, large), select(negative, large, small)};
 }
 
+namespace detail {
+
+// e^y - 1 for y <= 0 where -1 may be returned once it is the nearest number.
+template <class V>
+TIGON_INLINE V expm1_nonpositive(V y) {
+  using A = typename V::value_type;
+  const auto [t, n, r] = reduce(max(V(constants<A>::expm1_lowest), y), format<A>::bias);
+  const V s = exp2_field(t);
+  return fma(s, fma(r * r, polynomial(r, constants<A>::exp_q), r), s - V(1));
+}
+
+}  // namespace detail
+
 /// tanh(x).
 template <class E, class A>
 TIGON_INLINE vec<E, A> tanh(vec<E, A> x) {
   using V = vec<E, A>;
-  using c = detail::constants<A>;
   // With t = e^(-2|x|) - 1: tanh|x| = -t / (2 + t), without cancellation anywhere.
-  const V y = max(V(c::expm1_lowest), V(A(-2)) * abs(x));
-  const auto [w, n, r] = detail::reduce(y, detail::format<A>::bias);
-  const V s = detail::exp2_field(w);
-  const V t = fma(s, detail::expm1_reduced(r), s - V(A(1)));
-  return copysign(quotient(t, V(A(2)) + t), x);
+  const V t = detail::expm1_nonpositive(V(A(-2)) * abs(x));
+  return copysign(detail::quotient_of_sum(t, V(A(2)), t), x);
+}
+
+/// erf(x).
+template <class E, class A>
+TIGON_INLINE vec<E, A> erf(vec<E, A> x) {
+  using V = vec<E, A>;
+  using c = detail::constants<A>;
+  // erf(a) = 1 - e^-y with y = -log(1 - erf(a)), which is smooth, 2 a / sqrt(pi) near 0 and nearly a^2 far away: one path.
+  const V a = min(V(c::erf_highest), abs(x));
+  const V y = fma(a, detail::polynomial(a, c::erf_s), a);
+  return copysign(detail::expm1_nonpositive(-y), x);
 }
 
 /// 1 / sqrt(x).
@@ -360,6 +416,7 @@ template <std::floating_point A> TIGON_INLINE A expm1(A x) { return simd::expm1(
 template <std::floating_point A> TIGON_INLINE A log(A x) { return simd::log(lane<A>(x)).r; }
 template <std::floating_point A> TIGON_INLINE A log1p(A x) { return simd::log1p(lane<A>(x)).r; }
 template <std::floating_point A> TIGON_INLINE A tanh(A x) { return simd::tanh(lane<A>(x)).r; }
+template <std::floating_point A> TIGON_INLINE A erf(A x) { return simd::erf(lane<A>(x)).r; }
 template <std::floating_point A> TIGON_INLINE A sigmoid(A x) { return simd::sigmoid(lane<A>(x)).r; }
 template <std::floating_point A> TIGON_INLINE A rsqrt(A x) { return simd::rsqrt(lane<A>(x)).r; }
 template <std::floating_point A> TIGON_INLINE A sqrt(A x) { return std::sqrt(x); }

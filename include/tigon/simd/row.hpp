@@ -96,22 +96,26 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
-template <class T>
+template <class B, class T>
 TIGON_INLINE row_source<T> source(matrix_view<T> m, std::size_t i) {
-  return {m.row(i), i + 1 < m.rows ? m.row_stride : 0};
+  constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
+  const bool ahead = row_bytes != 0 && i + 1 < m.rows && m.cols * sizeof(T) <= row_bytes &&
+                     m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
+  return {m.row(i), ahead ? m.row_stride : 0};
 }
-template <class T>
+template <class B, class T>
 TIGON_INLINE row_source<T> source(vector_view<T> v, std::size_t) {
   return {v.data, 0};
 }
-template <class A>
+template <class B, class A>
 TIGON_INLINE constant_source<A> source(constant<A> c, std::size_t) {
   return {c.value};
 }
+template <class B>
 TIGON_INLINE column_source source(columns_t, std::size_t) { return {}; }
 
-template <class Operand>
-using source_element = typename decltype(source(std::declval<Operand>(), std::size_t{}))::element_type;
+template <class B, class Operand>
+using source_element = typename decltype(source<B>(std::declval<Operand>(), std::size_t{}))::element_type;
 
 template <class... Ts>
 struct first_element;
@@ -124,7 +128,7 @@ struct first_element<void, Ts...> : first_element<Ts...> {};
 
 // The vector of a loop: lanes of the engine, in the accumulator type of the first operand that has elements.
 template <class B, class... Operands>
-using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<Operands>...>::type>>;
+using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<B, Operands>...>::type>>;
 
 // The vector of a loop that writes: as above, or by the first output where no operand has elements.
 template <class B, class Sinks, class... Source>
@@ -246,7 +250,7 @@ class row_worker {
   /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
   template <class Out, class F, class... X>
   TIGON_INLINE void map(Out y, F f, X... x) const {
-    (void)write<0>(sinks(y), f, detail::source(x, i)...);
+    (void)write<0>(sinks(y), f, detail::source<B>(x, i)...);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to y and whose others are summed. Returns the
@@ -254,9 +258,9 @@ class row_worker {
   template <class Out, class F, class... X>
   TIGON_INLINE auto map_sum(Out y, F f, X... x) const {
     using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source(x, i).template load<V>(0)...));
+    using R = decltype(f(detail::source<B>(x, i).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
-    const auto total = write<K>(sinks(y), f, detail::source(x, i)...);
+    const auto total = write<K>(sinks(y), f, detail::source<B>(x, i)...);
     return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -264,7 +268,7 @@ class row_worker {
   template <class F, class... X>
   TIGON_INLINE auto sum(F f, X... x) const {
     using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source(x, i).template load<V>(0)...));
+    using R = decltype(f(detail::source<B>(x, i).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R>;
     pack<V, K> zero;
     for (V& v : zero.v) v = V(0);
@@ -274,7 +278,7 @@ class row_worker {
           for (std::size_t k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
           return a;
         },
-        detail::source(x, i)...);
+        detail::source<B>(x, i)...);
     return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -290,7 +294,7 @@ class row_worker {
           a.v[0] = detail::larger(a.v[0], b.v[0]);
           return a;
         },
-        detail::source(x, i)...);
+        detail::source<B>(x, i)...);
     return max_lanes(total.v[0]);
   }
 
@@ -303,7 +307,7 @@ class row_worker {
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = accumulate<V>(start, f, combine, detail::source(x, i)...);
+    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, i)...);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -321,7 +325,7 @@ class row_worker {
   /// Inclusive scan: y[j] = combine(y[j - 1], x[j]), y[-1] = init. `combine` takes and returns numbers.
   template <class Out, class S, class Combine, class X>
   TIGON_INLINE void scan(Out y, S init, Combine combine, X x) const {
-    const auto in = detail::source(x, i);
+    const auto in = detail::source<B>(x, i);
     const auto out = detail::sink(y, i);
     S running = init;
     for (std::size_t j = 0; j < cols; ++j) {
@@ -383,8 +387,8 @@ class row_worker {
     return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, i)...); }, y.out);
   }
 
-  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten; while they are, the next
-  // row of every operand is asked for, so that its first pass finds it near.
+  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten. Writing passes also ask for
+  // the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
   template <std::size_t K, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
@@ -433,10 +437,8 @@ class row_worker {
         R r[U];
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
-        if constexpr (Stream && B::row.prefetch) {
 #pragma GCC unroll 4
-          for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
-        }
+        for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) {
           each(y, [&](auto out, auto k) TIGON_LAMBDA {

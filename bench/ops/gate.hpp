@@ -1,0 +1,39 @@
+// What swiglu and geglu share: two inputs, one output, two gradients that may replace the inputs.
+#ifndef TIGON_BENCH_OPS_GATE_HPP
+#define TIGON_BENCH_OPS_GATE_HPP
+
+#include "support/matrix.hpp"
+#include "support/registry.hpp"
+
+namespace tigon_bench {
+
+/// forward(a, b, c, ctx) and backward(dc, a, b, da, db, ctx) call the doors.
+template <class T, class Forward, class Backward>
+plan gate_plan(const request& r, Forward forward_door, Backward backward_door) {
+  const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
+  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
+             backward = r.direction != mode::forward;
+  plan p;
+  if (forward) p.limits.push_back(limit_request::stream(2, 1, bytes, in_place));
+  if (backward) p.limits.push_back(limit_request::stream(3, 2, bytes, in_place));
+  p.set_up = [=](tigon::context& ctx) -> runnable {
+    const auto a = uniform_matrix<T>(rows, cols, -2, 2, 1), b = uniform_matrix<T>(rows, cols, 1, 2, 2);
+    const auto dc = backward ? uniform_matrix<T>(rows, cols, 1, 2, 3) : matrix<T>();
+    const auto c = !forward ? matrix<T>() : in_place ? a : matrix<T>(rows, cols);
+    const auto da = !backward ? matrix<T>() : in_place ? a : matrix<T>(rows, cols);
+    const auto db = !backward ? matrix<T>() : in_place ? b : matrix<T>(rows, cols);
+    runnable run;
+    run.run = [=, &ctx] {
+      if (forward) forward_door(a.view(), b.view(), c.view(), ctx);
+      if (backward) backward_door(dc.view(), a.view(), b.view(), da.view(), db.view(), ctx);
+    };
+    if (in_place) run.restore = [=] { a.fill(-2, 2, 1), b.fill(1, 2, 2); };
+    else run.output_bytes = c.bytes() + da.bytes() + db.bytes();
+    return run;
+  };
+  return p;
+}
+
+}  // namespace tigon_bench
+
+#endif  // TIGON_BENCH_OPS_GATE_HPP

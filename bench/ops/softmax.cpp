@@ -1,0 +1,59 @@
+#include <tigon/ops/softmax.hpp>
+
+#include "ops/table.hpp"
+#include "support/backends.hpp"
+#include "support/matrix.hpp"
+
+namespace tigon_bench {
+namespace {
+
+template <class B, class T>
+plan softmax_plan(const request& r) {
+  const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
+  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
+             backward = r.direction != mode::forward;
+  plan p;
+  if (forward) p.limits.push_back(limit_request::stream(1, 1, bytes, in_place));
+  if (backward) p.limits.push_back(limit_request::stream(2, 1, bytes, in_place));
+  p.set_up = [=](tigon::context& ctx) -> runnable {
+    const auto x = uniform_matrix<T>(rows, cols, -4, 4, 1);
+    const auto y = in_place ? x : matrix<T>(rows, cols);
+    const auto run_forward = [=, &ctx] { tigon::softmax_forward<B>(x.view(), y.view(), {}, ctx); };
+    const auto restore_x = [=] { x.fill(-4, 4, 1); };
+    if (!backward) {
+      runnable run{.run = run_forward, .restore = {}, .output_bytes = 0};
+      if (in_place) run.restore = restore_x;
+      else run.output_bytes = y.bytes();
+      return run;
+    }
+
+    run_forward();  // leaves y
+    const auto dy = uniform_matrix<T>(rows, cols, -2, 2, 2);
+    const auto dx = in_place ? dy : forward ? matrix<T>(rows, cols) : x;
+    runnable run;
+    run.run = [=, &ctx] {
+      if (forward) run_forward();
+      tigon::softmax_backward<B>(dy.view(), y.view(), dx.view(), {}, ctx);
+    };
+    if (in_place) run.restore = [=] { dy.fill(-2, 2, 2); };
+    run.output_bytes = (forward ? y.bytes() : 0) + (in_place ? 0 : dx.bytes());
+    return run;
+  };
+  return p;
+}
+
+}  // namespace
+
+op_entry softmax() {
+  return {.name = "softmax",
+          .dims = "rows x cols",
+          .dtypes = all_dtypes(),
+          .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}},
+                       {"in_place", {1024, 32000}, {mode::forward, mode::backward}}},
+          .backends = all_backends::names(),
+          .make_plan = [](const request& r) {
+            return with_types<plan>(r, [&]<class B, class T>() { return softmax_plan<B, T>(r); });
+          }};
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,205 @@
+// Softmax cross entropy with the gradient of the logits made in the forward pass.
+#ifndef TIGON_LOSSES_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_CROSS_ENTROPY_HPP
+
+#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::cross_entropy, backends::generic> {
+  template <class T>
+  using saved = std::span<T>;  // dlogits
+
+  template <backend B, element T, token_id I>
+  static void forward(in_matrix<T> logits, std::span<const I> target, const accumulator_t<T>* class_weight,
+                      matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
+                      cross_entropy_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const in_vector<A> w{class_weight, logits.cols};
+    const auto with = [&](auto capped) {
+      constexpr bool C = decltype(capped)::value;
+      if (opt.label_smoothing == 0)
+        forward_rows<B, C, false>(logits, target.data(), w, constant(A(1)), dlogits, out, scale, opt, ctx);
+      else if (class_weight != nullptr)
+        forward_rows<B, C, true>(logits, target.data(), w, w, dlogits, out, scale, opt, ctx);
+      else
+        forward_rows<B, C, true>(logits, target.data(), w, constant(A(1)), dlogits, out, scale, opt, ctx);
+    };
+    if (opt.softcap > 0)
+      with(std::true_type{});
+    else
+      with(std::false_type{});
+  }
+
+  /// dlogits = upstream * saved, with one number for all rows or one a row.
+  template <backend B, element T>
+  static void backward(in_matrix<T> saved_dlogits, std::span<const accumulator_t<T>> upstream, matrix_view<T> dlogits,
+                       context& ctx) {
+    const auto* g = upstream.data();
+    const std::size_t step = upstream.size() == 1 ? 0 : 1;
+    for_rows<B, accumulator_t<T>>(ctx, dlogits.rows, dlogits.cols, [=] TIGON_FN(auto row) {
+      const auto factor = g[row.i * step];
+      row.map(dlogits, [=](auto d) { return d * factor; }, saved_dlogits);
+    });
+  }
+
+  template <backend B, bool Capped, bool Smooth, element T, token_id I, class A, class Weight>
+  static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> class_weight, Weight weight,
+                           matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
+                           cross_entropy_options opt, context& ctx) {
+    const A cap = static_cast<A>(opt.softcap), smoothing = static_cast<A>(opt.label_smoothing);
+    const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
+    const A uniform = smoothing / static_cast<A>(logits.cols), weight_sum = static_cast<A>(scale.weight_sum);
+    const std::int64_t ignored = opt.ignore_index;
+    const bool write = dlogits.data != nullptr;
+    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+      const I t = target[row.i];
+      if (static_cast<std::int64_t>(t) == ignored) {
+        if (row.first()) out.loss[row.i] = out.z_loss[row.i] = 0;
+        if (row.first() && out.predicted != nullptr) out.predicted[row.i] = -1;
+        if (write) row.map(dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        return;
+      }
+      const auto capped = [=](auto v) {
+        if constexpr (Capped) return tanh(v / cap) * cap;
+        else return v;
+      };
+      const auto e = row.scratch(0);
+      const A m = row.max(capped, logits);
+      // exp(s - m), its sum without the maximum, how often the maximum occurs, sum of w (s - m).
+      std::array<A, 3> sums{};
+      if constexpr (Smooth) {
+        sums = row.map_sum(e, [=](auto v, auto w) {
+          const auto s = capped(v) - m;
+          const decltype(v) zero(A(0)), one(A(1));
+          const auto top = s == zero;
+          const auto p = exp_nonpositive(s);
+          return pack{p, select(top, zero, p), select(top, one, zero), select(w == zero, zero, w * s)};
+        }, logits, weight);
+      } else {
+        const auto two = row.map_sum(e, [=](auto v) {
+          const auto s = capped(v) - m;
+          const decltype(v) zero(A(0)), one(A(1));
+          const auto top = s == zero;
+          const auto p = exp_nonpositive(s);
+          return pack{p, select(top, zero, p), select(top, one, zero)};
+        }, logits);
+        sums = {two[0], two[1], A(0)};
+      }
+      const A d = sums[0] + (sums[1] - A(1));
+      const A tail = math::log1p(d), lse = m + tail;
+      const std::size_t column = static_cast<std::size_t>(t);
+      const A st = cap_one<Capped>(row.at(logits, column), cap);
+      const A w_t = class_weight ? class_weight.data[column] : A(1);
+      const A minus_log_p = (m - st) + tail;
+      const A p_t = math::exp(-minus_log_p);
+      const A token = out.token_scaling ? p_t : A(1);
+      if (row.first()) {
+        const A smooth = Smooth ? uniform * (weight_sum * tail - sums[2]) : A(0);
+        const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
+        const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
+        out.z_loss[row.i] = static_cast<double>(token * z_loss);
+        out.loss[row.i] = static_cast<double>(token * (a * main + z_loss));
+      }
+      if (out.predicted != nullptr) {
+        const auto best = row.reduce(std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+            [](auto v, auto j) { return pack{v, j}; },
+            [](auto x, auto y) {
+              const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
+              return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
+            }, logits, columns);
+        if (row.first())
+          out.predicted[row.i] = math::is_nan(lse) ? -1 : static_cast<std::int64_t>(best[1]);
+      }
+      if (!write) return;
+      const A of_p = token * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
+      const A factor = of_p / (A(1) + d);
+      const A subtract = token * a * uniform;
+      if constexpr (Capped) {
+        row.map(dlogits, [=](auto p, auto v, auto w) {
+          const auto r = tanh(v / cap);
+          const decltype(v) one(A(1));
+          return (p * factor - w * subtract) * ((one - r) * (one + r));
+        }, e, logits, weight);
+      } else if constexpr (Smooth) {
+        row.map(dlogits, [=](auto p, auto w) { return p * factor - w * subtract; }, e, weight);
+      } else {
+        row.map(dlogits, [=](auto p) { return p * factor; }, e);
+      }
+      if (row.first()) {
+        // The target's column anew: p_t - 1 cancels where p_t is near 1.
+        const A r = Capped ? st / cap : A(0);
+        const A main = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
+        row.put(dlogits, column, token * (a * main + A(2) * b * z * lse * p_t) * ((A(1) - r) * (A(1) + r)));
+      }
+    });
+  }
+
+  template <bool Capped, class A>
+  static TIGON_INLINE A cap_one(A v, A cap) {
+    return Capped ? math::tanh(v / cap) * cap : v;
+  }
+};
+
+/// Bytes of workspace that cross_entropy_forward takes.
+template <class B = default_backend, class T>
+std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<std::int64_t>(rows) +
+         workspace::bytes_for<A>(vocab) + simd::scratch_workspace<B, A>(vocab, 1, ctx);
+}
+
+/// Loss, metrics and dlogits. See cross_entropy_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void cross_entropy_forward(in_matrix<T> logits, const Target& target, std::type_identity_t<std::span<accumulator_t<T>>> loss,
+                           matrix_view<T> dlogits, cross_entropy_options opt = {}, const Weight& class_weight = absent,
+                           cross_entropy_metrics<accumulator_t<T>> metrics = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const auto weight = as_in_vector<T>(class_weight);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  const expects expect("cross_entropy_forward");
+  expect.at_least_one("vocab", logits.cols);
+  expect.memory("logits", logits);
+  if (dlogits.data != nullptr) {
+    expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
+    expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
+    expect.outside("dlogits", dlogits, "loss", as_row(loss), "class_weight", as_row(weight));
+  }
+  expect.disjoint("loss", as_row(loss), "logits", logits);
+  detail::expect_loss<A>(expect, "cross_entropy_forward", labels, logits.rows, logits.cols, weight, loss, metrics, opt);
+  ctx.workspace().expect("cross_entropy_forward", cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
+
+  workspace::frame frame(ctx.workspace());
+  detail::loss_rows<A> rows(frame, std::span<const I>(labels), logits.cols, weight, metrics, opt);
+  kernel_for<op::cross_entropy, B>::template forward<B, T, I>(logits, labels, rows.weight, dlogits, rows.out,
+                                                              rows.scale, opt, ctx);
+  rows.finish(std::span<const I>(labels), loss, metrics, opt);
+}
+
+/// dlogits = upstream * saved: the gradient for another upstream gradient than 1, one number or one a row (for
+/// reduction::none). dlogits may be the saved gradient itself.
+template <class B = default_backend, class T>
+void cross_entropy_backward(in_matrix<T> saved_dlogits, std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
+                            matrix_view<T> dlogits, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("cross_entropy_backward");
+  expect.memory("dlogits", dlogits);
+  expect.matrix("saved_dlogits", saved_dlogits, dlogits.rows, dlogits.cols);
+  if (upstream.size() != 1) expect.size("upstream", upstream.size(), dlogits.rows);
+  expect.same_or_disjoint("dlogits", dlogits, "saved_dlogits", saved_dlogits);
+  expect.disjoint("dlogits", dlogits, "upstream", as_row(upstream));
+  kernel_for<op::cross_entropy, B>::template backward<B, T>(saved_dlogits, upstream, dlogits, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_CROSS_ENTROPY_HPP

@@ -1,0 +1,176 @@
+// Cross entropy's contract, and what the losses over a vocabulary share: checks of labels, the way from rows to totals.
+#ifndef TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
+#define TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
+
+#include <tigon/core/context.hpp>
+
+#include <cmath>
+#include <cstdint>
+
+namespace tigon {
+
+/// How the losses of rows become the loss: their mean over the kept rows, their sum, or each for itself.
+enum class reduction { mean, sum, none };
+
+namespace op {
+struct cross_entropy {
+  static constexpr std::string_view name = "cross_entropy";
+};
+}  // namespace op
+
+/// Softmax cross entropy over the last axis. For a row with target t, s = softcap * tanh(logits / softcap) (or the
+/// logits themselves), m = max_j s, d = sum_j exp(s_j - m) without the maximal element's own 1:
+///
+///   lse   = m + log1p(d),   p_j = exp(s_j - m) / (1 + d),   -log p_t = (m - s_t) + log1p(d)
+///   main  = (1 - l) w_t (-log p_t) + l / vocab * sum_j w_j (lse - s_j)          l = label_smoothing, w = class weight
+///   loss  = a main + b z lse^2                                                  z = lse_square_scale
+///   dlogits_j = k_j ((a ((1 - l) w_t + l / vocab sum w) + 2 b z lse) p_j - a l / vocab w_j - a (1 - l) w_t [j = t])
+///   k_j   = 1 - (s_j / softcap)^2, or 1
+///   sum, none: a = b = 1.  mean: a = 1 / (sum of w_t over the kept rows), b = 1 / (number of kept rows)
+///
+/// Formula    docs/formulas/cross_entropy.md. Leaving the maximum's 1 out of the sum keeps the loss exact where a target
+///            is predicted with confidence; the target's gradient uses p_t - 1 = expm1(log p_t) for the same reason.
+/// Shapes     logits, dlogits [rows, vocab]; target [rows]; class weight [vocab] or `absent`; loss [1], or [rows] with
+///            reduction::none; metrics as loss, predicted_tokens [rows]. vocab >= 1, rows may be 0.
+/// Types      logits and dlogits one of f32, bf16, f16, f64; loss and metrics f32 (f64 for f64); target std::int32_t or
+///            std::int64_t.
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dlogits.
+/// Writes     loss, dlogits (unless its data is null), the metrics that have memory. A row whose target is ignore_index
+///            is not read; its loss and gradient are 0, its predicted token -1.
+/// Aliasing   dlogits may be logits, which are then gone; nothing else.
+/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
+///            [0, vocab) that is not ignore_index; before the first write.
+/// Edges      no kept row: loss 0, gradients 0. NaN or +inf in a row: that row is NaN, its predicted token -1. -inf at
+///            the target: loss inf, finite gradient.
+/// Max error  4e-7 of the loss, 3e-7 of the largest |dlogits| in f32 (tests/losses/cross_entropy_test.cpp).
+struct cross_entropy_options {
+  std::int64_t ignore_index = -100;
+  tigon::reduction reduction = tigon::reduction::mean;
+  double label_smoothing = 0;    ///< in [0, 1]
+  double lse_square_scale = 0;   ///< weight of the z-loss, at least 0
+  double softcap = 0;            ///< above 0, or 0 for none
+  double denominator = 0;        ///< what mean divides by instead of its counts, for a batch in several calls; 0: counts
+};
+
+/// Optional results; a span without memory is not written.
+template <class A>
+struct cross_entropy_metrics {
+  std::span<A> z_loss;                        ///< the part b z lse^2 of the loss
+  std::span<A> token_accuracy;                ///< mean over the kept rows; 0 or 1 a row with reduction::none
+  std::span<std::int64_t> predicted_tokens;   ///< smallest index of the largest raw logit, -1 where there is none
+};
+
+/// The same for the rows of one call of a kernel, before reduction.
+struct cross_entropy_rows {
+  double* loss = nullptr;
+  double* z_loss = nullptr;
+  std::int64_t* predicted = nullptr;  ///< null: not asked for
+  bool token_scaling = false;         ///< the row's loss and gradient times p_t, taken as a constant
+};
+
+/// What the rows of one call share.
+struct cross_entropy_scale {
+  double main = 1;        ///< a
+  double z = 1;           ///< b
+  double weight_sum = 0;  ///< sum of the class weights, or vocab
+};
+
+namespace detail {
+
+template <class I>
+void expect_labels(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index) {
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const auto t = static_cast<std::int64_t>(target[i]);
+    if (t != ignore_index && (t < 0 || static_cast<std::uint64_t>(t) >= vocab))
+      fail_argument(error_code::index, op, "target[" + std::to_string(i) + "]", std::to_string(t),
+                    "at least 0 and below " + std::to_string(vocab) + ", or ignore_index " +
+                        std::to_string(ignore_index));
+  }
+}
+
+/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows.
+template <class A, class Labels, class Weight, class Metrics, class Options>
+void expect_loss(const expects& expect, std::string_view op, const Labels& target, std::size_t rows, std::size_t vocab,
+                 Weight weight, std::span<A> loss, const Metrics& metrics, const Options& opt) {
+  const std::size_t results = opt.reduction == reduction::none ? rows : 1;
+  expect.size("target", target.size(), rows);
+  expect.size("loss", loss.size(), results);
+  if (weight) expect.size("class_weight", weight.size, vocab);
+  if (metrics.z_loss.data() != nullptr) expect.size("z_loss", metrics.z_loss.size(), results);
+  if (metrics.token_accuracy.data() != nullptr) expect.size("token_accuracy", metrics.token_accuracy.size(), results);
+  if (metrics.predicted_tokens.data() != nullptr)
+    expect.size("predicted_tokens", metrics.predicted_tokens.size(), rows);
+  expect.option(opt.label_smoothing >= 0 && opt.label_smoothing <= 1, "label_smoothing", opt.label_smoothing,
+                "a number from 0 to 1");
+  expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
+                "a finite number of at least 0");
+  expect.option(opt.softcap >= 0 && opt.softcap <= 1e300, "softcap", opt.softcap, "a finite number above 0, or 0 for none");
+  expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+                "a finite number above 0, or 0 to count");
+  expect_labels(op, std::span<const typename Labels::value_type>(target), vocab, opt.ignore_index);
+}
+
+/// Per-row results in the workspace, the denominators they need, and their reduction in f64.
+template <class A>
+struct loss_rows {
+  cross_entropy_rows out;
+  cross_entropy_scale scale;
+  const A* weight = nullptr;
+  std::size_t kept = 0;
+
+  template <class I, class Weight>
+  loss_rows(workspace::frame& frame, std::span<const I> target, std::size_t vocab, Weight class_weight,
+            const cross_entropy_metrics<A>& metrics, const cross_entropy_options& opt) {
+    out.loss = frame.template take<double>(target.size());
+    out.z_loss = frame.template take<double>(target.size());
+    auto* predicted = frame.template take<std::int64_t>(target.size());
+    if (metrics.token_accuracy.data() != nullptr || metrics.predicted_tokens.data() != nullptr)
+      out.predicted = predicted;
+    A* widened = frame.template take<A>(vocab);
+    scale.weight_sum = static_cast<double>(vocab);
+    if (class_weight) {
+      scale.weight_sum = 0;
+      for (std::size_t j = 0; j < vocab; ++j) scale.weight_sum += widened[j] = static_cast<A>(class_weight.data[j]);
+      weight = widened;
+    }
+    double target_weight = 0;
+    for (const I t : target)
+      if (t != opt.ignore_index) {
+        ++kept;
+        target_weight += weight != nullptr ? static_cast<double>(weight[t]) : 1.0;
+      }
+    if (opt.reduction == reduction::mean) {
+      const auto inverse = [](double n) { return n == 0 ? 0.0 : 1 / n; };
+      scale.main = inverse(opt.denominator != 0 ? opt.denominator : target_weight);
+      scale.z = inverse(opt.denominator != 0 ? opt.denominator : static_cast<double>(kept));
+    }
+  }
+
+  template <class I>
+  void finish(std::span<const I> target, std::span<A> loss, const cross_entropy_metrics<A>& metrics,
+              const cross_entropy_options& opt) const {
+    const auto reduce = [&](std::span<A> to, auto row) {
+      if (to.data() == nullptr) return;
+      double total = 0;
+      for (std::size_t i = 0; i < target.size(); ++i) {
+        const double value = row(i);
+        total += value;
+        if (opt.reduction == reduction::none) to[i] = static_cast<A>(value);
+      }
+      if (opt.reduction != reduction::none) to[0] = static_cast<A>(total);
+    };
+    reduce(loss, [&](std::size_t i) { return out.loss[i]; });
+    reduce(metrics.z_loss, [&](std::size_t i) { return out.z_loss[i]; });
+    const double share = opt.reduction == reduction::none ? 1 : kept == 0 ? 0 : 1 / static_cast<double>(kept);
+    reduce(metrics.token_accuracy, [&](std::size_t i) {
+      return target[i] != opt.ignore_index && out.predicted[i] == target[i] ? share : 0;
+    });
+    if (metrics.predicted_tokens.data() != nullptr)
+      std::copy(out.predicted, out.predicted + target.size(), metrics.predicted_tokens.data());
+  }
+};
+
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP

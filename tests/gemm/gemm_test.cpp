@@ -1,0 +1,390 @@
+// The matrix product on every backend: each promise of gemm_options, against sums in f64.
+#include <tigon/gemm/gemm.hpp>
+
+#include <cmath>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "../support/backends.hpp"
+#include "../support/guarded.hpp"
+#include "../support/threads.hpp"
+#include "../support/throws.hpp"
+
+namespace tigon::test {
+namespace {
+
+constexpr transpose kNo = transpose::no, kYes = transpose::yes;
+constexpr transpose kBoth[] = {kNo, kYes};
+
+struct shape {
+  std::size_t m, n, k;
+};
+
+/// op(x), rows x cols, in storage order and rounded to T; its true values stay at hand.
+template <class T>
+struct operand {
+  operand(std::size_t rows, std::size_t cols, transpose t, unsigned seed, std::size_t padding = 0)
+      : t(t), stored(t == kNo ? rows : cols, t == kNo ? cols : rows, padding) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal;
+    std::vector<double> values(rows * cols);
+    for (double& v : values) v = normal(random);
+    stored.assign(values);
+  }
+  double at(std::size_t i, std::size_t j) const { return to_f64(t == kNo ? stored(i, j) : stored(j, i)); }
+  matrix_view<const T> view() const { return stored.view(); }
+
+  transpose t;
+  guarded_matrix<T> stored;
+};
+
+template <class T>
+double unit_of() {  // half a unit in the last place of 1
+  return std::same_as<T, double> ? 0x1p-53 : std::same_as<T, float> ? 0x1p-24 : std::same_as<T, float16> ? 0x1p-11 : 0x1p-8;
+}
+
+/// The bound that the contract states; `got` against alpha a b + beta before + bias.
+template <class TA, class TB, class TC>
+testing::AssertionResult is_product(const operand<TA>& a, const operand<TB>& b, const std::vector<double>& before,
+                                    const std::vector<double>& bias, double alpha, double beta, std::size_t k,
+                                    const guarded_matrix<TC>& got) {
+  const double eps = unit_of<accumulator_t<TC>>(), half = std::same_as<TC, accumulator_t<TC>> ? 0 : unit_of<TC>();
+  for (std::size_t i = 0; i < got.rows(); ++i)
+    for (std::size_t j = 0; j < got.cols(); ++j) {
+      long double sum = 0, size = 0;
+      for (std::size_t p = 0; p < k; ++p) {
+        const long double term = static_cast<long double>(a.at(i, p)) * b.at(p, j);
+        sum += term;
+        size += std::abs(term);
+      }
+      long double want = alpha * sum;
+      size *= std::abs(alpha);
+      if (beta != 0) want += beta * before[i * got.cols() + j], size += std::abs(beta * before[i * got.cols() + j]);
+      if (!bias.empty()) want += bias[j], size += std::abs(bias[j]);
+      const double value = to_f64(got(i, j));
+      const long double bound = eps * (4 + std::sqrt(static_cast<double>(k))) * size + half * std::abs(want) + 1e-7 * half;
+      if (!(std::abs(value - want) <= bound))
+        return testing::AssertionFailure()
+               << "c(" << i << ", " << j << ") is " << value << " and should be " << static_cast<double>(want)
+               << ", error " << static_cast<double>(std::abs(value - want)) << ", bound " << static_cast<double>(bound)
+               << "; k " << k << ", c " << got.rows() << " x " << got.cols();
+    }
+  if (!got.padding_intact()) return testing::AssertionFailure() << "padding was written";
+  return testing::AssertionSuccess();
+}
+
+template <class B, class TA, class TB, class TC>
+testing::AssertionResult multiplies(shape s, transpose ta, transpose tb, double alpha, double beta,
+                                    std::size_t padding, bool with_bias = false) {
+  const operand<TA> a(s.m, s.k, ta, 1, padding);
+  const operand<TB> b(s.k, s.n, tb, 2, padding);
+  guarded_matrix<TC> c(s.m, s.n, padding);
+  std::vector<double> before;
+  if (beta != 0) {
+    c.assign(operand<TC>(s.m, s.n, kNo, 3).stored.f64());
+    before = c.f64();
+  }  // else: NaN, which must not be read
+  std::vector<double> bias;
+  if (with_bias) bias = operand<TC>(1, s.n, kNo, 4).stored.f64();
+  guarded<TC> bias_in_memory(bias.size());
+  bias_in_memory.assign(bias);
+  const gemm_options opt{.alpha = alpha, .beta = beta, .a = ta, .b = tb};
+  if (with_bias)
+    gemm<B>(a.view(), b.view(), c.view(), bias_in_memory, no_epilogue{}, opt);
+  else
+    gemm<B>(a.view(), b.view(), c.view(), opt);
+  return is_product(a, b, before, bias, alpha, beta, s.k, c);
+}
+
+template <class P>
+class gemm_on : public testing::Test {};
+TYPED_TEST_SUITE(gemm_on, every_pair, names);
+
+TYPED_TEST(gemm_on, keeps_its_error_around_the_tiles) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const std::size_t rows[] = {1, 2, 5, 7, 8, 9, 13, 14, 15, 31, 33, 100};
+  const std::size_t cols[] = {1, 13, 15, 16, 17, 31, 33, 47, 48, 49, 100};
+  const std::size_t depths[] = {1, 2, 3, 15, 33, 100};
+  for (const transpose ta : kBoth)
+    for (const transpose tb : kBoth)
+      for (const std::size_t k : depths)
+        for (const std::size_t m : rows)
+          for (const std::size_t n : cols)
+            ASSERT_TRUE((multiplies<B, T, T, T>({m, n, k}, ta, tb, 1, (m + n) % 2 == 0 ? 0 : 1, (m + k) % 2 * 3)));
+}
+
+TYPED_TEST(gemm_on, keeps_its_error_over_several_blocks_of_depth) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const transpose ta : kBoth)
+    for (const transpose tb : kBoth)
+      for (const shape s : {shape{14, 31, 385}, {33, 15, 513}, {13, 100, 1029}, {100, 14, 2100}, {300, 50, 600}})
+        ASSERT_TRUE((multiplies<B, T, T, T>(s, ta, tb, 1, 0.5, 5)));
+}
+
+TYPED_TEST(gemm_on, scales_adds_and_biases) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const double alpha : {1.0, -0.75, 0.0})
+    for (const double beta : {0.0, 1.0, 0.5})
+      for (const bool bias : {false, true})
+        for (const shape s : {shape{15, 33, 31}, {8, 48, 16}, {33, 15, 700}, {3, 5, 0}})
+          ASSERT_TRUE((multiplies<B, T, T, T>(s, kNo, kYes, alpha, beta, 2, bias)));
+}
+
+TYPED_TEST(gemm_on, of_nothing_is_nothing) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const shape s : {shape{0, 5, 3}, {5, 0, 3}, {0, 0, 0}}) {
+    guarded_matrix<T> a(s.m, s.k), b(s.k, s.n), c(s.m, s.n);
+    gemm<B>(a.view(), b.view(), c.view());
+  }
+}
+
+TYPED_TEST(gemm_on, has_the_same_bits_for_any_threads) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const shape s : {shape{65, 700, 1100}, {700, 65, 1100}, {33, 40, 20}}) {
+    const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kYes, 2);
+    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+      guarded_matrix<T> c(s.m, s.n);
+      gemm<B>(a.view(), b.view(), c.view(), {.b = kYes}, ctx);
+      return bits_of(c);
+    }));
+  }
+}
+
+TYPED_TEST(gemm_on, gives_a_packed_b_the_bits_of_an_unpacked_one) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const transpose tb : kBoth)
+    for (const shape s : {shape{33, 100, 385}, {300, 50, 1100}, {1, 1, 1}, {50, 300, 513}, {4, 4, 0}}) {
+      const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, tb, 2);
+      guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
+      gemm<B>(a.view(), b.view(), plain.view(), {.b = tb});
+      workspace memory;
+      const std::size_t bytes = gemm_pack_bytes<B, T>(s.k, s.n);
+      memory.expect("test", bytes);
+      workspace::frame frame(memory);
+      const packed_operand<T> p = gemm_pack<B, T>(b.view(), {frame.template take<std::byte>(bytes), bytes}, tb);
+      gemm<B>(a.view(), p, packed.view());
+      EXPECT_EQ(bits_of(plain), bits_of(packed));
+      gemm<B>(a.view(), p, packed.view(), absent, no_epilogue{}, {});
+      EXPECT_EQ(bits_of(plain), bits_of(packed));
+    }
+}
+
+TYPED_TEST(gemm_on, shows_the_epilogue_every_finished_element_once) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  thread_pool pool(3);
+  workspace scratch;
+  context ctx(pool, scratch);
+  for (const shape s : {shape{65, 700, 1100}, {700, 65, 30}, {5, 3, 0}}) {
+    const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);
+    guarded_matrix<T> c(s.m, s.n);
+    std::vector<double> seen(s.m * s.n, 0);
+    std::vector<int> times(s.m * s.n, 0);
+    gemm<B>(a.view(), b.view(), c.view(), absent,
+            [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t worker) {
+              EXPECT_LT(worker, 3u);
+              for (std::size_t i = 0; i < part.rows; ++i)
+                for (std::size_t j = 0; j < part.cols; ++j) {
+                  seen[(row + i) * s.n + col + j] = to_f64(part.row(i)[j]);
+                  ++times[(row + i) * s.n + col + j];
+                }
+            },
+            {}, ctx);
+    EXPECT_EQ(times, std::vector<int>(s.m * s.n, 1));
+    EXPECT_EQ(seen, c.f64());
+  }
+}
+
+TYPED_TEST(gemm_on, stays_within_the_workspace_it_states) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const shape s : {shape{65, 300, 1100}, {300, 65, 1100}, {3, 5, 7}}) {
+    const operand<T> a(s.m, s.k, kYes, 1), b(s.k, s.n, kNo, 2);
+    guarded_matrix<T> c(s.m, s.n);
+    const std::size_t bytes = gemm_workspace<B, T>(s.m, s.n, s.k);
+    workspace memory;
+    memory.expect("test", bytes + workspace::alignment);
+    workspace::frame frame(memory);
+    std::byte* fixed = frame.template take<std::byte>(bytes);
+    {
+      workspace exact(std::span(fixed, bytes));
+      context ctx(serial(), exact);
+      gemm<B>(a.view(), b.view(), c.view(), {.a = kYes}, ctx);
+      EXPECT_LE(exact.high_water(), bytes);
+    }
+    if (bytes == 0) continue;
+    workspace small(std::span(fixed, bytes - workspace::alignment));
+    context ctx(serial(), small);
+    c.clear();
+    EXPECT_TIGON_ERROR((gemm<B>(a.view(), b.view(), c.view(), {.a = kYes}, ctx)), workspace, "gemm: workspace", c);
+  }
+}
+
+TYPED_TEST(gemm_on, has_the_gradients_of_its_sum_of_squares) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const shape s{33, 50, 29};
+  const double alpha = 0.5;
+  for (const transpose ta : kBoth)
+    for (const transpose tb : kBoth)
+      for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
+        const operand<T> a(s.m, s.k, ta, 1, 3), b(s.k, s.n, tb, 2, 3), dc(s.m, s.n, kNo, 3, 3);
+        guarded_matrix<T> da(a.stored.rows(), a.stored.cols(), 2), db(b.stored.rows(), b.stored.cols(), 2);
+        const double beta = mode == gradient::accumulate ? 1 : 0;
+        if (beta != 0) {
+          da.assign(operand<T>(da.rows(), da.cols(), kNo, 5).stored.f64());
+          db.assign(operand<T>(db.rows(), db.cols(), kNo, 6).stored.f64());
+        }
+        const std::vector<double> da_before = da.f64(), db_before = db.f64();
+        gemm_backward<B>(dc.view(), a.view(), b.view(), da.view(), db.view(),
+                         {.alpha = alpha, .a = ta, .b = tb, .da = mode, .db = mode});
+        // d op(a)[i,p] = alpha sum_j dc[i,j] op(b)[p,j], compared in storage order.
+        operand<T> left(s.m, s.n, kNo, 0), right(s.n, s.k, kNo, 0);
+        for (std::size_t i = 0; i < s.m; ++i)
+          for (std::size_t j = 0; j < s.n; ++j) left.stored(i, j) = dc.stored(i, j);
+        for (std::size_t j = 0; j < s.n; ++j)
+          for (std::size_t p = 0; p < s.k; ++p) right.stored(j, p) = tb == kNo ? b.stored(p, j) : b.stored(j, p);
+        if (ta == kNo) {
+          EXPECT_TRUE(is_product(left, right, da_before, {}, alpha, beta, s.n, da));
+        } else {
+          operand<T> rt(s.k, s.n, kNo, 0), lt(s.n, s.m, kNo, 0);
+          for (std::size_t j = 0; j < s.n; ++j) {
+            for (std::size_t p = 0; p < s.k; ++p) rt.stored(p, j) = right.stored(j, p);
+            for (std::size_t i = 0; i < s.m; ++i) lt.stored(j, i) = left.stored(i, j);
+          }
+          EXPECT_TRUE(is_product(rt, lt, da_before, {}, alpha, beta, s.n, da));
+        }
+        // d op(b)[p,j] = alpha sum_i op(a)[i,p] dc[i,j]
+        operand<T> at(s.k, s.m, kNo, 0), dct(s.n, s.m, kNo, 0), ap(s.m, s.k, kNo, 0);
+        for (std::size_t i = 0; i < s.m; ++i) {
+          for (std::size_t p = 0; p < s.k; ++p)
+            at.stored(p, i) = ap.stored(i, p) = ta == kNo ? a.stored(i, p) : a.stored(p, i);
+          for (std::size_t j = 0; j < s.n; ++j) dct.stored(j, i) = dc.stored(i, j);
+        }
+        if (tb == kNo)
+          EXPECT_TRUE(is_product(at, left, db_before, {}, alpha, beta, s.m, db));
+        else
+          EXPECT_TRUE(is_product(dct, ap, db_before, {}, alpha, beta, s.m, db));
+
+        guarded_matrix<T> alone(da.rows(), da.cols());
+        gemm_backward<B>(dc.view(), a.view(), b.view(), alone.view(), absent, {.alpha = alpha, .a = ta, .b = tb});
+        gemm_backward<B>(dc.view(), a.view(), b.view(), absent, db.view(), {.alpha = alpha, .a = ta, .b = tb});
+      }
+}
+
+TYPED_TEST(gemm_on, refuses_what_does_not_fit) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const operand<T> a(4, 6, kNo, 1), b(6, 5, kNo, 2);
+  guarded_matrix<T> c(4, 5), wide(4, 6), square(4, 4);
+  guarded<T> bias(4);
+  const auto run = [&](auto x, auto y, auto z, gemm_options opt = {}) { gemm<B>(x, y, z, opt); };
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), wide.view()), shape, "gemm: b is 6 x 5; expected 6 x 6", wide);
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.a = kYes}), shape, "gemm: a is 4 x 6; expected 4 x 6", c)
+      << "a read as [6, 4]";
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.b = kYes}), shape, "gemm: b is 6 x 5", c);
+  EXPECT_TIGON_ERROR(run(matrix_view<const T>(a.view().data, 4, 6, 5), b.view(), c.view()), stride, "gemm: a", c);
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), matrix_view<T>(c.view().data, 4, 5, 4)), stride, "gemm: c", c);
+  EXPECT_TIGON_ERROR(run(square.view(), square.view(), square.view()), alias, "gemm: c overlaps a", square);
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.alpha = NAN}), argument, "gemm: alpha", c);
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.beta = INFINITY}), argument, "gemm: beta", c);
+  EXPECT_TIGON_ERROR((gemm<B>(a.view(), b.view(), c.view(), bias, no_epilogue{})), shape, "gemm: bias is of 4", c);
+  EXPECT_TIGON_ERROR((gemm_backward<B>(c.view(), a.view(), b.view(), c.view(), absent)), shape, "da is 4 x 5", c);
+
+  alignas(64) std::byte memory[1 << 14];
+  const packed_operand<T> p = gemm_pack<B, T>(b.view(), memory);
+  EXPECT_TIGON_ERROR(gemm<B>(c.view(), p, wide.view()), shape, "gemm: b is packed from 6 x 5; expected 5 x 6", wide);
+  packed_operand<T> other = p;
+  other.layout = "of another kernel";
+  EXPECT_TIGON_ERROR(gemm<B>(a.view(), other, c.view()), state, "gemm: b is packed as \"of another kernel\"", c);
+  EXPECT_TIGON_ERROR((gemm_pack<B, T>(b.view(), std::span(memory, 8))), workspace, "gemm_pack: to is of 8 bytes");
+  EXPECT_TIGON_ERROR((gemm_pack<B, T>(b.view(), std::span(memory).subspan(4))), workspace, "unaligned");
+}
+
+template <class B>
+class gemm_between : public testing::Test {};
+template <class... B>
+testing::Types<B...> types_of(list<B...>);
+TYPED_TEST_SUITE(gemm_between, decltype(types_of(all_backends{})));
+
+TYPED_TEST(gemm_between, mixes_element_types) {
+  using B = TypeParam;
+  for (const transpose ta : kBoth)
+    for (const transpose tb : kBoth)
+      for (const shape s : {shape{33, 49, 100}, {17, 50, 1000}}) {
+        ASSERT_TRUE((multiplies<B, bfloat16, bfloat16, float>(s, ta, tb, 1, 1, 1, true)));
+        ASSERT_TRUE((multiplies<B, float, bfloat16, float>(s, ta, tb, 1, 0, 1)));
+        ASSERT_TRUE((multiplies<B, float, bfloat16, bfloat16>(s, ta, tb, 1, 0.5, 1, true)));
+        ASSERT_TRUE((multiplies<B, bfloat16, float16, float16>(s, ta, tb, 1, 0, 1)));
+        ASSERT_TRUE((multiplies<B, float16, float, bfloat16>(s, ta, tb, 2, 1, 1)));
+      }
+}
+
+// 4096 ones are 4096: neither summed in 16 bits (bf16 stops at 256) nor rounded between blocks of depth.
+TYPED_TEST(gemm_between, sums_and_carries_in_f32) {
+  using B = TypeParam;
+  const std::size_t k = 5000;
+  guarded_matrix<bfloat16> a(9, k), b(k, 50), c(9, 50);
+  a.assign(std::vector<double>(9 * k, 1));
+  b.assign(std::vector<double>(k * 50, 0.0078125));
+  gemm<B>(a.view(), b.view(), c.view());
+  for (const double v : c.f64()) ASSERT_EQ(v, to_f64(bfloat16(39.0625f)));
+}
+
+/// Tuning so small that one small product meets every limit: several chunks, several shared parts, carried sums.
+struct cramped : backends::highway {
+  using parent = backends::highway;
+  static constexpr backend_info info{"cramped", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr gemm_tuning gemm{.depth = 12,
+                                    .rows_per_task = 16,
+                                    .cols_per_task = 48,
+                                    .shared_rows = 24,
+                                    .shared_cols = 48,
+                                    .shared_bytes = 4096,
+                                    .carry_bytes = 8192};
+};
+
+template <class T>
+class gemm_cramped : public testing::Test {};
+TYPED_TEST_SUITE(gemm_cramped, (testing::Types<float, double, bfloat16>));
+
+TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
+  using T = TypeParam;
+  for (const shape s : {shape{50, 200, 131}, {200, 50, 131}, {61, 300, 37}, {300, 101, 64}, {100, 100, 0}}) {
+    for (const transpose ta : kBoth)
+      for (const transpose tb : kBoth)
+        ASSERT_TRUE((multiplies<cramped, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
+    const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);
+    guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
+    gemm<cramped>(a.view(), b.view(), plain.view());
+    workspace memory;
+    const std::size_t bytes = gemm_pack_bytes<cramped, T>(s.k, s.n);
+    memory.expect("test", bytes);
+    workspace::frame frame(memory);
+    const auto p = gemm_pack<cramped, T>(b.view(), {frame.take<std::byte>(bytes), bytes});
+    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+      packed.clear();
+      std::vector<int> times(s.m * s.n, 0);
+      gemm<cramped>(a.view(), p, packed.view(), absent,
+                    [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t) {
+                      for (std::size_t i = 0; i < part.rows; ++i)
+                        for (std::size_t j = 0; j < part.cols; ++j) ++times[(row + i) * s.n + col + j];
+                    },
+                    {}, ctx);
+      EXPECT_EQ(times, std::vector<int>(s.m * s.n, 1));
+      return bits_of(packed);
+    }));
+    EXPECT_EQ(bits_of(plain), bits_of(packed));
+  }
+}
+
+}  // namespace
+}  // namespace tigon::test
