@@ -5,7 +5,7 @@ namespace tigon_bench {
 const std::vector<op_entry>& ops() {
   static const std::vector<op_entry> all{
       stream_copy(), rms_norm(), fused_add_rms_norm(), layer_norm(), swiglu(),
-      geglu(), softmax(), embedding()};
+      geglu(), softmax(), embedding(), rope(), gemm()};
   return all;
 }
 

@@ -14,6 +14,8 @@ op_entry swiglu();
 op_entry geglu();
 op_entry softmax();
 op_entry embedding();
+op_entry rope();
+op_entry gemm();
 
 }  // namespace tigon_bench
 

@@ -63,7 +63,7 @@ testing::AssertionResult is_product(const operand<TA>& a, const operand<TB>& b, 
       if (beta != 0) want += beta * before[i * got.cols() + j], size += std::abs(beta * before[i * got.cols() + j]);
       if (!bias.empty()) want += bias[j], size += std::abs(bias[j]);
       const double value = to_f64(got(i, j));
-      const long double bound = eps * (4 + std::sqrt(static_cast<double>(k))) * size + half * std::abs(want) + 1e-7 * half;
+      const long double bound = eps * (4 + std::sqrt(static_cast<double>(k))) * size + half * std::abs(want) + (half == 0 ? 0 : 0x1p-25);
       if (!(std::abs(value - want) <= bound))
         return testing::AssertionFailure()
                << "c(" << i << ", " << j << ") is " << value << " and should be " << static_cast<double>(want)
@@ -354,7 +354,8 @@ struct cramped : backends::highway {
 
 template <class T>
 class gemm_cramped : public testing::Test {};
-TYPED_TEST_SUITE(gemm_cramped, (testing::Types<float, double, bfloat16>));
+using cramped_elements = testing::Types<float, double, bfloat16>;
+TYPED_TEST_SUITE(gemm_cramped, cramped_elements);
 
 TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
   using T = TypeParam;

@@ -33,9 +33,8 @@ inline constexpr columns_t columns{};
 template <class A>
 struct constant {
   A value;
+  constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
-template <class A>
-constant(A) -> constant<A>;
 
 /// Several outputs of one map; the function returns a pack of as many vectors.
 template <class... Outs>

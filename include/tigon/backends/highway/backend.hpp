@@ -28,8 +28,6 @@ struct highway : generic {
 }  // namespace tigon::backends
 
 // Everything it overrides:
-#if __has_include(<tigon/backends/highway/gemm.hpp>)
 #include <tigon/backends/highway/gemm.hpp>
-#endif
 
 #endif  // TIGON_BACKENDS_HIGHWAY_BACKEND_HPP

@@ -1,0 +1,113 @@
+#!/bin/sh
+# Runs the program at small sizes: check.sh refuses|threads|resume|compare PROGRAM FOLDER
+set -eu
+part=$1 program=$2 folder=$3
+rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
+
+i=0
+while [ $i -lt 1200 ]; do
+  echo "Line $i of a text: the number $((i * i % 977)) comes after the number $(((i - 1) * (i - 1) % 977))."
+  i=$((i + 1))
+done > text
+small="--text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2
+  --seq-len 24 --batch 3 --steps 8 --warmup 2 --sample-tokens 12"
+
+fail() {
+  echo "check.sh $part: $*" >&2
+  exit 1
+}
+
+# refused PART-OF-SENTENCE OPTIONS...: exit code 2, one line on stderr that holds the part, nothing trained.
+refused() {
+  sentence=$1
+  shift
+  code=0
+  "$program" "$@" > out 2> err || code=$?
+  [ $code -eq 2 ] || fail "$* ended with $code, not 2: $(cat err)"
+  [ "$(wc -l < err)" -eq 1 ] || fail "$* wrote $(wc -l < err) lines: $(cat err)"
+  grep -q -- "$sentence" err || fail "$* wrote: $(cat err)"
+}
+
+case $part in
+refuses)
+  "$program" --help > out || fail "--help ended with $?"
+  grep -q -- --compare out || fail "--help does not name --compare"
+  refused "not expected: --wrong" --wrong
+  refused "layers: 0 is not" $small --layers 0
+  refused "steps: -3 is not" $small --steps -3
+  refused "lr: nan is not" $small --lr nan
+  refused "not a multiple of --kv-heads 3" $small --kv-heads 3
+  refused "cannot be divided among" $small --heads 5 --kv-heads 1
+  refused "need an even number" $small --hidden 36
+  refused "neither f32 nor bf16" $small --dtype f16
+  refused "takes no --plain" $small --compare --plain
+  refused "text missing does not exist" $small --text missing
+  echo "a few words" > short
+  refused "too short: it has 12 tokens" --text short --bytes --seq-len 24
+  refused "smallest is --vocab" $small --vocab 20
+  refused "largest is --vocab" $small --vocab 100000
+  refused "does not exist" $small --csv nowhere/losses.csv
+  "$program" $small --checkpoint state > out 2> err
+  cp state whole
+  head -c 1000 whole > state
+  refused "state" $small --resume state
+  head -c -1 whole > state
+  refused "ends before tensor" $small --resume state
+  head -c 1000 text > state
+  refused "claims a header" $small --resume state
+  refused "cannot be opened" $small --resume missing
+  refused "trained with hidden 48, not 32" $small --hidden 32 --resume whole
+  refused "trained with tokenizer" $small --vocab 301 --resume whole
+  refused "trained with dtype f32, not bf16" $small --dtype bf16 --resume whole
+  refused "has 8 steps already" $small --resume whole
+  ;;
+threads)
+  for dtype in f32 bf16; do
+    for model in "" --plain; do
+      for threads in 1 2 3; do
+        "$program" $small --dtype $dtype $model --threads $threads --eval-every 3 --csv $threads.csv \
+          --checkpoint $threads.state > $threads.out 2> err
+        cmp 1.csv $threads.csv || fail "$dtype $model: the losses depend on the threads"
+        cmp 1.state $threads.state || fail "$dtype $model: the weights depend on the threads"
+        sed -n '/^sample:/,$p' $threads.out > $threads.sample
+        cmp 1.sample $threads.sample || fail "$dtype $model: the sample depends on the threads"
+      done
+    done
+  done
+  [ "$(wc -l < 1.csv)" -eq 9 ] || fail "the CSV has $(wc -l < 1.csv) lines"
+  "$program" $small --seed 2 --csv other.csv > out 2> err
+  if cmp -s 1.csv other.csv; then fail "the seed changes nothing"; fi
+  ;;
+resume)
+  for dtype in f32 bf16; do
+    "$program" $small --dtype $dtype --csv whole.csv --checkpoint whole > whole.out 2> err
+    "$program" $small --dtype $dtype --stop-at 5 --checkpoint state > out 2> err
+    "$program" $small --dtype $dtype --resume state --checkpoint state --csv rest.csv > rest.out 2> err
+    cmp whole state || fail "$dtype: the resumed run ends with other weights"
+    tail -n 3 whole.csv > expected
+    tail -n 3 rest.csv | cmp expected - || fail "$dtype: the resumed run has other losses"
+    [ "$(wc -l < rest.csv)" -eq 4 ] || fail "the resumed run took other steps"
+    "$program" $small --dtype $dtype --save-every 3 --stop-at 4 --checkpoint early > out 2> err
+    "$program" $small --dtype $dtype --stop-at 4 --checkpoint late > out 2> err
+    cmp early late || fail "$dtype: saving on the way changes the run"
+  done
+  ;;
+compare)
+  for dtype in f32 bf16; do
+    "$program" $small --steps 30 --compare --dtype $dtype --csv losses.csv --svg losses.svg > out 2> err
+    # step,rate,fused,held out,plain,held out
+    awk -F, -v dtype=$dtype 'NR == 2 { first = $3 } NR > 1 {
+        limit = dtype == "f32" ? 1e-3 : 5e-2
+        if (($3 - $5) ^ 2 > limit ^ 2) { print "step " $1 ": " $3 " and " $5; exit 1 }
+        last = $3 }
+      END { if (!(last < first - 0.3)) { print "from " first " to " last; exit 1 } }' losses.csv ||
+      fail "$dtype: the two ways do not agree, or do not learn"
+    grep -q "tokens per second" out && grep -q "peak of activations" out || fail "the table lacks a line"
+    grep -q ">plain<" losses.svg || fail "the picture lacks a curve"
+    grep -q "30/30" err || fail "there was no progress"
+  done
+  ;;
+*)
+  fail "there is no such part"
+  ;;
+esac

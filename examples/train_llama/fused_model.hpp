@@ -1,0 +1,265 @@
+#ifndef EXAMPLE_TRAIN_LLAMA_FUSED_MODEL_HPP
+#define EXAMPLE_TRAIN_LLAMA_FUSED_MODEL_HPP
+
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+#include <tigon/ops/attention.hpp>
+#include <tigon/ops/embedding.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
+#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rope.hpp>
+#include <tigon/ops/swiglu.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memory.hpp"
+#include "parameters.hpp"
+#include "products.hpp"
+#include "rotary.hpp"
+
+namespace example {
+
+/// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
+/// the two sums of the residual stream, what attention read and wrote, and gate and up; the norms' outputs and the
+/// gated product are made again in backward, because a pass costs less than the memory it would hold.
+template <tigon::element T>
+class fused_model {
+ public:
+  fused_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t batch,
+              tigon::context& ctx)
+      : c_(config), layout_(layout), seq_len_(seq_len), ctx_(ctx),
+        rotary_(seq_len, config.head_dim(), config.rope_theta) {
+    lay_out(seq_len * batch);
+    arena_.allocate();
+    lay_out(seq_len * batch);
+  }
+
+  /// Mean loss of at most `batch` windows.
+  double loss(weight_views<T> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
+    weights_ = weights;
+    const auto y = forward(ids);
+    return head_loss(y, targets);
+  }
+
+  /// The same, and the gradient of every parameter.
+  double step(weight_views<T> weights, std::span<float> gradient, std::span<const std::int32_t> ids,
+              std::span<const std::int32_t> targets) {
+    weights_ = weights;
+    gradient_ = gradient;
+    const auto y = forward(ids);
+    const auto dy = first(dy_, ids.size());
+    const double out = head_loss(y, targets, dy);
+    backward(dy, ids);
+    return out;
+  }
+
+  /// Scores of the token that follows ids[position]; ids is one window.
+  void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
+                   std::span<float> out) {
+    weights_ = weights;
+    const auto y = forward(ids);
+    tigon::gemm(y.rows_from(position, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
+                {.b = tigon::transpose::yes}, ctx_);
+  }
+
+  /// Most bytes of activations, temporaries and workspace so far.
+  std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
+
+ private:
+  struct layer_saved {
+    matrix<T> stream;      ///< [tokens, hidden], what the attention's norm reads
+    float* rstd1;
+    matrix<T> qkv;         ///< q and k after the rotation
+    matrix<T> attention;
+    float* lse;            ///< [tokens * heads]
+    matrix<T> middle;      ///< [tokens, hidden], what the MLP's norm reads
+    float* rstd2;
+    matrix<T> gate_up;
+  };
+
+  void lay_out(std::size_t tokens) {
+    layers_.resize(c_.layers);
+    for (layer_saved& s : layers_) {
+      s.stream = arena_.matrix<T>(tokens, c_.hidden);
+      s.rstd1 = arena_.take<float>(tokens);
+      s.qkv = arena_.matrix<T>(tokens, c_.qkv());
+      s.attention = arena_.matrix<T>(tokens, c_.hidden);
+      s.lse = arena_.take<float>(tokens * c_.heads);
+      s.middle = arena_.matrix<T>(tokens, c_.hidden);
+      s.rstd2 = arena_.take<float>(tokens);
+      s.gate_up = arena_.matrix<T>(tokens, 2 * c_.intermediate);
+    }
+    last_ = arena_.matrix<T>(tokens, c_.hidden);
+    last_rstd_ = arena_.take<float>(tokens);
+    y_ = arena_.matrix<T>(tokens, c_.hidden);
+    update_ = arena_.matrix<T>(tokens, c_.hidden);
+    dy_ = arena_.matrix<T>(tokens, c_.hidden);
+    product_ = arena_.matrix<T>(tokens, std::max(c_.intermediate, c_.qkv()));
+    if constexpr (!std::same_as<T, float>) {
+      wide_ = arena_.matrix<float>(tokens, c_.hidden);
+      dhead_ = arena_.matrix<T>(c_.vocab, c_.hidden);
+    }
+  }
+
+  static matrix<T> first(matrix<T> m, std::size_t rows) { return m.rows_from(0, rows); }
+  /// The front of a buffer as a narrower matrix.
+  static matrix<T> shaped(matrix<T> m, std::size_t rows, std::size_t cols) { return {m.data, rows, cols}; }
+
+  matrix<const T> weight(std::size_t tensor) const {
+    const auto& t = layout_.tensors[tensor];
+    return {weights_.matrices.data() + t.offset, t.rows, t.cols};
+  }
+  std::span<const float> norm_weight(std::size_t tensor) const { return layout_.of(weights_.master, tensor); }
+  std::span<float> norm_grad(std::size_t tensor) const { return layout_.of(gradient_, tensor); }
+  matrix<float> grad(std::size_t tensor) const {
+    const auto& t = layout_.tensors[tensor];
+    return {gradient_.data() + t.offset, t.rows, t.cols};
+  }
+  tigon::rms_norm_options norm_options() const { return {.eps = c_.norm_eps}; }
+  matrix<const float> table(const std::vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
+
+  /// `count` heads that begin at column `begin` of rows of q, k and v together.
+  template <class U>
+  tigon::heads_view<U> heads(matrix<U> rows, std::size_t begin, std::size_t count) const {
+    const std::size_t dim = c_.head_dim();
+    return {rows.data + begin, rows.rows / seq_len_, count, seq_len_, dim, seq_len_ * rows.row_stride, dim, rows.row_stride};
+  }
+  tigon::heads_view<T> q_of(matrix<T> qkv) const { return heads(qkv, 0, c_.heads); }
+  tigon::heads_view<T> k_of(matrix<T> qkv) const { return heads(qkv, c_.hidden, c_.kv_heads); }
+  tigon::heads_view<T> v_of(matrix<T> qkv) const { return heads(qkv, c_.hidden + c_.kv_hidden(), c_.kv_heads); }
+
+  /// Returns the last norm's output; the head follows.
+  matrix<T> forward(std::span<const std::int32_t> ids) {
+    const std::size_t n = ids.size();
+    const auto y = first(y_, n), update = first(update_, n);
+    const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
+    auto stream = first(layers_[0].stream, n);
+    tigon::embedding_forward(weight(layout_.embedding), ids, stream, {}, ctx_);
+    tigon::rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y,
+                            std::span(layers_[0].rstd1, n), norm_options(), ctx_);
+    for (std::size_t l = 0; l < c_.layers; ++l) {
+      const auto& at = layout_.layers[l];
+      const layer_saved& s = layers_[l];
+      const auto qkv = first(s.qkv, n), attention = first(s.attention, n), middle = first(s.middle, n);
+      product_xwt<T>(y, weight(at.qkv), qkv, ctx_);
+      tigon::rope_forward(q_of(qkv), k_of(qkv), cos, sin, q_of(qkv), k_of(qkv), {}, ctx_);
+      tigon::attention_forward(q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
+                               std::span(s.lse, n * c_.heads), {}, ctx_);
+      product_xwt<T>(attention, weight(at.attention_out), update, ctx_);
+      tigon::fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
+                                        norm_options(), ctx_);
+
+      const auto gate_up = first(s.gate_up, n);
+      const auto gate = gate_up.cols_from(0, c_.intermediate), up = gate_up.cols_from(c_.intermediate, c_.intermediate);
+      const auto product = shaped(product_, n, c_.intermediate);
+      product_xwt<T>(y, weight(at.gate_up), gate_up, ctx_);
+      tigon::swiglu_forward(gate, up, product, {}, ctx_);
+      product_xwt<T>(product, weight(at.down), update, ctx_);
+      const bool ends = l + 1 == c_.layers;
+      stream = first(ends ? last_ : layers_[l + 1].stream, n);
+      tigon::fused_add_rms_norm_forward(
+          middle, update, norm_weight(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y, stream,
+          std::span(ends ? last_rstd_ : layers_[l + 1].rstd1, n), norm_options(), ctx_);
+    }
+    return y;
+  }
+
+  /// The head and the loss; with `dy` that has memory also their gradients.
+  double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
+    float loss = 0;
+    const auto call = [&](matrix<T> dw) {
+      tigon::fused_linear_cross_entropy_forward(y, weight(layout_.head), targets, std::span(&loss, 1), dy, dw, {},
+                                                tigon::absent, tigon::absent_t{}, tigon::absent, {}, {}, ctx_);
+    };
+    if (dy.data == nullptr) {
+      call({});
+    } else if constexpr (std::same_as<T, float>) {
+      call(grad(layout_.head));
+    } else {
+      call(dhead_);
+      widen(dhead_, grad(layout_.head));
+    }
+    return static_cast<double>(loss);
+  }
+
+  /// Gradients are f32; an operator that has one type for weights and gradients leaves them in T.
+  void widen(matrix<T> from, matrix<float> to) {
+    tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
+      row.map(to, [](auto v) { return v; }, from);
+    });
+  }
+
+  /// `dy` is the gradient of the last norm's output; it becomes that of the residual stream.
+  void backward(matrix<T> dy, std::span<const std::int32_t> ids) {
+    const std::size_t n = ids.size();
+    // The gradient of the residual stream, and of what a norm wrote.
+    auto dstream = first(update_, n);
+    const auto y = first(y_, n);
+    const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
+    tigon::fused_add_rms_norm_backward(dy, {}, first(last_, n), norm_weight(layout_.final_norm),
+                                       std::span(last_rstd_, n), dstream, norm_grad(layout_.final_norm),
+                                       norm_options(), {}, ctx_);
+    for (std::size_t l = c_.layers; l-- > 0;) {
+      const auto& at = layout_.layers[l];
+      const layer_saved& s = layers_[l];
+      const auto stream = first(s.stream, n), middle = first(s.middle, n), attention = first(s.attention, n);
+      const std::span rstd1(s.rstd1, n), rstd2(s.rstd2, n);
+
+      const auto gate_up = first(s.gate_up, n);
+      const auto gate = gate_up.cols_from(0, c_.intermediate), up = gate_up.cols_from(c_.intermediate, c_.intermediate);
+      const auto product = shaped(product_, n, c_.intermediate);
+      tigon::swiglu_forward(gate, up, product, {}, ctx_);
+      product_xty<T>(dstream, product, grad(at.down), ctx_);
+      product_xw<T>(dstream, weight(at.down), product, ctx_);
+      tigon::swiglu_backward(product, gate, up, gate, up, {}, ctx_);
+      tigon::rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options(), ctx_);
+      product_xty<T>(gate_up, y, grad(at.gate_up), ctx_);
+      product_xw<T>(gate_up, weight(at.gate_up), dy, ctx_);
+      tigon::fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2, dstream,
+                                         norm_grad(at.mlp_norm), norm_options(), {}, ctx_);
+
+      const auto qkv = first(s.qkv, n), dqkv = shaped(product_, n, c_.qkv());
+      product_xty<T>(dstream, attention, grad(at.attention_out), ctx_);
+      product_xw<T>(dstream, weight(at.attention_out), dy, ctx_);
+      tigon::attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
+                                std::span(s.lse, n * c_.heads), q_of(dqkv), k_of(dqkv), v_of(dqkv), {}, ctx_);
+      tigon::rope_backward(q_of(dqkv), k_of(dqkv), cos, sin, q_of(dqkv), k_of(dqkv), {}, ctx_);
+      tigon::rms_norm_forward(stream, norm_weight(at.attention_norm), y, rstd1, norm_options(), ctx_);
+      product_xty<T>(dqkv, y, grad(at.qkv), ctx_);
+      product_xw<T>(dqkv, weight(at.qkv), dy, ctx_);
+      tigon::fused_add_rms_norm_backward(dy, dstream, stream, norm_weight(at.attention_norm), rstd1, dstream,
+                                         norm_grad(at.attention_norm), norm_options(), {}, ctx_);
+    }
+    embedding_backward(dstream, ids);
+  }
+
+  void embedding_backward(matrix<T> dstream, std::span<const std::int32_t> ids) {
+    if constexpr (std::same_as<T, float>) {
+      tigon::embedding_backward(dstream, ids, grad(layout_.embedding), {}, ctx_);
+    } else {
+      const auto wide = wide_.rows_from(0, dstream.rows);
+      widen(dstream, wide);
+      tigon::embedding_backward(wide, ids, grad(layout_.embedding), {}, ctx_);
+    }
+  }
+
+  model_config c_;
+  const parameter_layout& layout_;
+  std::size_t seq_len_;
+  tigon::context& ctx_;
+  rotary_tables rotary_;
+  arena arena_;
+  std::vector<layer_saved> layers_;
+  matrix<T> last_, y_, update_, dy_, product_, dhead_;
+  matrix<float> wide_;
+  float* last_rstd_ = nullptr;
+  weight_views<T> weights_;
+  std::span<float> gradient_;
+};
+
+}  // namespace example
+#endif

@@ -1,0 +1,329 @@
+// Causal softmax attention with grouped key/value heads, forward and backward, without the matrix of scores.
+#ifndef TIGON_OPS_ATTENTION_HPP
+#define TIGON_OPS_ATTENTION_HPP
+
+#include <tigon/gemm/gemm.hpp>
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+#include <algorithm>
+
+namespace tigon {
+
+/// Which keys a query sees.
+enum class attention_mask {
+  causal,  ///< its own and those before it
+  none,    ///< all of its sequence
+};
+
+namespace op {
+struct attention {
+  static constexpr std::string_view name = "attention";
+};
+}  // namespace op
+
+/// Softmax attention. Query head h reads key/value head h / (heads / kv_heads); i is a query, j a key that it sees.
+///
+///   s[i,j] = scale * sum_c q[i,c] k[j,c]
+///   lse[i] = log(sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
+///   delta[i] = sum_c do[i,c] o[i,c],   ds[i,j] = p[i,j] * (sum_c do[i,c] v[j,c] - delta[i])
+///   dq[i] = scale * sum_j ds[i,j] k[j]
+///   dk[j] = scale * sum_i ds[i,j] q[i],   dv[j] = sum_i p[i,j] do[i]     over the queries of all heads of the group
+///
+/// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
+///            Dao et al., "FlashAttention", 2022.
+/// Shapes     q, o, do, dq [batch, heads, seq_len, d], k, v, dk, dv [batch, kv_heads, seq_len, d], any strides;
+///            lse [batch * heads * seq_len]. heads a multiple of kv_heads, both and d >= 1; batch, seq_len may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; lse f32 (f64 for f64).
+/// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
+///            products. o, dq, dk, dv are rounded once; delta is made from the rounded o. Products are op::gemm of the
+///            backend, with its precision.
+/// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
+///            in f32) for each worker, B::attention.query_block rows high.
+/// Aliasing   none.
+/// Threads    the same bits for any number of them. Tasks: forward batch * heads * query blocks, backward batch *
+///            kv_heads.
+/// Throws     tigon::error: shape, stride, alias, argument (scale not finite), workspace; before the first write.
+/// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. Keys that are not seen do not matter; NaN and
+///            infinity in v (backward: in q and do) may also reach their neighbours across the diagonal.
+/// Max error  2e-6 of |reference| + its root mean square in f32, 4e-6 for gradients (tests/ops/attention_test.cpp).
+struct attention_options {
+  attention_mask mask = attention_mask::causal;
+  double scale = 0;  ///< 0: 1 / sqrt(d)
+};
+
+namespace detail {
+
+/// Queries [first, first + rows) and the keys [0, keys) that at least one of them sees.
+struct query_block {
+  std::size_t first, rows, keys;
+};
+
+/// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.
+template <class B>
+struct query_blocks {
+  std::size_t seq_len;
+  attention_mask mask;
+
+  std::size_t size() const { return (seq_len + B::attention.query_block - 1) / B::attention.query_block; }
+  query_block operator[](std::size_t i) const {
+    const std::size_t first = (size() - 1 - i) * B::attention.query_block;
+    const std::size_t rows = std::min(B::attention.query_block, seq_len - first);
+    return {first, rows, mask == attention_mask::causal ? first + rows : seq_len};
+  }
+  /// The largest of f(block).
+  template <class F>
+  std::size_t most(F f) const {
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < size(); ++i) most = std::max(most, f((*this)[i]));
+    return most;
+  }
+};
+
+inline double attention_scale(attention_options opt, std::size_t head_dim) {
+  return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
+}  // namespace detail
+
+template <>
+struct kernel<op::attention, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // lse
+
+  template <backend B, element T>
+  static void forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o, std::span<accumulator_t<T>> lse,
+                      attention_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const std::size_t d = q.head_dim, group = q.heads / k.heads;
+    const detail::query_blocks<B> blocks{q.seq_len, opt.mask};
+    const std::size_t bytes = forward_workspace<B, T>(q.seq_len, d, opt);
+    workspace::frame frame(ctx.workspace());
+    std::byte* memory = frame.template take<std::byte>(bytes * ctx.executor().workers());
+    ctx.executor().run(q.batch * q.heads * blocks.size(), [&](std::size_t task, std::size_t worker) {
+      workspace own(std::span(memory + worker * bytes, bytes));
+      context ctx_of_block(serial(), own);
+      workspace::frame scratch(own);
+      const std::size_t head = task / blocks.size(), b = head / q.heads, h = head % q.heads;
+      const detail::query_block at = blocks[task % blocks.size()];
+      const matrix_view p = scores<A>(scratch, at);
+      const matrix_view sums(scratch.template take<A>(at.rows * d), at.rows, d);
+      const vector_view<A> sum_of_p{scratch.template take<A>(at.rows), at.rows};
+
+      gemm<B>(q.head(b, h).rows_from(at.first, at.rows), k.head(b, h / group).rows_from(0, at.keys), p,
+              {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, ctx_of_block);
+      exponentials<B>(p, at, opt.mask, lse.data() + head * q.seq_len + at.first, sum_of_p, ctx_of_block);
+      gemm<B>(p, v.head(b, h / group).rows_from(0, at.keys), sums, {}, ctx_of_block);
+      quotients<B>(sums, sum_of_p, o.head(b, h).rows_from(at.first, at.rows), ctx_of_block);
+    });
+  }
+
+  template <backend B, element T>
+  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
+                       std::span<const accumulator_t<T>> lse, heads_view<T> dq, heads_view<T> dk, heads_view<T> dv,
+                       attention_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const std::size_t d = q.head_dim, n = q.seq_len, group = q.heads / k.heads;
+    const double scale = detail::attention_scale(opt, d);
+    const detail::query_blocks<B> blocks{n, opt.mask};
+    const std::size_t bytes = backward_workspace<B, T>(n, d, opt);
+    workspace::frame frame(ctx.workspace());
+    std::byte* memory = frame.template take<std::byte>(bytes * ctx.executor().workers());
+    ctx.executor().run(n == 0 ? 0 : k.batch * k.heads, [&](std::size_t task, std::size_t worker) {
+      workspace own(std::span(memory + worker * bytes, bytes));
+      context ctx_of_head(serial(), own);
+      workspace::frame scratch(own);
+      const std::size_t b = task / k.heads, h_kv = task % k.heads;
+      const matrix_view dk_sums(scratch.template take<A>(n * d), n, d), dv_sums(scratch.template take<A>(n * d), n, d);
+
+      double beta = 0;  // the first block sees every key: it begins all sums
+      for (std::size_t h = h_kv * group; h < (h_kv + 1) * group; ++h)
+        for (std::size_t i = 0; i < blocks.size(); ++i, beta = 1) {
+          const detail::query_block at = blocks[i];
+          const auto block_of = [&](auto heads) { return heads.head(b, h).rows_from(at.first, at.rows); };
+          const auto keys_of = [&](auto heads) { return heads.head(b, h_kv).rows_from(0, at.keys); };
+          workspace::frame scratch_of_block(own);
+          const matrix_view p = scores<A>(scratch_of_block, at), ds = scores<A>(scratch_of_block, at);
+
+          gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, ctx_of_head);
+          gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, ctx_of_head);
+          score_gradients<B>(block_of(d_o), block_of(o), lse.data() + (b * q.heads + h) * n + at.first, p, ds, at,
+                             opt.mask, ctx_of_head);
+          gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, ctx_of_head);
+          gemm<B>(ds, block_of(q), dk_sums.rows_from(0, at.keys), {.alpha = scale, .beta = beta, .a = transpose::yes},
+                  ctx_of_head);
+          gemm<B>(p, block_of(d_o), dv_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, ctx_of_head);
+        }
+      const auto round = [](auto sum, auto dy) { return pack{sum, dy}; };
+      for_rows<B, A>(ctx_of_head, n, d, [=, dk_rows = dk.head(b, h_kv), dv_rows = dv.head(b, h_kv)] TIGON_FN(auto row) {
+        row.map(outs(dk_rows, dv_rows), round, dk_sums, dv_sums);
+      });
+    });
+  }
+
+  /// Scores become exp(score - maximum), zeros where a key is not seen; their sum and lse of every row.
+  template <backend B, class A>
+  static void exponentials(matrix_view<A> p, detail::query_block at, attention_mask mask, A* lse, vector_view<A> sums,
+                           context& ctx) {
+    for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
+      const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
+      const auto row = line.narrow(seen);
+      const A m = row.max([](auto s) { return s; }, p);
+      const A sum = row.map_sum(p, [=](auto s) {
+        const auto e = exp_nonpositive(s - m);
+        return pack{e, e};
+      }, p);
+      line.narrow(p.cols - seen).map(p.cols_from(seen, p.cols - seen), [](auto zero) { return zero; }, constant(A(0)));
+      if (row.first()) {
+        sums.data[row.i] = sum;
+        lse[row.i] = m + math::log(sum);
+      }
+    });
+  }
+
+  /// o = x / sum of the row.
+  template <backend B, element T, class A>
+  static void quotients(matrix_view<A> x, vector_view<A> sums, matrix_view<T> o, context& ctx) {
+    for_rows<B, A>(ctx, o.rows, o.cols, [=] TIGON_FN(auto row) {
+      const A r = A(1) / sums.data[row.i];
+      row.map(o, [=](auto v) { return v * r; }, x);
+    });
+  }
+
+  /// Scores become p, and ds, which holds do v^T, becomes p * (ds - delta); zeros where a key is not seen.
+  template <backend B, element T, class A>
+  static void score_gradients(matrix_view<const T> d_o, matrix_view<const T> o, const A* lse, matrix_view<A> p,
+                              matrix_view<A> ds, detail::query_block at, attention_mask mask, context& ctx) {
+    for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
+      const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
+      const A l = lse[line.i];
+      const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
+      line.narrow(seen).map(outs(p, ds), [=](auto s, auto g) {
+        const auto e = exp_nonpositive(s - l);
+        return pack{e, e * (g - delta)};
+      }, p, ds);
+      const std::size_t hidden = p.cols - seen;
+      line.narrow(hidden).map(outs(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
+                              [](auto zero) { return pack{zero, zero}; }, constant(A(0)));
+    });
+  }
+
+  /// Bytes of one worker.
+  template <backend B, element T>
+  static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
+    using A = accumulator_t<T>;
+    return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
+      const std::size_t products = std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
+                                            gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
+      return scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) + products;
+    });
+  }
+
+  /// Bytes of one worker.
+  template <backend B, element T>
+  static std::size_t backward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
+    using A = accumulator_t<T>;
+    const std::size_t blocks = detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
+      const std::size_t products = std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
+                                             gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
+                                             gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
+      return 2 * scores_bytes<A>(at) + products;
+    });
+    return blocks + 2 * workspace::bytes_for<A>(seq_len * d);
+  }
+
+ private:
+  // Rows begin a cache line apart from a multiple of the page: the products read them side by side.
+  template <class A>
+  static std::size_t scores_stride(detail::query_block at) {
+    return workspace::bytes_for<A>(at.keys) / sizeof(A);
+  }
+  template <class A>
+  static std::size_t scores_bytes(detail::query_block at) {
+    return workspace::bytes_for<A>(at.rows * scores_stride<A>(at));
+  }
+  template <class A>
+  static matrix_view<A> scores(workspace::frame& scratch, detail::query_block at) {
+    return {scratch.template take<A>(at.rows * scores_stride<A>(at)), at.rows, at.keys, scores_stride<A>(at)};
+  }
+};
+
+/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers().
+template <class B = default_backend, class T>
+std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                std::size_t workers = 1) {
+  return workers * kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt);
+}
+/// Bytes of workspace that attention_backward takes.
+template <class B = default_backend, class T>
+std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                         std::size_t workers = 1) {
+  return workers * kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt);
+}
+
+namespace detail {
+template <class T>
+void expect_attention(const expects& expect, heads_view<const T> q, heads_view<const T> k, heads_view<const T> v,
+                      std::size_t lse, attention_options opt) {
+  expect.at_least_one("heads", q.heads);
+  expect.at_least_one("kv_heads", k.heads);
+  expect.at_least_one("head_dim", q.head_dim);
+  expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads",
+              "no multiple of kv_heads", "a whole number of query heads for every key/value head");
+  expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.heads("v", v, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.size("lse", lse, q.batch * q.heads * q.seq_len);
+  expect.finite("scale", opt.scale);
+}
+}  // namespace detail
+
+/// o and lse from q, k and v. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
+                       std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
+                       attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("attention_forward");
+  detail::expect_attention<T>(expect, q, k, v, lse.size(), opt);
+  expect.heads("o", o, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.outside("o", o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory());
+  expect.outside("lse", as_row(lse), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o", o.memory());
+  ctx.workspace().expect("attention_forward",
+                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
+}
+
+/// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
+                        std::type_identity_t<saved_t<op::attention, B, const accumulator_t<T>>> lse, heads_view<T> dq,
+                        heads_view<T> dk, heads_view<T> dv, attention_options opt = {},
+                        context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("attention_backward");
+  detail::expect_attention<T>(expect, q, k, v, lse.size(), opt);
+  expect.heads("do", d_o, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("o", o, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("dq", dq, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("dk", dk, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.heads("dv", dv, q.batch, k.heads, q.seq_len, q.head_dim);
+  const auto outside = [&](std::string_view name, heads_view<T> gradient) {
+    expect.outside(name, gradient.memory(), "do", d_o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o",
+                   o.memory(), "lse", as_row(lse));
+  };
+  outside("dq", dq);
+  outside("dk", dk);
+  outside("dv", dv);
+  expect.outside("dq", dq.memory(), "dk", dk.memory(), "dv", dv.memory());
+  expect.disjoint("dk", dk.memory(), "dv", dv.memory());
+  ctx.workspace().expect("attention_backward",
+                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, o, lse, dq, dk, dv, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_ATTENTION_HPP

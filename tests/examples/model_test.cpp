@@ -1,0 +1,158 @@
+// The two models of the training example: one differentiates the other's mathematics.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../../examples/train_llama/fused_model.hpp"
+#include "../../examples/train_llama/parameters.hpp"
+#include "../../examples/train_llama/plain_model.hpp"
+#include "../../examples/train_llama/rng.hpp"
+
+namespace {
+
+using namespace example;
+
+constexpr model_config config{50, 2, 24, 40, 6, 2};
+constexpr std::size_t seq_len = 13, batch = 3;
+
+struct problem {
+  parameter_layout layout{config};
+  std::vector<float> master;
+  std::vector<tigon::bfloat16> rounded;
+  std::vector<std::int32_t> ids, targets;
+
+  problem() : master(initial_weights(layout, 3)) {
+    rng draw(5);
+    // Away from the beginning, where the norms' weights are all 1 and the scores almost 0.
+    for (float& w : master) w = 4 * w + 0.1f * static_cast<float>(draw.normal());
+    for (const float w : master) rounded.emplace_back(w);
+    for (auto* list : {&ids, &targets})
+      for (std::size_t i = 0; i < batch * seq_len; ++i) list->push_back(static_cast<std::int32_t>(draw.below(config.vocab)));
+  }
+  template <class T>
+  weight_views<T> weights() const {
+    if constexpr (std::same_as<T, float>)
+      return {master, master};
+    else
+      return {rounded, master};
+  }
+};
+
+struct result {
+  double loss, again;
+  std::vector<float> gradient, logits;
+};
+
+template <template <class> class Model, class T>
+result run(const problem& p, std::size_t threads = 2) {
+  tigon::thread_pool pool(threads);
+  tigon::workspace workspace;
+  tigon::context ctx(pool, workspace);
+  Model<T> model(config, p.layout, seq_len, batch, ctx);
+  result r{0, 0, std::vector<float>(p.layout.total), std::vector<float>(config.vocab)};
+  r.loss = model.step(p.weights<T>(), r.gradient, p.ids, p.targets);
+  r.again = model.loss(p.weights<T>(), p.ids, p.targets);
+  model.next_logits(p.weights<T>(), std::span(p.ids).first(seq_len), 4, r.logits);
+  return r;
+}
+
+/// The largest over the parameter tensors of |a - b| / |b|.
+double difference(const problem& p, const std::vector<float>& a, const std::vector<float>& b, std::string& worst) {
+  double largest = 0;
+  for (const auto& t : p.layout.tensors) {
+    double apart = 0, norm = 0;
+    for (std::size_t i = t.offset; i < t.offset + t.size(); ++i) {
+      apart += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+      norm += std::pow(static_cast<double>(b[i]), 2);
+    }
+    EXPECT_GT(norm, 0) << t.name;
+    const double relative = std::sqrt(apart / norm);
+    if (!(relative <= largest)) largest = relative, worst = t.name;
+  }
+  return largest;
+}
+
+TEST(model, fused_and_plain_agree_in_f32) {
+  const problem p;
+  const result fused = run<fused_model, float>(p), plain = run<plain_model, float>(p);
+  std::string worst;
+  EXPECT_NEAR(fused.loss, plain.loss, 2e-6 * plain.loss);
+  EXPECT_LT(difference(p, fused.gradient, plain.gradient, worst), 2e-5) << worst;
+  for (std::size_t i = 0; i < config.vocab; ++i) EXPECT_NEAR(fused.logits[i], plain.logits[i], 2e-5);
+}
+
+TEST(model, fused_and_plain_agree_in_bf16) {
+  const problem p;
+  const result fused = run<fused_model, tigon::bfloat16>(p), plain = run<plain_model, tigon::bfloat16>(p),
+               exact = run<plain_model, float>(p);
+  std::string worst;
+  EXPECT_NEAR(fused.loss, plain.loss, 1e-2 * plain.loss);
+  EXPECT_NEAR(fused.loss, exact.loss, 1e-2 * exact.loss);
+  EXPECT_LT(difference(p, fused.gradient, exact.gradient, worst), 5e-2) << worst;
+  EXPECT_LT(difference(p, plain.gradient, exact.gradient, worst), 5e-2) << worst;
+}
+
+TEST(model, gradient_is_the_slope_of_the_loss) {
+  problem p;
+  tigon::context& ctx = tigon::default_context();
+  fused_model<float> model(config, p.layout, seq_len, batch, ctx);
+  std::vector<float> gradient(p.layout.total);
+  model.step(p.weights<float>(), gradient, p.ids, p.targets);
+  rng draw(9);
+  const std::vector<float> start = p.master;
+  for (const auto& t : p.layout.tensors) {
+    std::vector<double> way(t.size());
+    double slope = 0, length = 0, steepest = 0;
+    for (std::size_t i = 0; i < t.size(); ++i) {
+      const double g = gradient[t.offset + i];
+      way[i] = draw.normal() + (g > 0 ? 1 : -1);  // not across the gradient, where the slope would be all rounding
+      slope += g * way[i];
+      length += way[i] * way[i];
+      steepest += g * g;
+    }
+    const double h = 2e-2 / std::sqrt(length);
+    const auto at = [&](double steps) {
+      for (std::size_t i = 0; i < t.size(); ++i)
+        p.master[t.offset + i] = start[t.offset + i] + static_cast<float>(steps * h * way[i]);
+      return model.loss(p.weights<float>(), p.ids, p.targets);
+    };
+    // Fourth order, because f32 leaves no room for a smaller step.
+    const double measured = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h);
+    p.master = start;
+    EXPECT_NEAR(measured, slope, 2e-3 * std::sqrt(steepest * length)) << t.name;
+  }
+}
+
+TEST(model, bits_do_not_depend_on_the_threads) {
+  const problem p;
+  const auto check = [&]<template <class> class Model, class T>() {
+    const result one = run<Model, T>(p, 1);
+    EXPECT_NEAR(one.again, one.loss, 1e-6 * one.loss);
+    for (const std::size_t threads : {2u, 3u, 7u}) {
+      const result many = run<Model, T>(p, threads);
+      EXPECT_EQ(many.loss, one.loss);
+      EXPECT_EQ(many.gradient, one.gradient);
+      EXPECT_EQ(many.logits, one.logits);
+    }
+  };
+  check.template operator()<fused_model, float>();
+  check.template operator()<fused_model, tigon::bfloat16>();
+  check.template operator()<plain_model, float>();
+  check.template operator()<plain_model, tigon::bfloat16>();
+}
+
+TEST(model, what_follows_a_token_does_not_change_its_scores) {
+  problem p;
+  const result before = run<fused_model, float>(p);
+  for (std::size_t i = 5; i < seq_len; ++i) p.ids[i] = (p.ids[i] + 1) % static_cast<std::int32_t>(config.vocab);
+  const result later = run<fused_model, float>(p);
+  EXPECT_EQ(later.logits, before.logits);
+  p.ids[4] = (p.ids[4] + 1) % static_cast<std::int32_t>(config.vocab);
+  const result itself = run<fused_model, float>(p);
+  EXPECT_NE(itself.logits, before.logits);
+}
+
+}  // namespace
