@@ -15,7 +15,10 @@ op_entry geglu();
 op_entry softmax();
 op_entry embedding();
 op_entry rope();
+op_entry attention();
 op_entry gemm();
+op_entry cross_entropy();
+op_entry fused_linear_cross_entropy();
 
 }  // namespace tigon_bench
 

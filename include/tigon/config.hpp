@@ -1,6 +1,7 @@
 // Version, build switches and the instruction-set tag: every macro that the library reads, in one place.
 //
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset: chosen for TIGON_DEVICE
+//   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_DEVICE          cpu (default) or npu: the device for which a backend is chosen when none is named
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity

@@ -287,8 +287,7 @@ TYPED_TEST(gemm_on, refuses_what_does_not_fit) {
   guarded<T> bias(4);
   const auto run = [&](auto x, auto y, auto z, gemm_options opt = {}) { gemm<B>(x, y, z, opt); };
   EXPECT_TIGON_ERROR(run(a.view(), b.view(), wide.view()), shape, "gemm: b is 6 x 5; expected 6 x 6", wide);
-  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.a = kYes}), shape, "gemm: a is 4 x 6; expected 4 x 6", c)
-      << "a read as [6, 4]";
+  EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.a = kYes}), shape, "gemm: a is 4 x 6; expected 4 x 4", c);
   EXPECT_TIGON_ERROR(run(a.view(), b.view(), c.view(), {.b = kYes}), shape, "gemm: b is 6 x 5", c);
   EXPECT_TIGON_ERROR(run(matrix_view<const T>(a.view().data, 4, 6, 5), b.view(), c.view()), stride, "gemm: a", c);
   EXPECT_TIGON_ERROR(run(a.view(), b.view(), matrix_view<T>(c.view().data, 4, 5, 4)), stride, "gemm: c", c);

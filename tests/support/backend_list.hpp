@@ -17,12 +17,15 @@ struct list {};
 template <class... A, class... B>
 list<A..., B...> operator+(list<A...>, list<B...>);
 
-using all_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway
+/// One backend an engine: what row programs are tested on.
+using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
+
+/// With the children, which have products of their own but the row programs of their parents.
 #if defined(__AVX512BF16__)
-                          ,
-                          backends::avx512_bf16
+using all_backends = decltype(engine_backends{} + list<backends::avx512_bf16>{});
+#else
+using all_backends = engine_backends;
 #endif
-                          >;
 
 }  // namespace tigon::test
 

@@ -24,10 +24,15 @@ list<on<B, T>...> with_element(list<B...>);
 template <class... P>
 testing::Types<P...> as_types(list<P...>);
 
-/// TYPED_TEST_SUITE(softmax, every_backend_with<float>, names)
+/// TYPED_TEST_SUITE(softmax, every_pair_of<float>, names)
 template <class... T>
-using every_backend_with = decltype(as_types((with_element<T>(all_backends{}) + ...)));
-using every_pair = every_backend_with<float, bfloat16, float16, double>;
+using every_pair_of = decltype(as_types((with_element<T>(engine_backends{}) + ...)));
+using every_pair = every_pair_of<float, bfloat16, float16, double>;
+
+/// For operators with products inside, which a child of highway overrides.
+template <class... T>
+using every_product_pair_of = decltype(as_types((with_element<T>(all_backends{}) + ...)));
+using every_product_pair = every_product_pair_of<float, bfloat16, float16, double>;
 
 struct names {
   template <class P>

@@ -6,21 +6,21 @@
 #include <tigon/backend/default.hpp>
 #include <tigon/backend/kernel.hpp>
 
+// A backend of the library, unless TIGON_BACKEND_HEADER says where to find one that the library has never heard of.
 // clang-format off: a path, not a quotient
 #define TIGON_BACKEND_PATH_(name) tigon/backends/name/backend.hpp
 // clang-format on
-#define TIGON_BACKEND_PATH(name) TIGON_BACKEND_PATH_(name)
-#ifndef TIGON_BACKEND_HEADER
-#define TIGON_BACKEND_HEADER TIGON_STRING(TIGON_BACKEND_PATH(TIGON_BACKEND))
-#endif
+#define TIGON_BACKEND_PATH(name) TIGON_STRING(TIGON_BACKEND_PATH_(name))
 
 #if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == 0
 static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(TIGON_DEVICE) "; expected cpu or npu");
-#elif defined(__has_include) && !__has_include(TIGON_BACKEND_HEADER)
+#elif defined(TIGON_BACKEND_HEADER)
+#include TIGON_BACKEND_HEADER
+#elif __has_include(TIGON_BACKEND_PATH(TIGON_BACKEND))
+#include TIGON_BACKEND_PATH(TIGON_BACKEND)
+#else
 static_assert(false, "tigon: no backend is called " TIGON_STRING(TIGON_BACKEND) " (TIGON_BACKEND, device " TIGON_STRING(
                          TIGON_DEVICE) "); there are " TIGON_REGISTERED);
-#else
-#include TIGON_BACKEND_HEADER
 #endif
 
 #endif  // TIGON_BACKEND_SELECT_HPP

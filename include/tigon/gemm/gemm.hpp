@@ -308,7 +308,9 @@ void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias
   }
   ctx.workspace().expect("gemm", gemm_packed_workspace<B, A, TB, TC>(e.m, e.n, e.k, ctx.executor().workers()));
   opt.b = transpose::no;
-  K::template forward<B, A, TB, TC>(a, {{nullptr, e.k, e.n}, b.data}, add, c, epilogue, opt, ctx);
+  const std::byte nothing{};  // a packed b of no elements may have no memory
+  K::template forward<B, A, TB, TC>(a, {{nullptr, e.k, e.n}, b.data != nullptr ? b.data : &nothing}, add, c, epilogue,
+                                    opt, ctx);
 }
 
 template <class B = default_backend, class TA, element TB, class TC>

@@ -45,8 +45,8 @@ struct outs {
 
 namespace detail {
 
-// What a loop reads: a pointer to the row's first element, and whether the next row follows in memory.
-template <class T>
+// What a loop reads.
+template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
   T* p;
@@ -60,8 +60,9 @@ struct row_source {
     return simd::load_n<V>(p + j, n);
   }
   TIGON_INLINE const void* begin() const { return p; }
+  // Without a branch: where there is nothing to ask for, it asks for what it has.
   TIGON_INLINE void prefetch(std::size_t j) const {
-    if (next != 0) __builtin_prefetch(p + next + j, 0, 2);
+    if constexpr (Matrix) __builtin_prefetch(p + next + j, 0, 2);
   }
 };
 
@@ -96,14 +97,14 @@ struct constant_source {
 };
 
 template <class B, class T>
-TIGON_INLINE row_source<T> source(matrix_view<T> m, std::size_t i) {
+TIGON_INLINE row_source<T, true> source(matrix_view<T> m, std::size_t i) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
   const bool ahead = row_bytes != 0 && i + 1 < m.rows && m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
   return {m.row(i), ahead ? m.row_stride : 0};
 }
 template <class B, class T>
-TIGON_INLINE row_source<T> source(vector_view<T> v, std::size_t) {
+TIGON_INLINE row_source<T, false> source(vector_view<T> v, std::size_t) {
   return {v.data, 0};
 }
 template <class B, class A>
@@ -349,6 +350,7 @@ class row_worker {
   // columns, so that the rounding error grows with the root of the row, not with its length.
   template <class V, std::size_t K, class F, class Combine, class... Source>
   TIGON_INLINE pack<V, K> accumulate(pack<V, K> identity, F f, Combine combine, Source... x) const {
+    read_ = true;
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t block = 64 * U * N;
@@ -396,13 +398,15 @@ class row_worker {
     if (stream) {
       const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
       each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
-      if (stream) return write_loop<K, V, true>(head, y, f, x...);
+      if (stream) return read_ ? write_loop<K, V, true, true>(head, y, f, x...)
+                               : write_loop<K, V, true, false>(head, y, f, x...);
     }
-    return write_loop<K, V, false>(0, y, f, x...);
+    return read_ ? write_loop<K, V, false, true>(0, y, f, x...) : write_loop<K, V, false, false>(0, y, f, x...);
   }
 
-  // The one loop that writes.
-  template <std::size_t K, class V, bool Stream, class... Sink, class F, class... Source>
+  // The one loop that writes. Down: from the end to the beginning, because what the pass before read last is still in
+  // the first-level cache.
+  template <std::size_t K, class V, bool Stream, bool Down, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
@@ -425,14 +429,15 @@ class row_worker {
         add(total, r);
       }
     };
-    std::size_t j = head;
-    if (head != 0) part(0, head);
-    while (j + U * N <= cols) {
-      const std::size_t end = K == 0 ? cols : std::min(cols, j + block);
+    const std::size_t last = head + (cols - head) / (U * N) * (U * N);
+    if (!Down && head != 0) part(0, head);
+    for (std::size_t done = 0; head + done < last;) {
+      const std::size_t count = K == 0 ? last - head : std::min(block, last - head - done);
       pack<V, K == 0 ? 1 : K> acc[U];
       for (std::size_t u = 0; u < U; ++u)
         for (V& v : acc[u].v) v = V(0);
-      for (; j + U * N <= end; j += U * N) {
+      for (std::size_t step = 0; step < count; step += U * N) {
+        const std::size_t j = Down ? last - done - step - U * N : head + done + step;
         R r[U];
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
@@ -440,9 +445,7 @@ class row_worker {
         for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) {
-          each(y, [&](auto out, auto k) TIGON_LAMBDA {
-            out.template put<Stream>(r[u].v[k], j + u * N);
-          });
+          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<Stream>(r[u].v[k], j + u * N); });
           add(acc[u], r[u]);
         }
       }
@@ -452,13 +455,16 @@ class row_worker {
             for (std::size_t k = 0; k < K; ++k) acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k];
         for (std::size_t k = 0; k < K; ++k) total.v[k] = total.v[k] + acc[0].v[k];
       }
+      done += count;
     }
+    std::size_t j = last;
     for (; j + N <= cols; j += N) {
       const R r = detail::as_pack(f(x.template load<V>(j)...));
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r.v[k], j); });
       add(total, r);
     }
     if (j < cols) part(j, cols - j);
+    if (Down && head != 0) part(0, head);
     return total;
   }
 
@@ -472,6 +478,7 @@ class row_worker {
   A* partials_;
   A* scratch_;
   std::size_t stride_;
+  mutable bool read_ = false;  // a pass over this row has been made
 };
 
 namespace detail {

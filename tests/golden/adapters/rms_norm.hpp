@@ -1,16 +1,8 @@
 #include <tigon/ops/rms_norm.hpp>
 
-#include "../tensors.hpp"
+#include "../casting.hpp"
 
 namespace golden::adapters {
-
-inline tigon::casting casting_of(const problem& p) {
-  const std::string mode = p.opt.text("casting_mode", "llama");
-  if (mode == "llama") return tigon::casting::llama;
-  if (mode == "gemma") return tigon::casting::gemma;
-  if (mode == "none") return tigon::casting::none;
-  throw cannot_run("casting mode " + mode + " is unknown");
-}
 
 struct rms_norm {
   template <class B, class T>

@@ -25,6 +25,9 @@ void clamp_magnitude(none);
 void mantissa(none);
 void exponent(none);
 void reciprocal_estimate(none);
+void square_root(none);
+void fma(none);
+void fnma(none);
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -85,6 +88,13 @@ TIGON_INLINE __m512 exponent(__m512 x) { return _mm512_getexp_ps(x); }
 TIGON_INLINE __m512d exponent(__m512d x) { return _mm512_getexp_pd(x); }
 /// 1 / x within 2^-14. There is none for f64, where division is rare, nor for narrower registers, where it is fast.
 TIGON_INLINE __m512 reciprocal_estimate(__m512 x) { return _mm512_rcp14_ps(x); }
+TIGON_INLINE __m512 square_root(__m512 x) { return _mm512_sqrt_ps(x); }
+TIGON_INLINE __m512d square_root(__m512d x) { return _mm512_sqrt_pd(x); }
+/// a * b + c and c - a * b, for libraries that leave the fusion to the compiler.
+TIGON_INLINE __m512 fma(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+TIGON_INLINE __m512d fma(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
+TIGON_INLINE __m512 fnma(__m512 a, __m512 b, __m512 c) { return _mm512_fnmadd_ps(a, b, c); }
+TIGON_INLINE __m512d fnma(__m512d a, __m512d b, __m512d c) { return _mm512_fnmadd_pd(a, b, c); }
 
 #endif
 
@@ -111,14 +121,25 @@ TIGON_INLINE void store(__m256 v, bfloat16* p) { _mm_storeu_si128(reinterpret_ca
 TIGON_INLINE void store(__m256 v, float16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
 TIGON_INLINE void stream(__m256 v, float* p) { _mm256_stream_ps(p, v); }
 TIGON_INLINE void stream(__m256d v, double* p) { _mm256_stream_pd(p, v); }
+TIGON_INLINE __m256 square_root(__m256 x) { return _mm256_sqrt_ps(x); }
+TIGON_INLINE __m256d square_root(__m256d x) { return _mm256_sqrt_pd(x); }
 TIGON_INLINE void stream(__m256 v, bfloat16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(v)); }
 TIGON_INLINE void stream(__m256 v, float16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
 
 #endif
 
+#if defined(__FMA__)
+TIGON_INLINE __m256 fma(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+TIGON_INLINE __m256d fma(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
+TIGON_INLINE __m256 fnma(__m256 a, __m256 b, __m256 c) { return _mm256_fnmadd_ps(a, b, c); }
+TIGON_INLINE __m256d fnma(__m256d a, __m256d b, __m256d c) { return _mm256_fnmadd_pd(a, b, c); }
+#endif
+
 #if defined(__SSE2__)
 TIGON_INLINE void stream(__m128 v, float* p) { _mm_stream_ps(p, v); }
 TIGON_INLINE void stream(__m128d v, double* p) { _mm_stream_pd(p, v); }
+TIGON_INLINE __m128 square_root(__m128 x) { return _mm_sqrt_ps(x); }
+TIGON_INLINE __m128d square_root(__m128d x) { return _mm_sqrt_pd(x); }
 #endif
 
 }  // namespace x86

@@ -1,0 +1,71 @@
+#include <tigon/ops/attention.hpp>
+
+#include "ops/table.hpp"
+#include "support/backends.hpp"
+#include "support/matrix.hpp"
+
+#include <type_traits>
+
+namespace tigon_bench {
+namespace {
+
+/// Causal: half of the scores exist. Forward has two products of seq_len^2 d / 2 multiply-adds a head, backward five
+/// (the scores are made again).
+template <class B, class T>
+plan attention_plan(const request& r) {
+  const std::size_t batch = r.shape[0], seq_len = r.shape[1], heads = r.shape[2], kv_heads = r.shape[3],
+                    head_dim = r.shape[4];
+  const bool forward = r.direction != mode::backward, backward = r.direction != mode::forward;
+  const double scores = static_cast<double>(batch * heads) * static_cast<double>(seq_len) *
+                        (static_cast<double>(seq_len) + 1) / 2;
+  const double product = 2 * scores * static_cast<double>(head_dim);
+  // Probabilities stay in f32 between the products, so f32 bounds the 16-bit types as well.
+  const limit_bound bound = std::is_same_v<T, double> ? limit_bound::fma_f64 : limit_bound::fma_f32;
+  plan p;
+  p.limits.push_back(limit_request::peak(bound, product * ((forward ? 2 : 0) + (backward ? 5 : 0))));
+  p.set_up = [=](tigon::context& ctx) -> runnable {
+    using A = tigon::accumulator_t<T>;
+    const std::size_t q_size = batch * seq_len * heads * head_dim, k_size = batch * seq_len * kv_heads * head_dim;
+    const auto q = uniform<T>(q_size, -1, 1, 1), k = uniform<T>(k_size, -1, 1, 2), v = uniform<T>(k_size, -1, 1, 3);
+    const buffer<T> o(q_size);
+    const buffer<A> lse(batch * heads * seq_len);
+    const auto of_q = [=](const buffer<T>& b) {
+      return tigon::heads_view<T>::of_tokens(b.data(), batch, seq_len, heads, head_dim);
+    };
+    const auto of_k = [=](const buffer<T>& b) {
+      return tigon::heads_view<T>::of_tokens(b.data(), batch, seq_len, kv_heads, head_dim);
+    };
+    const auto run_forward = [=, &ctx] {
+      tigon::attention_forward<B, T>(of_q(q), of_k(k), of_k(v), of_q(o), lse.span(), {}, ctx);
+    };
+    if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = o.bytes() + lse.bytes()};
+
+    run_forward();  // leaves o and lse
+    const auto d_o = uniform<T>(q_size, -1, 1, 4);
+    const buffer<T> dq(q_size), dk(k_size), dv(k_size);
+    return {.run =
+                [=, &ctx] {
+                  if (forward) run_forward();
+                  tigon::attention_backward<B, T>(of_q(d_o), of_q(q), of_k(k), of_k(v), of_q(o), lse.span(), of_q(dq),
+                                                  of_k(dk), of_k(dv), {}, ctx);
+                },
+            .restore = {},
+            .output_bytes = dq.bytes() + dk.bytes() + dv.bytes() + (forward ? o.bytes() + lse.bytes() : 0)};
+  };
+  return p;
+}
+
+}  // namespace
+
+op_entry attention() {
+  return {.name = "attention",
+          .dims = "batch x seq_len x heads x kv_heads x head_dim",
+          .dtypes = all_dtypes(),
+          .variants = {{"default", {1, 1024, 8, 2, 64}, {mode::forward, mode::backward, mode::full}}},
+          .backends = all_backends::names(),
+          .make_plan = [](const request& r) {
+            return with_types<plan>(r, [&]<class B, class T>() { return attention_plan<B, T>(r); });
+          }};
+}
+
+}  // namespace tigon_bench

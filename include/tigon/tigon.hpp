@@ -1,0 +1,28 @@
+// Everything: all operators, losses and the product, on the default backend. A program that counts its compile time
+// includes the headers of the operators that it calls instead.
+#ifndef TIGON_TIGON_HPP
+#define TIGON_TIGON_HPP
+
+#include <tigon/gemm/gemm.hpp>
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+#include <tigon/ops/attention.hpp>
+#include <tigon/ops/embedding.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
+#include <tigon/ops/geglu.hpp>
+#include <tigon/ops/layer_norm.hpp>
+#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rope.hpp>
+#include <tigon/ops/softmax.hpp>
+#include <tigon/ops/swiglu.hpp>
+
+namespace tigon {
+
+/// Every operator there is, for audit and coverage.
+using all_ops = op_list<op::gemm, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::swiglu,
+                        op::geglu, op::rope, op::softmax, op::attention, op::cross_entropy,
+                        op::fused_linear_cross_entropy>;
+
+}  // namespace tigon
+
+#endif  // TIGON_TIGON_HPP

@@ -1,0 +1,147 @@
+// Whose code runs, with whose numbers: the rules of backend/kernel.hpp that are not refusals (those are in compile_fail).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tigon/tigon.hpp>
+
+#include "own_backend.hpp"
+#include "support/backend_list.hpp"
+
+namespace {
+
+namespace tb = tigon::backends;
+namespace op = tigon::op;
+using tigon::matrix_view;
+
+using strings = std::vector<std::string>;
+
+constexpr std::size_t rows = 3, cols = 21;
+
+struct norm {
+  std::vector<float> x = std::vector<float>(rows * cols), w = std::vector<float>(cols, 0.5f);
+  std::vector<float> y = std::vector<float>(rows * cols), dx = y, dw = w, rstd = std::vector<float>(rows);
+
+  norm() {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7) - 2.5f;
+  }
+  static matrix_view<float> view(std::vector<float>& v) { return {v.data(), rows, cols}; }
+  template <class B>
+  void forward() {
+    tigon::rms_norm_forward<B>(view(x), w, view(y), rstd);
+  }
+  template <class B>
+  void backward() {
+    tigon::rms_norm_backward<B>(view(x), view(x), w, rstd, view(dx), dw);
+  }
+};
+
+TEST(Provider, IsTheNearestOnTheChain) {
+  static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::generic>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::highway>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::highway>, tb::highway>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::xsimd>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::acme>, tb::acme>);
+  static_assert(std::same_as<tigon::provider_t<op::softmax, tb::acme>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::acme2>, tb::acme>);
+}
+
+TEST(Provider, TuningAloneOverridesNothing) {
+  static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::tuned>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::tuned>, tb::highway>);
+  static_assert(tb::tuned::row.unroll == 1 && tb::tuned::row != tb::highway::row);
+  static_assert(tb::tuned::chunk == tb::highway::chunk);
+  norm a, b;
+  a.forward<tb::tuned>(), a.backward<tb::tuned>();
+  b.forward<tb::highway>(), b.backward<tb::highway>();
+  for (std::size_t i = 0; i < a.y.size(); ++i) {
+    EXPECT_NEAR(a.y[i], b.y[i], 1e-6f);
+    EXPECT_NEAR(a.dx[i], b.dx[i], 1e-5f);
+  }
+}
+
+TEST(Provider, AnOverrideIsSeenByTheDoor) {
+  calls().clear();
+  norm a, b;
+  a.forward<tb::acme>(), a.backward<tb::acme>();
+  EXPECT_EQ(calls(), (strings{"rms_norm forward acme", "rms_norm backward acme"}));
+  b.forward<tb::highway>(), b.backward<tb::highway>();
+  EXPECT_EQ(calls().size(), 2u) << "a parent does not see the overrides of its children";
+  EXPECT_EQ(a.y, b.y);
+  EXPECT_EQ(a.dx, b.dx);
+  EXPECT_EQ(a.dw, b.dw);
+}
+
+TEST(Provider, AChildInheritsTheOverrideAndKeepsItsNumbers) {
+  calls().clear();
+  norm a;
+  a.forward<tb::acme2>(), a.backward<tb::acme2>();
+  EXPECT_EQ(calls(), (strings{"rms_norm forward acme2", "rms_norm backward acme2"}));
+}
+
+TEST(Provider, SavedComesFromIt) {
+  static_assert(std::same_as<tigon::saved_t<op::rms_norm, tb::acme2, float>, acme_saved<float>>);
+  static_assert(std::same_as<tigon::saved_t<op::rms_norm, tb::highway, float>, std::span<float>>);
+}
+
+// R4: an operator that is made of operators calls them through the backend.
+TEST(Composite, BackwardOfAProductSeesTheOverride) {
+  calls().clear();
+  std::vector<float> a(6, 1), b(6, 1), dc(4, 1), da(6), db(6);
+  tigon::gemm_backward<tb::acme2>(matrix_view(dc.data(), 2, 2), matrix_view(a.data(), 2, 3), matrix_view(b.data(), 3, 2),
+                                  matrix_view(da.data(), 2, 3), matrix_view(db.data(), 3, 2));
+  EXPECT_EQ(calls(), (strings{"gemm forward acme2", "gemm forward acme2"}));
+  EXPECT_EQ(da, std::vector<float>(6, 2));
+}
+
+TEST(Composite, FusedLinearCrossEntropySeesTheOverride) {
+  calls().clear();
+  std::vector<float> x(4 * 5, 0.25f), w(7 * 5, 0.5f), dx(x.size()), dw(w.size()), loss(1);
+  const std::vector<std::int32_t> target{0, 3, 6, 1};
+  tigon::fused_linear_cross_entropy_forward<tb::acme2>(matrix_view(x.data(), 4, 5), matrix_view(w.data(), 7, 5), target,
+                                                       loss, matrix_view(dx.data(), 4, 5), matrix_view(dw.data(), 7, 5));
+  EXPECT_EQ(calls(), strings(3, "gemm forward acme2")) << "logits, dx, dw";
+  EXPECT_NEAR(loss[0], std::log(7.0), 1e-6);
+}
+
+TEST(Composite, AttentionSeesTheOverride) {
+  calls().clear();
+  std::vector<float> q(2 * 4, 0.5f), k = q, v = q, o(q.size()), lse(2);
+  const auto heads = [](auto& m) { return tigon::heads_view<float>::of_heads(m.data(), 1, 1, 2, 4); };
+  tigon::attention_forward<tb::acme>(heads(q), heads(k), heads(v), heads(o), lse);
+  EXPECT_FALSE(calls().empty());
+  EXPECT_EQ(std::ranges::count(calls(), "gemm forward acme"), std::ssize(calls()));
+}
+
+TEST(Audit, AcceptsEveryBackendOfThisBuild) {
+  const auto audited = []<class... B>(tigon::test::list<B...>) { return (tigon::audit<B>(tigon::all_ops{}) && ...); };
+  static_assert(audited(tigon::test::all_backends{}));
+  static_assert(tigon::audit<tb::acme>(tigon::all_ops{}) && tigon::audit<tb::acme2>(tigon::all_ops{}));
+}
+
+TEST(Coverage, ListsOperatorsAndWhoProvidesThem) {
+  constexpr auto rows = tigon::coverage<tb::acme2>(tigon::op_list<op::rms_norm, op::softmax, op::gemm>{});
+  EXPECT_EQ(rows[0].op, "rms_norm");
+  EXPECT_EQ(rows[0].provider, "acme");
+  EXPECT_EQ(rows[1].op, "softmax");
+  EXPECT_EQ(rows[1].provider, "generic");
+  EXPECT_EQ(rows[2].op, "gemm");
+  EXPECT_EQ(rows[2].provider, "acme");
+}
+
+template <class B>
+void print_coverage() {
+  std::printf("%s:", std::string(B::info.name).c_str());
+  for (const auto& [name, provider] : tigon::coverage<B>(tigon::all_ops{})) {
+    EXPECT_FALSE(name.empty());
+    EXPECT_FALSE(provider.empty());
+    if (provider != "generic") std::printf(" %s by %s", std::string(name).c_str(), std::string(provider).c_str());
+  }
+  std::puts("");
+}
+
+TEST(Coverage, EveryBackendHasEveryOperator) {
+  static_assert(tigon::all_ops::size > 0);
+  []<class... B>(tigon::test::list<B...>) { (print_coverage<B>(), ...); }(tigon::test::all_backends{});
+}
+
+}  // namespace

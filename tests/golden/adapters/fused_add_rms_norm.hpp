@@ -1,0 +1,29 @@
+#include <tigon/ops/fused_add_rms_norm.hpp>
+
+#include "../casting.hpp"
+
+namespace golden::adapters {
+
+struct fused_add_rms_norm {
+  template <class B, class T>
+  static results run(const problem& p) {
+    const tigon::fused_add_rms_norm_options opt{
+        .eps = p.opt.number("eps"), .offset = p.opt.number("offset"), .casting = casting_of(p)};
+    const matrix<T> x(p.input("x")), r(p.input("r")), dy(p.upstream("y"));
+    const std::vector<T> w = vector_of<T>(p.input("w"));
+    matrix<T> y(x.rows, x.cols), s(x.rows, x.cols), dx(x.rows, x.cols), dr(x.rows, x.cols);
+    std::vector<T> dw(x.cols);
+    std::vector<float> rstd(x.rows);
+    tigon::fused_add_rms_norm_forward<B>(x, r, w, y.view(), s.view(), rstd, opt);
+    const auto backward = [&](tigon::in_matrix<T> ds) {
+      tigon::fused_add_rms_norm_backward<B>(dy, ds, s, w, rstd, dx.view(), dw, opt, dr.view());
+    };
+    if (p.up.contains("s"))
+      backward(matrix<T>(p.upstream("s")));
+    else
+      backward({});
+    return {{"y", values_of(y)}, {"s", values_of(s)}, {"d_x", values_of(dx)}, {"d_r", values_of(dr)}, {"d_w", values_of(dw)}};
+  }
+};
+
+}  // namespace golden::adapters

@@ -1,0 +1,38 @@
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+
+#include "../losses.hpp"
+
+namespace golden::adapters {
+
+struct fused_linear_cross_entropy {
+  template <class B, class T>
+  static results run(const problem& p) {
+    const tigon::fused_linear_cross_entropy_options opt{.loss = loss_options(p),
+                                                        .token_scaling = p.opt.flag("use_token_scaling")};
+    const matrix<T> x(p.input("x")), w(p.input("weight"));
+    const auto target = vector_of<std::int64_t>(p.input("target"));
+    const bool has_bias = p.in.contains("bias");
+    const std::vector<T> bias = has_bias ? vector_of<T>(p.input("bias")) : std::vector<T>();
+    matrix<T> dx(x.rows, x.cols), dw(w.rows, w.cols);
+    std::vector<T> dbias(bias.size());
+    loss_results out(p, x.rows);
+    with_class_weight(p, [&](const auto& class_weight) {
+      if (opt.loss.reduction == tigon::reduction::none) {  // the upstream gradients are known only afterwards
+        tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, tigon::matrix_view<T>{}, {}, opt, bias,
+                                                     tigon::absent_t{}, class_weight, out.metrics());
+        tigon::fused_linear_cross_entropy_backward<B>(x, w, target, out.upstream, dx.view(), dw.view(), opt, bias, dbias,
+                                                      class_weight);
+      } else {
+        tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, dx.view(), dw.view(), opt, bias, dbias,
+                                                     class_weight, out.metrics(), out.upstream);
+      }
+    });
+    results named = out.named();
+    named["d_x"] = values_of(dx);
+    named["d_weight"] = values_of(dw);
+    if (has_bias) named["d_bias"] = values_of(dbias);
+    return named;
+  }
+};
+
+}  // namespace golden::adapters
