@@ -23,6 +23,15 @@
 
 namespace example {
 
+/// The default backend with a smaller budget for the chunk of logits that exists at a time: 8 MiB are enough rows for
+/// an efficient product at the vocabularies of this program, and less than a layer's activations.
+struct small_chunks : tigon::default_backend {
+  using parent = tigon::default_backend;
+  static constexpr tigon::backend_info info{"train_llama", {tigon::device::cpu}};
+  using overrides = tigon::op_list<>;
+  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{CHUNK} << 20};
+};
+
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
 /// the two sums of the residual stream, what attention read and wrote, and gate and up; the norms' outputs and the
 /// gated product are made again in backward, because a pass costs less than the memory it would hold.
@@ -172,7 +181,7 @@ class fused_model {
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
     float loss = 0;
     const auto call = [&](matrix<T> dw) {
-      tigon::fused_linear_cross_entropy_forward(y, weight(layout_.head), targets, std::span(&loss, 1), dy, dw, {},
+      tigon::fused_linear_cross_entropy_forward<small_chunks>(y, weight(layout_.head), targets, std::span(&loss, 1), dy, dw, {},
                                                 tigon::absent, tigon::absent_t{}, tigon::absent, {}, {}, ctx_);
     };
     if (dy.data == nullptr) {

@@ -1,4 +1,5 @@
-// Whose code runs, with whose numbers: the rules of backend/kernel.hpp that are not refusals (those are in compile_fail).
+// Whose code runs, with whose numbers: the rules of backend/kernel.hpp that are not refusals (those are in
+// compile_fail).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,8 +88,9 @@ TEST(Provider, SavedComesFromIt) {
 TEST(Composite, BackwardOfAProductSeesTheOverride) {
   calls().clear();
   std::vector<float> a(6, 1), b(6, 1), dc(4, 1), da(6), db(6);
-  tigon::gemm_backward<tb::acme2>(matrix_view(dc.data(), 2, 2), matrix_view(a.data(), 2, 3), matrix_view(b.data(), 3, 2),
-                                  matrix_view(da.data(), 2, 3), matrix_view(db.data(), 3, 2));
+  tigon::gemm_backward<tb::acme2>(matrix_view(dc.data(), 2, 2), matrix_view(a.data(), 2, 3),
+                                  matrix_view(b.data(), 3, 2), matrix_view(da.data(), 2, 3),
+                                  matrix_view(db.data(), 3, 2));
   EXPECT_EQ(calls(), (strings{"gemm forward acme2", "gemm forward acme2"}));
   EXPECT_EQ(da, std::vector<float>(6, 2));
 }
@@ -98,7 +100,8 @@ TEST(Composite, FusedLinearCrossEntropySeesTheOverride) {
   std::vector<float> x(4 * 5, 0.25f), w(7 * 5, 0.5f), dx(x.size()), dw(w.size()), loss(1);
   const std::vector<std::int32_t> target{0, 3, 6, 1};
   tigon::fused_linear_cross_entropy_forward<tb::acme2>(matrix_view(x.data(), 4, 5), matrix_view(w.data(), 7, 5), target,
-                                                       loss, matrix_view(dx.data(), 4, 5), matrix_view(dw.data(), 7, 5));
+                                                       loss, matrix_view(dx.data(), 4, 5),
+                                                       matrix_view(dw.data(), 7, 5));
   EXPECT_EQ(calls(), strings(3, "gemm forward acme2")) << "logits, dx, dw";
   EXPECT_NEAR(loss[0], std::log(7.0), 1e-6);
 }

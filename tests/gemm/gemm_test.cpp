@@ -41,7 +41,10 @@ struct operand {
 
 template <class T>
 double unit_of() {  // half a unit in the last place of 1
-  return std::same_as<T, double> ? 0x1p-53 : std::same_as<T, float> ? 0x1p-24 : std::same_as<T, float16> ? 0x1p-11 : 0x1p-8;
+  return std::same_as<T, double>    ? 0x1p-53
+         : std::same_as<T, float>   ? 0x1p-24
+         : std::same_as<T, float16> ? 0x1p-11
+                                    : 0x1p-8;
 }
 
 /// The bound that the contract states; `got` against alpha a b + beta before + bias.
@@ -63,7 +66,8 @@ testing::AssertionResult is_product(const operand<TA>& a, const operand<TB>& b, 
       if (beta != 0) want += beta * before[i * got.cols() + j], size += std::abs(beta * before[i * got.cols() + j]);
       if (!bias.empty()) want += bias[j], size += std::abs(bias[j]);
       const double value = to_f64(got(i, j));
-      const long double bound = eps * (4 + std::sqrt(static_cast<double>(k))) * size + half * std::abs(want) + (half == 0 ? 0 : 0x1p-25);
+      const long double bound =
+          eps * (4 + std::sqrt(static_cast<double>(k))) * size + half * std::abs(want) + (half == 0 ? 0 : 0x1p-25);
       if (!(std::abs(value - want) <= bound))
         return testing::AssertionFailure()
                << "c(" << i << ", " << j << ") is " << value << " and should be " << static_cast<double>(want)
@@ -75,8 +79,8 @@ testing::AssertionResult is_product(const operand<TA>& a, const operand<TB>& b, 
 }
 
 template <class B, class TA, class TB, class TC>
-testing::AssertionResult multiplies(shape s, transpose ta, transpose tb, double alpha, double beta,
-                                    std::size_t padding, bool with_bias = false) {
+testing::AssertionResult multiplies(shape s, transpose ta, transpose tb, double alpha, double beta, std::size_t padding,
+                                    bool with_bias = false) {
   const operand<TA> a(s.m, s.k, ta, 1, padding);
   const operand<TB> b(s.k, s.n, tb, 2, padding);
   guarded_matrix<TC> c(s.m, s.n, padding);
@@ -99,7 +103,7 @@ testing::AssertionResult multiplies(shape s, transpose ta, transpose tb, double 
 
 template <class P>
 class gemm_on : public testing::Test {};
-TYPED_TEST_SUITE(gemm_on, every_pair, names);
+TYPED_TEST_SUITE(gemm_on, every_product_pair, names);
 
 TYPED_TEST(gemm_on, keeps_its_error_around_the_tiles) {
   using B = typename TypeParam::backend;
@@ -187,16 +191,17 @@ TYPED_TEST(gemm_on, shows_the_epilogue_every_finished_element_once) {
     guarded_matrix<T> c(s.m, s.n);
     std::vector<double> seen(s.m * s.n, 0);
     std::vector<int> times(s.m * s.n, 0);
-    gemm<B>(a.view(), b.view(), c.view(), absent,
-            [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t worker) {
-              EXPECT_LT(worker, 3u);
-              for (std::size_t i = 0; i < part.rows; ++i)
-                for (std::size_t j = 0; j < part.cols; ++j) {
-                  seen[(row + i) * s.n + col + j] = to_f64(part.row(i)[j]);
-                  ++times[(row + i) * s.n + col + j];
-                }
-            },
-            {}, ctx);
+    gemm<B>(
+        a.view(), b.view(), c.view(), absent,
+        [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t worker) {
+          EXPECT_LT(worker, 3u);
+          for (std::size_t i = 0; i < part.rows; ++i)
+            for (std::size_t j = 0; j < part.cols; ++j) {
+              seen[(row + i) * s.n + col + j] = to_f64(part.row(i)[j]);
+              ++times[(row + i) * s.n + col + j];
+            }
+        },
+        {}, ctx);
     EXPECT_EQ(times, std::vector<int>(s.m * s.n, 1));
     EXPECT_EQ(seen, c.f64());
   }
@@ -360,8 +365,7 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
   using T = TypeParam;
   for (const shape s : {shape{50, 200, 131}, {200, 50, 131}, {61, 300, 37}, {300, 101, 64}, {100, 100, 0}}) {
     for (const transpose ta : kBoth)
-      for (const transpose tb : kBoth)
-        ASSERT_TRUE((multiplies<cramped, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
+      for (const transpose tb : kBoth) ASSERT_TRUE((multiplies<cramped, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
     const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);
     guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
     gemm<cramped>(a.view(), b.view(), plain.view());
@@ -373,12 +377,13 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       packed.clear();
       std::vector<int> times(s.m * s.n, 0);
-      gemm<cramped>(a.view(), p, packed.view(), absent,
-                    [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t) {
-                      for (std::size_t i = 0; i < part.rows; ++i)
-                        for (std::size_t j = 0; j < part.cols; ++j) ++times[(row + i) * s.n + col + j];
-                    },
-                    {}, ctx);
+      gemm<cramped>(
+          a.view(), p, packed.view(), absent,
+          [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t) {
+            for (std::size_t i = 0; i < part.rows; ++i)
+              for (std::size_t j = 0; j < part.cols; ++j) ++times[(row + i) * s.n + col + j];
+          },
+          {}, ctx);
       EXPECT_EQ(times, std::vector<int>(s.m * s.n, 1));
       return bits_of(packed);
     }));

@@ -82,7 +82,8 @@ consteval bool admits() {
   static_assert(backend<B>,
                 "tigon: the first template argument is not a backend: it needs parent, info, engine, overrides and "
                 "tuning values; derive it from one of tigon::backends (docs/add_an_op.md)");
-  static_assert(element<T>, "tigon: elements are float, double, tigon::bfloat16 or tigon::float16; convert before the call");
+  static_assert(element<T>,
+                "tigon: elements are float, double, tigon::bfloat16 or tigon::float16; convert before the call");
   return backend<B> && element<T>;
 }
 

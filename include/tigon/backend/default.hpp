@@ -23,8 +23,8 @@ template <class B>
 consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)
     static_assert(B::info.devices.contains(device::TIGON_DEVICE),
-                  "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(TIGON_DEVICE)
-                  " (TIGON_BACKEND, TIGON_DEVICE); registered are " TIGON_REGISTERED);
+                  "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(
+                      TIGON_DEVICE) " (TIGON_BACKEND, TIGON_DEVICE); registered are " TIGON_REGISTERED);
   return true;
 }
 

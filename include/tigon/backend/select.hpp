@@ -7,7 +7,7 @@
 #include <tigon/backend/kernel.hpp>
 
 // A backend of the library, unless TIGON_BACKEND_HEADER says where to find one that the library has never heard of.
-// clang-format off: a path, not a quotient
+// clang-format off
 #define TIGON_BACKEND_PATH_(name) tigon/backends/name/backend.hpp
 // clang-format on
 #define TIGON_BACKEND_PATH(name) TIGON_STRING(TIGON_BACKEND_PATH_(name))

@@ -14,7 +14,7 @@ struct row_tuning {
   std::size_t task_elements = 1 << 16;  ///< elements handed to a worker at a time
   std::size_t partials = 32;            ///< most partial rows of a parameter gradient
   std::size_t stream_bytes = 4 << 20;   ///< outputs of at least this many bytes are written past the caches
-  std::size_t prefetch_row_bytes = 1 << 18;  ///< widest row whose successor is asked for while it is worked on; 0: never
+  std::size_t prefetch_row_bytes = 1 << 18;  ///< widest row whose successor is asked for during its work; 0: never
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

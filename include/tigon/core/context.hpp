@@ -10,7 +10,8 @@ namespace tigon {
 /// Executor and workspace of a call. One call at a time per context.
 class context {
  public:
-  TIGON_INLINE context(executor_ref executor, tigon::workspace& workspace) : executor_(executor), workspace_(&workspace) {}
+  TIGON_INLINE context(executor_ref executor, tigon::workspace& workspace)
+      : executor_(executor), workspace_(&workspace) {}
 
   TIGON_INLINE executor_ref executor() const { return executor_; }
   TIGON_INLINE tigon::workspace& workspace() const { return *workspace_; }

@@ -55,9 +55,7 @@ struct bfloat16 {
 
   constexpr bfloat16() = default;
   constexpr TIGON_INLINE explicit bfloat16(float value) : bits(detail::bfloat16_bits(value)) {}
-  constexpr TIGON_INLINE operator float() const {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-  }
+  constexpr TIGON_INLINE operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
 /// IEEE binary16. Conversion rounds to nearest even, keeps subnormals, NaN and signed zeros.

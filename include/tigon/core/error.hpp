@@ -247,7 +247,7 @@ class expects {
     return shift >= a.cols * sizeof(T) && shift + b.cols * sizeof(U) <= stride;
   }
   [[noreturn]] __attribute__((noinline, cold)) void fail_alias(std::string_view a, std::string_view b,
-                                                                const char* expected) const {
+                                                               const char* expected) const {
     detail::fail(error_code::alias, "tigon: " + std::string(op_) + ": " + std::string(a) + " overlaps " +
                                         std::string(b) + "; expected " + expected);
   }

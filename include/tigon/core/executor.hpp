@@ -81,8 +81,7 @@ TIGON_TAGGED inline executor_ref serial() {
 class thread_pool {
  public:
   TIGON_TAGGED explicit thread_pool(std::size_t workers) {
-    for (std::size_t worker = 1; worker < workers; ++worker)
-      threads_.emplace_back([this, worker] { serve(worker); });
+    for (std::size_t worker = 1; worker < workers; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
@@ -152,7 +151,8 @@ class thread_pool {
 /// OpenMP's own threads; only where the program is compiled with OpenMP.
 class openmp_executor {
  public:
-  TIGON_TAGGED explicit openmp_executor(std::size_t workers = static_cast<std::size_t>(omp_get_max_threads())) : workers_(workers) {}
+  TIGON_TAGGED explicit openmp_executor(std::size_t workers = static_cast<std::size_t>(omp_get_max_threads()))
+      : workers_(workers) {}
   TIGON_INLINE std::size_t workers() const { return workers_; }
   TIGON_TAGGED void run(std::size_t tasks, task_ref fn) const {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(workers_))

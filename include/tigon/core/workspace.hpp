@@ -44,9 +44,8 @@ class workspace {
   TIGON_TAGGED void expect(std::string_view op, std::size_t bytes) {
     if (bytes <= capacity_ - used_) return;
     if (fixed_)
-      detail::fail_argument(error_code::workspace, op, "workspace", "of " + std::to_string(capacity_ - used_) +
-                                                                        " free bytes",
-                            std::to_string(bytes));
+      detail::fail_argument(error_code::workspace, op, "workspace",
+                            "of " + std::to_string(capacity_ - used_) + " free bytes", std::to_string(bytes));
     if (used_ != 0)
       detail::fail(error_code::state, "tigon: " + std::string(op) +
                                           ": workspace is in use and cannot grow; expected the outer operator to have "

@@ -46,8 +46,8 @@ struct gemm_options {
 
 struct gemm_backward_options {
   double alpha = 1;
-  transpose a = transpose::no;       ///< as in forward
-  transpose b = transpose::no;       ///< as in forward
+  transpose a = transpose::no;  ///< as in forward
+  transpose b = transpose::no;  ///< as in forward
   gradient da = gradient::overwrite;
   gradient db = gradient::overwrite;
 };
@@ -118,12 +118,14 @@ TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scal
   };
   std::size_t j = 0;
   for (; j + V::size <= n; j += V::size)
-    simd::store(value(simd::load<V>(sums + j), [&] { return simd::load<V>(c + j); },
-                      [&] { return simd::load<V>(bias + j); }),
-                c + j);
+    simd::store(
+        value(
+            simd::load<V>(sums + j), [&] { return simd::load<V>(c + j); }, [&] { return simd::load<V>(bias + j); }),
+        c + j);
   if (const std::size_t rest = n - j; rest != 0)
-    simd::store_n(value(simd::load_n<V>(sums + j, rest), [&] { return simd::load_n<V>(c + j, rest); },
-                        [&] { return simd::load_n<V>(bias + j, rest); }),
+    simd::store_n(value(
+                      simd::load_n<V>(sums + j, rest), [&] { return simd::load_n<V>(c + j, rest); },
+                      [&] { return simd::load_n<V>(bias + j, rest); }),
                   c + j, rest);
 }
 

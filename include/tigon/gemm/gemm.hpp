@@ -15,6 +15,7 @@
 namespace tigon {
 
 namespace gemm_detail {
+inline namespace TIGON_ABI {
 
 // Eigen's threads would change the bits and multiply the caller's. A destination of at most 32 rows at compile time is
 // Eigen's own sign for "serial"; without OpenMP there is nothing to avoid, and tall tiles pack less.
@@ -83,6 +84,7 @@ void eigen_product(panel<A> a, transpose ta, panel<A> b, transpose tb, eigen_til
     left(a.map());
 }
 
+}  // namespace TIGON_ABI
 }  // namespace gemm_detail
 
 /// The canonical product: tiles of c fixed by the shape alone, each one serial call of Eigen (one a panel of depth for
@@ -150,8 +152,8 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
                                      transpose::no, tile, p != 0);
         else
           gemm_detail::eigen_product(left, opt.a,
-                                     gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a),
-                                     opt.b, tile, p != 0);
+                                     gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a), opt.b,
+                                     tile, p != 0);
       }
       for (std::size_t y = 0; y < rows; ++y)
         gemm_detail::finish<V>(sums + y * cols, cols, scale, bias ? bias.data + j : nullptr, c.row(i + y) + j);
@@ -178,6 +180,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
 };
 
 namespace gemm_detail {
+inline namespace TIGON_ABI {
 
 template <class T>
 using bare = std::remove_const_t<T>;
@@ -217,6 +220,7 @@ consteval bool admits_types() {
   return true;
 }
 
+}  // namespace TIGON_ABI
 }  // namespace gemm_detail
 
 /// Bytes of workspace that a product takes on `workers` workers: ctx.executor().workers().
@@ -239,8 +243,8 @@ constexpr std::size_t gemm_pack_bytes(std::size_t k, std::size_t n) {
 /// Packs op(b) into `to`, for products with matrices of TA. Throws tigon::error: shape, stride, alias, workspace (`to`
 /// is too small, or not aligned to 64 bytes).
 template <class B = default_backend, element TA, class T>
-packed_operand<gemm_detail::bare<T>> gemm_pack(matrix_view<T> b, std::span<std::byte> to,
-                                               transpose t = transpose::no, context& ctx = default_context()) {
+packed_operand<gemm_detail::bare<T>> gemm_pack(matrix_view<T> b, std::span<std::byte> to, transpose t = transpose::no,
+                                               context& ctx = default_context()) {
   using TB = gemm_detail::bare<T>;
   static_assert(gemm_detail::admits_types<B, TA, TB, TB>());
   using K = kernel_for<op::gemm, B>;
@@ -352,8 +356,8 @@ void gemm_backward(matrix_view<TC> dc, matrix_view<TA> a, matrix_view<TB> b, DA 
   expect.outside("da", out_a, "dc", dc, "a", a, "b", b, "db", out_b);
   expect.outside("db", out_b, "dc", dc, "a", a, "b", b);
   expect.finite("alpha", opt.alpha);
-  ctx.workspace().expect("gemm_backward", gemm_backward_workspace<B, A, W, C>(e.m, e.n, e.k, opt,
-                                                                              ctx.executor().workers()));
+  ctx.workspace().expect("gemm_backward",
+                         gemm_backward_workspace<B, A, W, C>(e.m, e.n, e.k, opt, ctx.executor().workers()));
   kernel_for<op::gemm, B>::template backward<B, C, A, W>(dc, a, b, out_a, out_b, opt, ctx);
 }
 

@@ -54,7 +54,7 @@ struct kernel<op::cross_entropy, backends::generic> {
     const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
     const A uniform = smoothing / static_cast<A>(logits.cols), weight_sum = static_cast<A>(scale.weight_sum);
     const std::int64_t ignored = opt.ignore_index;
-    const bool write = dlogits.data != nullptr;
+    const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
     for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
@@ -67,43 +67,8 @@ struct kernel<op::cross_entropy, backends::generic> {
         if constexpr (Capped) return tanh(v / cap) * cap;
         else return v;
       };
-      const auto e = row.scratch(0);
-      const A m = row.max(capped, logits);
-      // exp(s - m), its sum without the maximum, how often the maximum occurs, sum of w (s - m).
-      std::array<A, 3> sums{};
-      if constexpr (Smooth) {
-        sums = row.map_sum(e, [=](auto v, auto w) {
-          const auto s = capped(v) - m;
-          const decltype(v) zero(A(0)), one(A(1));
-          const auto top = s == zero;
-          const auto p = exp_nonpositive(s);
-          return pack{p, select(top, zero, p), select(top, one, zero), select(w == zero, zero, w * s)};
-        }, logits, weight);
-      } else {
-        const auto two = row.map_sum(e, [=](auto v) {
-          const auto s = capped(v) - m;
-          const decltype(v) zero(A(0)), one(A(1));
-          const auto top = s == zero;
-          const auto p = exp_nonpositive(s);
-          return pack{p, select(top, zero, p), select(top, one, zero)};
-        }, logits);
-        sums = {two[0], two[1], A(0)};
-      }
-      const A d = sums[0] + (sums[1] - A(1));
-      const A tail = math::log1p(d), lse = m + tail;
       const std::size_t column = static_cast<std::size_t>(t);
       const A st = cap_one<Capped>(row.at(logits, column), cap);
-      const A w_t = class_weight ? class_weight.data[column] : A(1);
-      const A minus_log_p = (m - st) + tail;
-      const A p_t = math::exp(-minus_log_p);
-      const A token = out.token_scaling ? p_t : A(1);
-      if (row.first()) {
-        const A smooth = Smooth ? uniform * (weight_sum * tail - sums[2]) : A(0);
-        const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
-        const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
-        out.z_loss[row.i] = static_cast<double>(token * z_loss);
-        out.loss[row.i] = static_cast<double>(token * (a * main + z_loss));
-      }
       if (out.predicted != nullptr) {
         const auto best = row.reduce(std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
             [](auto v, auto j) { return pack{v, j}; },
@@ -111,13 +76,55 @@ struct kernel<op::cross_entropy, backends::generic> {
               const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
               return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
             }, logits, columns);
-        if (row.first())
-          out.predicted[row.i] = math::is_nan(lse) ? -1 : static_cast<std::int64_t>(best[1]);
+        if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
+      }
+      const A m = row.max(capped, logits);
+      // exp(s - m) goes where the gradient will be, if that is in place and wide enough, and its sum beside it.
+      vector_view<A> e = row.scratch(0);
+      if constexpr (std::same_as<T, A> && !Capped)
+        if (in_place) e = {dlogits.row(row.i), row.cols};
+      A sum, weighted(0);
+      if constexpr (Smooth) {
+        const auto sums = row.map_sum(e, [=](auto v, auto w) {
+          const auto s = capped(v) - m;
+          const auto p = exp_nonpositive(s);
+          const decltype(v) zero(A(0));
+          return pack{p, p, select(w == zero, zero, w * s)};
+        }, logits, weight);
+        sum = sums[0], weighted = sums[1];
+      } else {
+        sum = row.map_sum(e, [=](auto v) {
+          const auto p = exp_nonpositive(capped(v) - m);
+          return pack{p, p};
+        }, logits);
+      }
+      // d = sum - 1. Where that cancels, the rest is summed without the maximum.
+      A d = sum - A(1);
+      if (d < A(1)) {
+        const auto rest = row.sum([](auto p) {
+          const decltype(p) zero(A(0)), one(A(1));
+          return pack{select(p == one, zero, p), select(p == one, one, zero)};
+        }, e);
+        d = rest[0] + (rest[1] - A(1));
+      }
+      const A tail = math::log1p(d), lse = m + tail;
+      const A w_t = class_weight ? class_weight.data[column] : A(1);
+      const A minus_log_p = (m - st) + tail;
+      const A p_t = math::exp(-minus_log_p);
+      const A token = out.token_scaling ? p_t : A(1);
+      if (row.first()) {
+        const A smooth = Smooth ? uniform * (weight_sum * tail - weighted) : A(0);
+        const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
+        const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
+        out.z_loss[row.i] = static_cast<double>(token * z_loss);
+        out.loss[row.i] = static_cast<double>(token * (a * main + z_loss));
+        if (out.predicted != nullptr && math::is_nan(lse)) out.predicted[row.i] = -1;
       }
       if (!write) return;
       const A of_p = token * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
       const A factor = of_p / (A(1) + d);
       const A subtract = token * a * uniform;
+      // The logits are operands throughout: dlogits may be them, and then their lines are near and not to be streamed.
       if constexpr (Capped) {
         row.map(dlogits, [=](auto p, auto v, auto w) {
           const auto r = tanh(v / cap);
@@ -125,9 +132,10 @@ struct kernel<op::cross_entropy, backends::generic> {
           return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
         }, e, logits, weight);
       } else if constexpr (Smooth) {
-        row.map(dlogits, [=](auto p, auto w) { return normal_or_zero(p * factor - w * subtract); }, e, weight);
+        row.map(dlogits, [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); }, e, weight,
+                logits);
       } else {
-        row.map(dlogits, [=](auto p) { return normal_or_zero(p * factor); }, e);
+        row.map(dlogits, [=](auto p, auto) { return normal_or_zero(p * factor); }, e, logits);
       }
       if (row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.

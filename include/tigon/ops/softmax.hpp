@@ -43,13 +43,15 @@ struct kernel<op::softmax, backends::generic> {
     const A scale = static_cast<A>(opt.scale);
     for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
       const A m = row.max([](auto v) { return v; }, x);
-      const auto e = row.scratch(0);
+      auto e = row.scratch(0);
+      if constexpr (std::same_as<T, A>)
+        if (y.data == x.data) e = {y.row(row.i), row.cols};
       const A sum = row.map_sum(e, [=](auto v) {
         const auto p = exp_nonpositive((v - m) * scale);
         return pack{p, p};
       }, x);
       const A r = A(1) / sum;
-      row.map(y, [=](auto p) { return p * r; }, e);
+      row.map(y, [=](auto p, auto) { return p * r; }, e, x);  // x: y may be x, whose lines are near and not to be streamed
     });
   }
 

@@ -62,8 +62,8 @@ struct kernel<op::gemm, backends::avx512_bf16> : detail::gemm_kernel {
   template <element TA, element TB>
   static constexpr bool by_dots = std::same_as<TA, bfloat16> && std::same_as<TB, bfloat16>;
   template <element TA, element TB>
-  using provider = std::conditional_t<by_dots<TA, TB>, packed::gemm_by_panels<packed::dots>,
-                                      kernel<op::gemm, backends::highway>>;
+  using provider =
+      std::conditional_t<by_dots<TA, TB>, packed::gemm_by_panels<packed::dots>, kernel<op::gemm, backends::highway>>;
   template <element TA, element TB>
   static constexpr std::string_view layout =
       by_dots<TA, TB> ? std::string_view("panels of bf16 pairs")
@@ -78,8 +78,7 @@ struct kernel<op::gemm, backends::avx512_bf16> : detail::gemm_kernel {
     provider<TA, TB>::template pack<B, TA, TB>(b, t, to, ctx);
   }
   template <backend B, element TA, element TB, element TC>
-  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers,
-                                     bool packed_b) {
+  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
     return provider<TA, TB>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
   }
   template <backend B, element TA, element TB, element TC, class Epilogue>
