@@ -10,7 +10,7 @@ while [ $i -lt 1200 ]; do
   i=$((i + 1))
 done > text
 small="--text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2
-  --seq-len 24 --batch 3 --steps 8 --warmup 2 --sample-tokens 12"
+  --seq-len 32 --batch 3 --steps 8 --warmup 2 --sample-tokens 12"
 
 fail() {
   echo "check.sh $part: $*" >&2

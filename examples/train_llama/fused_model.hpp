@@ -29,7 +29,7 @@ struct small_chunks : tigon::default_backend {
   using parent = tigon::default_backend;
   static constexpr tigon::backend_info info{"train_llama", {tigon::device::cpu}};
   using overrides = tigon::op_list<>;
-  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{CHUNK} << 20};
+  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{8} << 20};
 };
 
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps

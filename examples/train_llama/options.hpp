@@ -32,9 +32,9 @@ struct run_options {
   std::size_t kv_heads = 2;
   std::string dtype = "f32";
 
-  std::size_t seq_len = 256;
-  std::size_t batch = 8;
-  std::size_t steps = 100;
+  std::size_t seq_len = 512;
+  std::size_t batch = 4;
+  std::size_t steps = 120;
   std::size_t stop_at = 0;
   std::size_t eval_every = 0;
   std::uint64_t seed = 1;

@@ -16,7 +16,7 @@ namespace {
 using namespace example;
 
 constexpr model_config config{50, 2, 24, 40, 6, 2};
-constexpr std::size_t seq_len = 13, batch = 3;
+constexpr std::size_t seq_len = 16, batch = 3;
 
 struct problem {
   parameter_layout layout{config};

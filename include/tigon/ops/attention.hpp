@@ -7,6 +7,7 @@
 #include <tigon/simd/row.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tigon {
 
@@ -57,6 +58,16 @@ namespace detail {
 /// Queries [first, first + rows) and the keys [0, keys) that at least one of them sees.
 struct query_block {
   std::size_t first, rows, keys;
+
+  /// rows x keys, every row at a cache line.
+  template <class A>
+  static constexpr std::size_t stride(std::size_t keys) { return workspace::bytes_for<A>(keys) / sizeof(A); }
+  template <class A>
+  std::size_t bytes() const { return workspace::bytes_for<A>(rows * stride<A>(keys)); }
+  template <class A>
+  matrix_view<A> take(workspace::frame& scratch) const {
+    return {scratch.template take<A>(rows * stride<A>(keys)), rows, keys, stride<A>(keys)};
+  }
 };
 
 /// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.
@@ -84,6 +95,18 @@ inline double attention_scale(attention_options opt, std::size_t head_dim) {
   return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
+/// Calls f(task, own) for every task; own is a serial context on the worker's share of the workspace.
+template <class F>
+void for_tasks(context& ctx, std::size_t tasks, std::size_t bytes_of_worker, F f) {
+  workspace::frame frame(ctx.workspace());
+  std::byte* memory = frame.take<std::byte>(bytes_of_worker * ctx.executor().workers());
+  ctx.executor().run(tasks, [&](std::size_t task, std::size_t worker) {
+    workspace share(std::span(memory + worker * bytes_of_worker, bytes_of_worker));
+    context own(serial(), share);
+    f(task, own);
+  });
+}
+
 }  // namespace detail
 
 template <>
@@ -98,23 +121,20 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t d = q.head_dim, group = q.heads / k.heads;
     const detail::query_blocks<B> blocks{q.seq_len, opt.mask};
     const std::size_t bytes = forward_workspace<B, T>(q.seq_len, d, opt);
-    workspace::frame frame(ctx.workspace());
-    std::byte* memory = frame.template take<std::byte>(bytes * ctx.executor().workers());
-    ctx.executor().run(q.batch * q.heads * blocks.size(), [&](std::size_t task, std::size_t worker) {
-      workspace own(std::span(memory + worker * bytes, bytes));
-      context ctx_of_block(serial(), own);
-      workspace::frame scratch(own);
+    detail::for_tasks(ctx, q.batch * q.heads * blocks.size(), bytes, [&](std::size_t task, context& own) {
+      workspace::frame scratch(own.workspace());
       const std::size_t head = task / blocks.size(), b = head / q.heads, h = head % q.heads;
       const detail::query_block at = blocks[task % blocks.size()];
-      const matrix_view p = scores<A>(scratch, at);
-      const matrix_view sums(scratch.template take<A>(at.rows * d), at.rows, d);
-      const vector_view<A> sum_of_p{scratch.template take<A>(at.rows), at.rows};
+      const matrix_view p = at.take<A>(scratch);
+      const matrix_view sums(scratch.take<A>(at.rows * d), at.rows, d);
+      const vector_view<A> inverse{scratch.take<A>(at.rows), at.rows};
+      const vector_view<A> lse_of_block{lse.data() + head * q.seq_len + at.first, at.rows};
 
       gemm<B>(q.head(b, h).rows_from(at.first, at.rows), k.head(b, h / group).rows_from(0, at.keys), p,
-              {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, ctx_of_block);
-      exponentials<B>(p, at, opt.mask, lse.data() + head * q.seq_len + at.first, sum_of_p, ctx_of_block);
-      gemm<B>(p, v.head(b, h / group).rows_from(0, at.keys), sums, {}, ctx_of_block);
-      quotients<B>(sums, sum_of_p, o.head(b, h).rows_from(at.first, at.rows), ctx_of_block);
+              {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, own);
+      exponentials<B>(p, at, opt.mask, lse_of_block, inverse, own);
+      gemm<B>(p, v.head(b, h / group).rows_from(0, at.keys), sums, {}, own);
+      scaled_rows<B>(sums, inverse, o.head(b, h).rows_from(at.first, at.rows), own);
     });
   }
 
@@ -127,14 +147,10 @@ struct kernel<op::attention, backends::generic> {
     const double scale = detail::attention_scale(opt, d);
     const detail::query_blocks<B> blocks{n, opt.mask};
     const std::size_t bytes = backward_workspace<B, T>(n, d, opt);
-    workspace::frame frame(ctx.workspace());
-    std::byte* memory = frame.template take<std::byte>(bytes * ctx.executor().workers());
-    ctx.executor().run(n == 0 ? 0 : k.batch * k.heads, [&](std::size_t task, std::size_t worker) {
-      workspace own(std::span(memory + worker * bytes, bytes));
-      context ctx_of_head(serial(), own);
-      workspace::frame scratch(own);
+    detail::for_tasks(ctx, n == 0 ? 0 : k.batch * k.heads, bytes, [&](std::size_t task, context& own) {
+      workspace::frame scratch(own.workspace());
       const std::size_t b = task / k.heads, h_kv = task % k.heads;
-      const matrix_view dk_sums(scratch.template take<A>(n * d), n, d), dv_sums(scratch.template take<A>(n * d), n, d);
+      const matrix_view dk_sums(scratch.take<A>(n * d), n, d), dv_sums(scratch.take<A>(n * d), n, d);
 
       double beta = 0;  // the first block sees every key: it begins all sums
       for (std::size_t h = h_kv * group; h < (h_kv + 1) * group; ++h)
@@ -142,29 +158,25 @@ struct kernel<op::attention, backends::generic> {
           const detail::query_block at = blocks[i];
           const auto block_of = [&](auto heads) { return heads.head(b, h).rows_from(at.first, at.rows); };
           const auto keys_of = [&](auto heads) { return heads.head(b, h_kv).rows_from(0, at.keys); };
-          workspace::frame scratch_of_block(own);
-          const matrix_view p = scores<A>(scratch_of_block, at), ds = scores<A>(scratch_of_block, at);
+          workspace::frame scratch_of_block(own.workspace());
+          const matrix_view p = at.take<A>(scratch_of_block), ds = at.take<A>(scratch_of_block);
+          const in_vector<A> lse_of_block{lse.data() + (b * q.heads + h) * n + at.first, at.rows};
 
-          gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, ctx_of_head);
-          gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, ctx_of_head);
-          score_gradients<B>(block_of(d_o), block_of(o), lse.data() + (b * q.heads + h) * n + at.first, p, ds, at,
-                             opt.mask, ctx_of_head);
-          gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, ctx_of_head);
-          gemm<B>(ds, block_of(q), dk_sums.rows_from(0, at.keys), {.alpha = scale, .beta = beta, .a = transpose::yes},
-                  ctx_of_head);
-          gemm<B>(p, block_of(d_o), dv_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, ctx_of_head);
+          gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, own);
+          gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, own);
+          score_gradients<B>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
+          gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, own);
+          gemm<B>(ds, block_of(q), dk_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
+          gemm<B>(p, block_of(d_o), dv_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
         }
-      const auto round = [](auto sum, auto dy) { return pack{sum, dy}; };
-      for_rows<B, A>(ctx_of_head, n, d, [=, dk_rows = dk.head(b, h_kv), dv_rows = dv.head(b, h_kv)] TIGON_FN(auto row) {
-        row.map(outs(dk_rows, dv_rows), round, dk_sums, dv_sums);
-      });
+      key_gradients<B>(dk_sums, dv_sums, static_cast<A>(scale), dk.head(b, h_kv), dv.head(b, h_kv), own);
     });
   }
 
-  /// Scores become exp(score - maximum), zeros where a key is not seen; their sum and lse of every row.
+  /// Scores become exp(score - maximum), zeros where a key is not seen; lse and 1 / sum of every row.
   template <backend B, class A>
-  static void exponentials(matrix_view<A> p, detail::query_block at, attention_mask mask, A* lse, vector_view<A> sums,
-                           context& ctx) {
+  static void exponentials(matrix_view<A> p, detail::query_block at, attention_mask mask, vector_view<A> lse,
+                           vector_view<A> inverse, context& ctx) {
     for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
       const auto row = line.narrow(seen);
@@ -174,29 +186,30 @@ struct kernel<op::attention, backends::generic> {
         return pack{e, e};
       }, p);
       line.narrow(p.cols - seen).map(p.cols_from(seen, p.cols - seen), [](auto zero) { return zero; }, constant(A(0)));
-      if (row.first()) {
-        sums.data[row.i] = sum;
-        lse[row.i] = m + math::log(sum);
-      }
+      if (row.first()) lse.data[row.i] = m, inverse.data[row.i] = sum;
+    });
+    for_rows<B, A>(ctx, 1, p.rows, [=] TIGON_FN(auto row) {  // one logarithm for many rows
+      row.map(outs(lse, inverse), [](auto m, auto sum) { return pack{m + log(sum), decltype(m)(A(1)) / sum}; }, lse,
+              inverse);
     });
   }
 
-  /// o = x / sum of the row.
+  /// o = x * factor of the row.
   template <backend B, element T, class A>
-  static void quotients(matrix_view<A> x, vector_view<A> sums, matrix_view<T> o, context& ctx) {
+  static void scaled_rows(matrix_view<A> x, vector_view<A> factor, matrix_view<T> o, context& ctx) {
     for_rows<B, A>(ctx, o.rows, o.cols, [=] TIGON_FN(auto row) {
-      const A r = A(1) / sums.data[row.i];
+      const A r = factor.data[row.i];
       row.map(o, [=](auto v) { return v * r; }, x);
     });
   }
 
   /// Scores become p, and ds, which holds do v^T, becomes p * (ds - delta); zeros where a key is not seen.
   template <backend B, element T, class A>
-  static void score_gradients(matrix_view<const T> d_o, matrix_view<const T> o, const A* lse, matrix_view<A> p,
+  static void score_gradients(matrix_view<const T> d_o, matrix_view<const T> o, in_vector<A> lse, matrix_view<A> p,
                               matrix_view<A> ds, detail::query_block at, attention_mask mask, context& ctx) {
     for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
-      const A l = lse[line.i];
+      const A l = lse.data[line.i];
       const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
       line.narrow(seen).map(outs(p, ds), [=](auto s, auto g) {
         const auto e = exp_nonpositive(s - l);
@@ -208,6 +221,14 @@ struct kernel<op::attention, backends::generic> {
     });
   }
 
+  template <backend B, element T, class A>
+  static void key_gradients(matrix_view<A> dk_sums, matrix_view<A> dv_sums, A scale, matrix_view<T> dk,
+                            matrix_view<T> dv, context& ctx) {
+    for_rows<B, A>(ctx, dk.rows, dk.cols, [=] TIGON_FN(auto row) {
+      row.map(outs(dk, dv), [=](auto k, auto v) { return pack{k * scale, v}; }, dk_sums, dv_sums);
+    });
+  }
+
   /// Bytes of one worker.
   template <backend B, element T>
   static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
@@ -215,7 +236,7 @@ struct kernel<op::attention, backends::generic> {
     return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
       const std::size_t products = std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
                                             gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
-      return scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) + products;
+      return at.bytes<A>() + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) + products;
     });
   }
 
@@ -227,24 +248,9 @@ struct kernel<op::attention, backends::generic> {
       const std::size_t products = std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
                                              gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
                                              gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
-      return 2 * scores_bytes<A>(at) + products;
+      return 2 * at.bytes<A>() + products;
     });
     return blocks + 2 * workspace::bytes_for<A>(seq_len * d);
-  }
-
- private:
-  // Rows begin a cache line apart from a multiple of the page: the products read them side by side.
-  template <class A>
-  static std::size_t scores_stride(detail::query_block at) {
-    return workspace::bytes_for<A>(at.keys) / sizeof(A);
-  }
-  template <class A>
-  static std::size_t scores_bytes(detail::query_block at) {
-    return workspace::bytes_for<A>(at.rows * scores_stride<A>(at));
-  }
-  template <class A>
-  static matrix_view<A> scores(workspace::frame& scratch, detail::query_block at) {
-    return {scratch.template take<A>(at.rows * scores_stride<A>(at)), at.rows, at.keys, scores_stride<A>(at)};
   }
 };
 
@@ -268,8 +274,8 @@ void expect_attention(const expects& expect, heads_view<const T> q, heads_view<c
   expect.at_least_one("heads", q.heads);
   expect.at_least_one("kv_heads", k.heads);
   expect.at_least_one("head_dim", q.head_dim);
-  expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads",
-              "no multiple of kv_heads", "a whole number of query heads for every key/value head");
+  expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
+              "as many query heads for every key/value head");
   expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
   expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
   expect.heads("v", v, q.batch, k.heads, q.seq_len, q.head_dim);

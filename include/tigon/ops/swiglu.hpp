@@ -44,9 +44,11 @@ struct kernel<op::swiglu, backends::generic> {
   static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A g = static_cast<A>(opt.gate_multiplier), d = static_cast<A>(opt.down_multiplier);
-    const bool round_gate = opt.round_gate;
+    const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
     for_rows<B, A>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
-      if (round_gate)
+      if (plain)
+        row.map(c, [](auto av, auto bv) { return silu(av) * bv; }, a, b);
+      else if (round_gate)
         row.map(c, [=](auto av, auto bv) { return round_to<T>(silu(av * g)) * bv * d; }, a, b);
       else
         row.map(c, [=](auto av, auto bv) { return silu(av * g) * bv * d; }, a, b);
@@ -58,9 +60,14 @@ struct kernel<op::swiglu, backends::generic> {
                        swiglu_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A g = static_cast<A>(opt.gate_multiplier), d = static_cast<A>(opt.down_multiplier);
-    const bool round_gate = opt.round_gate;
+    const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
     for_rows<B, A>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
-      if (round_gate)
+      if (plain)
+        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
+          const auto [v, slope] = silu_and_slope(av);
+          return pack{dv * bv * slope, dv * v};
+        }, dc, a, b);
+      else if (round_gate)
         row.map(outs(da, db), [=](auto dv, auto av, auto bv) {
           const auto [v, slope] = silu_and_slope(av * g);
           return pack{dv * bv * slope * (d * g), dv * round_to<T>(v) * d};
@@ -73,10 +80,13 @@ struct kernel<op::swiglu, backends::generic> {
     });
   }
 
-  /// z * sigmoid(z); the product of -inf and 0 is 0.
+  /// z * sigmoid(z), as z q / (1 + q) or z / (1 + q) with q = e^-|z|; the product of -inf and 0 is 0.
   template <class V>
   static TIGON_INLINE V silu(V z) {
-    return detail::above_lowest(z) * sigmoid(z);
+    using A = typename V::value_type;
+    const V q = exp_nonpositive(bit_or(z, V(A(-0.0))));
+    const V low = detail::above_lowest(z);
+    return select(z < V(A(0)), low * q, low) * reciprocal(V(A(1)) + q);
   }
 
   /// silu(z) and its derivative s + z s (1 - s); 1 - s comes from the same exponential, without cancellation.

@@ -108,6 +108,8 @@ template <class L, class T>
 concept raw_load_n = requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load_n(p, std::size_t{1}, v); };
 template <class L, class T>
 concept raw_store_n = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store_n(v, p, std::size_t{1}); };
+template <class L, class T>
+concept raw_round = requires(decltype(L::raw(typename L::reg{})) v) { x86::round_to(v, T()); };
 template <class L>
 concept raw_scale = requires(decltype(L::raw(typename L::reg{})) v) { x86::scale(v, v); };
 
@@ -216,6 +218,11 @@ template <element T, class V>
 TIGON_INLINE V round_to(V v) {
   if constexpr (std::same_as<T, typename V::value_type>) {
     return v;
+#if defined(TIGON_X86)
+  } else if constexpr (detail::raw_round<typename V::lanes, T>) {
+    using L = typename V::lanes;
+    return V::from(L::from_raw(x86::round_to(L::raw(v.r), T())));
+#endif
   } else {
     alignas(64) T buffer[V::size];
     store(v, buffer);

@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <tigon/backends/avx512_bf16/backend.hpp>
 #include <tigon/backends/highway/gemm.hpp>
 
 namespace tigon {

@@ -2,6 +2,7 @@
 #ifndef TIGON_BACKENDS_HIGHWAY_GEMM_HPP
 #define TIGON_BACKENDS_HIGHWAY_GEMM_HPP
 
+#include <tigon/backends/highway/backend.hpp>
 #include <tigon/gemm/packed.hpp>
 
 namespace tigon {

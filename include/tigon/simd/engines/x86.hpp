@@ -21,6 +21,7 @@ void stream(none);
 void load_n(none);
 void store_n(none);
 void scale(none);
+void round_to(none);
 void clamp_magnitude(none);
 void mantissa(none);
 void exponent(none);
@@ -38,15 +39,27 @@ TIGON_INLINE void load(const bfloat16* p, __m512& v) {
 TIGON_INLINE void load(const float16* p, __m512& v) {
   v = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-/// Round to nearest even in integers: the bf16 instructions would flush subnormals.
-TIGON_INLINE __m256i to_bfloat16(__m512 v) {
+TIGON_INLINE __m256i to_bfloat16_in_integers(__m512 v) {
   const __m512i u = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
+/// Round to nearest even. The instruction would flush subnormal numbers, which are looked for and rounded in integers.
+TIGON_INLINE __m256i to_bfloat16(__m512 v) {
+#if defined(__AVX512BF16__)
+  constexpr int subnormal = 0x20;
+  if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1)) return (__m256i)_mm512_cvtneps_pbh(v);
+#endif
+  return to_bfloat16_in_integers(v);
+}
+/// v rounded to the storage type and widened again.
+TIGON_INLINE __m512 round_to(__m512 v, bfloat16) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bfloat16(v)), 16));
+}
 TIGON_INLINE __m256i to_float16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TIGON_INLINE __m512 round_to(__m512 v, float16) { return _mm512_cvtph_ps(to_float16(v)); }
 TIGON_INLINE void store(__m512 v, bfloat16* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(v)); }
 TIGON_INLINE void store(__m512 v, float16* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_float16(v)); }
 TIGON_INLINE void stream(__m512 v, float* p) { _mm512_stream_ps(p, v); }
