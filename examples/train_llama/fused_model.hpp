@@ -23,13 +23,13 @@
 
 namespace example {
 
-/// The default backend with a smaller budget for the chunk of logits that exists at a time: 8 MiB are enough rows for
+/// The default backend with a smaller budget for the chunk of logits that exists at a time: 16 MiB are enough rows for
 /// an efficient product at the vocabularies of this program, and less than a layer's activations.
 struct small_chunks : tigon::default_backend {
   using parent = tigon::default_backend;
   static constexpr tigon::backend_info info{"train_llama", {tigon::device::cpu}};
   using overrides = tigon::op_list<>;
-  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{8} << 20};
+  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{16} << 20};
 };
 
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps

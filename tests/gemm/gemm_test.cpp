@@ -164,7 +164,8 @@ TYPED_TEST(gemm_on, gives_a_packed_b_the_bits_of_an_unpacked_one) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const transpose tb : kBoth)
-    for (const shape s : {shape{33, 100, 385}, {300, 50, 1100}, {1, 1, 1}, {50, 300, 513}, {4, 4, 0}}) {
+    for (const shape s :
+         {shape{33, 100, 385}, {300, 50, 1100}, {1, 300, 700}, {300, 1, 700}, {50, 300, 513}, {4, 4, 0}}) {
       const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, tb, 2);
       guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
       gemm<B>(a.view(), b.view(), plain.view(), {.b = tb});
@@ -174,9 +175,9 @@ TYPED_TEST(gemm_on, gives_a_packed_b_the_bits_of_an_unpacked_one) {
       workspace::frame frame(memory);
       const packed_operand<T> p = gemm_pack<B, T>(b.view(), {frame.template take<std::byte>(bytes), bytes}, tb);
       gemm<B>(a.view(), p, packed.view());
-      EXPECT_EQ(bits_of(plain), bits_of(packed));
+      EXPECT_TRUE(bits_of(plain) == bits_of(packed));
       gemm<B>(a.view(), p, packed.view(), absent, no_epilogue{}, {});
-      EXPECT_EQ(bits_of(plain), bits_of(packed));
+      EXPECT_TRUE(bits_of(plain) == bits_of(packed));
     }
 }
 
@@ -387,7 +388,7 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
       EXPECT_EQ(times, std::vector<int>(s.m * s.n, 1));
       return bits_of(packed);
     }));
-    EXPECT_EQ(bits_of(plain), bits_of(packed));
+    EXPECT_TRUE(bits_of(plain) == bits_of(packed));
   }
 }
 

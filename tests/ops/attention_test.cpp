@@ -44,7 +44,8 @@ struct sizes {
   }
 };
 
-/// The definition, head by head and row by row, in f64 and with the whole matrix of p: values [batch, heads, seq_len, d].
+/// The definition, head by head and row by row, in f64 and with the whole matrix of p: values [batch, heads, seq_len,
+/// d].
 struct reference {
   std::vector<double> o, lse, dq, dk, dv;
 
@@ -94,9 +95,11 @@ class guarded_heads {
       : view_(nullptr, s.batch, heads, s.seq_len, s.d, 0, 0, 0) {
     const std::size_t inner = s.d + s.padding;
     if (s.in == layout::tokens)
-      view_.head_stride = inner, view_.seq_stride = heads * inner + s.padding, view_.batch_stride = s.seq_len * view_.seq_stride;
+      view_.head_stride = inner, view_.seq_stride = heads * inner + s.padding,
+      view_.batch_stride = s.seq_len * view_.seq_stride;
     else
-      view_.seq_stride = inner, view_.head_stride = s.seq_len * inner + s.padding, view_.batch_stride = heads * view_.head_stride;
+      view_.seq_stride = inner, view_.head_stride = s.seq_len * inner + s.padding,
+      view_.batch_stride = heads * view_.head_stride;
     size_ = s.batch * heads * s.seq_len == 0 ? 0 : offset(s.batch * heads * s.seq_len * s.d - 1) + 1;
     buffer_ = std::make_unique<guarded<T>>(size_, side);
     view_.data = buffer_->data();
@@ -143,8 +146,15 @@ struct problem {
   guarded<accumulator_t<T>> lse;
 
   TIGON_TEST_NOINLINE explicit problem(sizes of, guard side = guard::behind)
-      : s(of), q(s, s.heads, side), k(s, s.kv_heads, side), v(s, s.kv_heads, side), o(s, s.heads, side),
-        d_o(s, s.heads, side), dq(s, s.heads, side), dk(s, s.kv_heads, side), dv(s, s.kv_heads, side),
+      : s(of),
+        q(s, s.heads, side),
+        k(s, s.kv_heads, side),
+        v(s, s.kv_heads, side),
+        o(s, s.heads, side),
+        d_o(s, s.heads, side),
+        dq(s, s.heads, side),
+        dk(s, s.kv_heads, side),
+        dv(s, s.kv_heads, side),
         lse(s.batch * s.heads * s.seq_len, side) {
     std::uint64_t seed = 0;
     for (guarded_heads<T>* in : {&q, &k, &v, &d_o}) in->assign(normal_values(in->count(), ++seed));
@@ -171,8 +181,8 @@ struct problem {
   }
 };
 
-// In units of |reference| + its root mean square; at most ten times the worst that was seen. o, dq, dk and dv are rounded
-// once; in 16 bits delta is made from the rounded o.
+// In units of |reference| + its root mean square; at most ten times the worst that was seen. o, dq, dk and dv are
+// rounded once; in 16 bits delta is made from the rounded o.
 constexpr by_type forward_bound{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
 constexpr by_type lse_bound{.f32 = 1e-6, .bf16 = 1e-6, .f16 = 1e-6, .f64 = 2e-15};
 constexpr by_type gradient_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
@@ -194,7 +204,7 @@ std::vector<sizes> every_size() {
 
 template <class On>
 class attention : public testing::Test {};
-TYPED_TEST_SUITE(attention, every_pair, names);
+TYPED_TEST_SUITE(attention, every_product_pair, names);
 
 TYPED_TEST(attention, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;
@@ -285,7 +295,9 @@ TYPED_TEST(attention, takes_the_workspace_that_it_names) {
       const auto runs = [&](std::size_t bytes, auto call) {
         tigon::thread_pool pool(3);
         guarded<std::byte> memory(bytes);  // ends at a page that may not be touched
-        const auto skip = (tigon::workspace::alignment - reinterpret_cast<std::uintptr_t>(memory.data()) % tigon::workspace::alignment) % tigon::workspace::alignment;
+        const auto skip = (tigon::workspace::alignment -
+                           reinterpret_cast<std::uintptr_t>(memory.data()) % tigon::workspace::alignment) %
+                          tigon::workspace::alignment;
         tigon::workspace scratch(std::span(memory.data(), memory.size()).subspan(skip));
         context ctx(pool, scratch);
         call(ctx);
@@ -304,7 +316,7 @@ TYPED_TEST(attention, takes_the_workspace_that_it_names) {
 // The reference itself: its gradients are the differences of its values, and so are those of the f64 kernels.
 template <class On>
 class attention_gradient : public testing::Test {};
-TYPED_TEST_SUITE(attention_gradient, every_backend_with<double>, names);
+TYPED_TEST_SUITE(attention_gradient, every_product_pair_of<double>, names);
 
 TYPED_TEST(attention_gradient, is_that_of_central_differences) {
   using B = typename TypeParam::backend;
@@ -321,7 +333,8 @@ TYPED_TEST(attention_gradient, is_that_of_central_differences) {
     const auto dk = central_difference([&](const auto& x) { return loss(q, x, v); }, k, at_k);
     const auto dv = central_difference([&](const auto& x) { return loss(q, k, x); }, v, at_k);
     const reference r = p.wanted();
-    for (const auto& [got_q, got_k, got_v] : {std::tuple(r.dq, r.dk, r.dv), std::tuple(p.dq.f64(), p.dk.f64(), p.dv.f64())}) {
+    for (const auto& [got_q, got_k, got_v] :
+         {std::tuple(r.dq, r.dk, r.dv), std::tuple(p.dq.f64(), p.dk.f64(), p.dv.f64())}) {
       EXPECT_TRUE(close(pick(got_q, at_q), dq, 1e-10)) << s;
       EXPECT_TRUE(close(pick(got_k, at_k), dk, 1e-10)) << s;
       EXPECT_TRUE(close(pick(got_v, at_k), dv, 1e-10)) << s;
@@ -344,10 +357,12 @@ std::size_t products = 0;
 
 template <>
 struct tigon::kernel<tigon::op::gemm, mine::counting> : tigon::kernel<tigon::op::gemm, tigon::backends::generic> {
-  template <tigon::backend B, tigon::element TA, tigon::element TB, tigon::element TC, class... Args>
-  static void forward(Args&&... args) {
+  template <tigon::backend B, tigon::element TA, tigon::element TB, tigon::element TC, class Epilogue>
+  static void forward(tigon::matrix_view<const TA> a, tigon::gemm_operand<TB> b, tigon::in_vector<TC> bias,
+                      tigon::matrix_view<TC> c, const Epilogue& epilogue, tigon::gemm_options opt,
+                      tigon::context& ctx) {
     ++mine::products;
-    tigon::kernel<tigon::op::gemm, tigon::backends::generic>::forward<B, TA, TB, TC>(std::forward<Args>(args)...);
+    tigon::kernel<tigon::op::gemm, tigon::backends::generic>::forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
   }
 };
 
@@ -405,8 +420,8 @@ TEST_F(attention_doors, forward_refuses_wrong_shapes) {
                      p.o, r);
   EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::head_dim, 7ul), o, r), shape, "attention_forward: v is 2 sequences",
                      p.o, r);
-  EXPECT_TIGON_ERROR(forward(q, k, v, with(o, &view::batch, 1ul), r), shape, "attention_forward: o is 1 sequences",
-                     p.o, r);
+  EXPECT_TIGON_ERROR(forward(q, k, v, with(o, &view::batch, 1ul), r), shape, "attention_forward: o is 1 sequences", p.o,
+                     r);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, std::span<float>(r).first(23)), shape,
                      "attention_forward: lse is of 23 elements; expected 24", p.o, r);
   EXPECT_TIGON_ERROR(forward(with(q, &view::seq_stride, 7ul), k, v, o, r), stride,
@@ -421,10 +436,13 @@ TEST_F(attention_doors, forward_refuses_wrong_numbers) {
 }
 
 TEST_F(attention_doors, forward_refuses_overlaps) {
-  const std::span<float> in_q(q.data, lse.size()), in_k(k.data, lse.size()), in_v(v.data, lse.size()), in_o(o.data, lse.size());
+  const std::span<float> in_q(q.data, lse.size()), in_k(k.data, lse.size()), in_v(v.data, lse.size()),
+      in_o(o.data, lse.size());
   EXPECT_TIGON_ERROR(forward(q, k, v, q, lse), alias, "attention_forward: o overlaps q", p.q, p.lse);
-  EXPECT_TIGON_ERROR(forward(q, with(k, &view::data, o.data), v, o, lse), alias, "attention_forward: o overlaps k", p.o, p.lse);
-  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::data, o.data), o, lse), alias, "attention_forward: o overlaps v", p.o, p.lse);
+  EXPECT_TIGON_ERROR(forward(q, with(k, &view::data, o.data), v, o, lse), alias, "attention_forward: o overlaps k", p.o,
+                     p.lse);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::data, o.data), o, lse), alias, "attention_forward: o overlaps v", p.o,
+                     p.lse);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, in_q), alias, "attention_forward: lse overlaps q", p.q, p.o);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, in_k), alias, "attention_forward: lse overlaps k", p.k, p.o);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, in_v), alias, "attention_forward: lse overlaps v", p.v, p.o);
@@ -433,14 +451,22 @@ TEST_F(attention_doors, forward_refuses_overlaps) {
 
 TEST_F(attention_doors, backward_refuses_wrong_shapes) {
   const auto wrong = [](view x) { return with(x, &view::seq_len, 2ul); };
-  EXPECT_TIGON_ERROR(backward(wrong(d_o), q, k, v, o, lse, dq, dk, dv), shape, "attention_backward: do is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, wrong(k), v, o, lse, dq, dk, dv), shape, "attention_backward: k is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, wrong(v), o, lse, dq, dk, dv), shape, "attention_backward: v is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, wrong(o), lse, dq, dk, dv), shape, "attention_backward: o is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse.first(7), dq, dk, dv), shape, "attention_backward: lse is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, wrong(dq), dk, dv), shape, "attention_backward: dq is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, wrong(dk), dv), shape, "attention_backward: dk is", p.dq, p.dk, p.dv);
-  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, wrong(dv)), shape, "attention_backward: dv is", p.dq, p.dk, p.dv);
+  EXPECT_TIGON_ERROR(backward(wrong(d_o), q, k, v, o, lse, dq, dk, dv), shape, "attention_backward: do is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, wrong(k), v, o, lse, dq, dk, dv), shape, "attention_backward: k is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, wrong(v), o, lse, dq, dk, dv), shape, "attention_backward: v is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, wrong(o), lse, dq, dk, dv), shape, "attention_backward: o is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse.first(7), dq, dk, dv), shape, "attention_backward: lse is", p.dq,
+                     p.dk, p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, wrong(dq), dk, dv), shape, "attention_backward: dq is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, wrong(dk), dv), shape, "attention_backward: dk is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, wrong(dv)), shape, "attention_backward: dv is", p.dq, p.dk,
+                     p.dv);
   EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, dv, {.scale = nan}), argument,
                      "attention_backward: scale is nan; expected a finite number", p.dq, p.dk, p.dv);
 }
@@ -449,14 +475,19 @@ TEST_F(attention_doors, backward_refuses_overlaps) {
   const auto backward_to = [&](view dq, view dk, view dv) { backward(d_o, q, k, v, o, lse, dq, dk, dv); };
   const std::pair<const char*, view> of_q[] = {{"do", d_o}, {"q", q}, {"o", o}}, of_k[] = {{"k", k}, {"v", v}};
   for (const auto& [name, in] : of_q)
-    EXPECT_TIGON_ERROR(backward_to(in, dk, dv), alias, std::string("attention_backward: dq overlaps ") + name, p.dk, p.dv);
+    EXPECT_TIGON_ERROR(backward_to(in, dk, dv), alias, std::string("attention_backward: dq overlaps ") + name, p.dk,
+                       p.dv);
   for (const auto& [name, in] : of_k) {
-    EXPECT_TIGON_ERROR(backward_to(dq, in, dv), alias, std::string("attention_backward: dk overlaps ") + name, p.dq, p.dv);
-    EXPECT_TIGON_ERROR(backward_to(dq, dk, in), alias, std::string("attention_backward: dv overlaps ") + name, p.dq, p.dk);
+    EXPECT_TIGON_ERROR(backward_to(dq, in, dv), alias, std::string("attention_backward: dk overlaps ") + name, p.dq,
+                       p.dv);
+    EXPECT_TIGON_ERROR(backward_to(dq, dk, in), alias, std::string("attention_backward: dv overlaps ") + name, p.dq,
+                       p.dk);
   }
   EXPECT_TIGON_ERROR(backward_to(dq, dk, dk), alias, "attention_backward: dk overlaps dv", p.dq, p.dk);
-  EXPECT_TIGON_ERROR(backward_to(dq, with(dk, &view::data, dq.data), dv), alias, "attention_backward: dq overlaps dk", p.dq, p.dv);
-  EXPECT_TIGON_ERROR(backward_to(dq, dk, with(dv, &view::data, dq.data)), alias, "attention_backward: dq overlaps dv", p.dq, p.dk);
+  EXPECT_TIGON_ERROR(backward_to(dq, with(dk, &view::data, dq.data), dv), alias, "attention_backward: dq overlaps dk",
+                     p.dq, p.dv);
+  EXPECT_TIGON_ERROR(backward_to(dq, dk, with(dv, &view::data, dq.data)), alias, "attention_backward: dq overlaps dv",
+                     p.dq, p.dk);
   EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, std::span<const float>(dv.data, 24), dq, dk, dv), alias,
                      "attention_backward: dv overlaps lse", p.dq, p.dk, p.dv);
 }

@@ -66,9 +66,10 @@ template <element T>
 struct packed_operand {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
-  std::size_t rows = 0;     ///< k
-  std::size_t cols = 0;     ///< n
-  std::string_view layout;  ///< of the kernel that packed it
+  std::size_t rows = 0;              ///< k
+  std::size_t cols = 0;              ///< n
+  transpose stored = transpose::no;  ///< how b lay in memory
+  std::string_view layout;           ///< of the kernel that packed it
 };
 
 /// b as a kernel receives it: a view in storage order, or a packed operand.

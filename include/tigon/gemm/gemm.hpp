@@ -100,19 +100,13 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   }
 
   template <backend B, element TA, element TB>
-  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
+  static void pack(matrix_view<const TB> b, transpose, std::byte* to, context& ctx) {
     using A = accumulator_t<TB>;
     using V = simd::vec<typename B::engine, A>;
-    const std::size_t rows = gemm_detail::rows_of(b, t), cols = gemm_detail::cols_of(b, t);
     A* out = reinterpret_cast<A*>(to);
-    ctx.executor().run(gemm_detail::ceil_div(rows, 64), [&](std::size_t task, std::size_t) {
-      const std::size_t first = task * 64, end = std::min(rows, first + 64);
-      if (t == transpose::no) {
-        for (std::size_t i = first; i < end; ++i) gemm_detail::widen<V>(b.row(i), cols, out + i * cols);
-      } else {
-        for (std::size_t j = 0; j < cols; ++j)
-          for (std::size_t i = first; i < end; ++i) out[i * cols + j] = static_cast<A>(b.row(j)[i]);
-      }
+    ctx.executor().run(gemm_detail::ceil_div(b.rows, 64), [&](std::size_t task, std::size_t) {
+      const std::size_t first = task * 64, end = std::min(b.rows, first + 64);
+      for (std::size_t i = first; i < end; ++i) gemm_detail::widen<V>(b.row(i), b.cols, out + i * b.cols);
     });
   }
 
@@ -134,7 +128,9 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(step * ctx.executor().workers());
     const gemm_detail::scaling<A> scale{static_cast<A>(opt.alpha), static_cast<A>(opt.beta)};
-    const matrix_view<const A> packed(reinterpret_cast<const A*>(b.packed), k, n);
+    // Packed means widened, in storage order: Eigen sums a transposed vector in another order than a plain one.
+    const matrix_view<const A> packed(reinterpret_cast<const A*>(b.packed), opt.b == transpose::no ? k : n,
+                                      opt.b == transpose::no ? n : k);
     const std::size_t across = gemm_detail::ceil_div(n, tile_cols);
 
     ctx.executor().run(gemm_detail::ceil_div(m, tile_rows) * across, [&](std::size_t task, std::size_t worker) {
@@ -147,9 +143,8 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
         const std::size_t depth = std::min(s.depth, k - p);
         const auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
         if (b.packed != nullptr)
-          gemm_detail::eigen_product(left, opt.a,
-                                     gemm_detail::part_of<V>(packed, transpose::no, p, depth, j, cols, sums),
-                                     transpose::no, tile, p != 0);
+          gemm_detail::eigen_product(left, opt.a, gemm_detail::part_of<V>(packed, opt.b, p, depth, j, cols, sums),
+                                     opt.b, tile, p != 0);
         else
           gemm_detail::eigen_product(left, opt.a,
                                      gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a), opt.b,
@@ -259,7 +254,7 @@ packed_operand<gemm_detail::bare<T>> gemm_pack(matrix_view<T> b, std::span<std::
               error_code::workspace, "to", "at an unaligned address", "a multiple of 64 bytes");
   expect.disjoint("to", matrix_view<std::byte>(to.data(), 1, to.size()), "b", b);
   K::template pack<B, TA, TB>(b, t, to.data(), ctx);
-  return {to.data(), bytes, k, n, K::template layout<TA, TB>};
+  return {to.data(), bytes, k, n, t, K::template layout<TA, TB>};
 }
 
 /// c from a and b, with a bias and an epilogue. See gemm_options for the contract, no_epilogue for the callable.
@@ -289,7 +284,7 @@ void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options 
   tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
 }
 
-/// c from a and a packed b; opt.b is what gemm_pack was told and is not read.
+/// c from a and a packed b; opt.b is not read, gemm_pack was told.
 template <class B = default_backend, class TA, element TB, class TC, parameter Bias, class Epilogue>
 void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
           gemm_options opt = {}, context& ctx = default_context()) {
@@ -311,7 +306,7 @@ void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias
     expect.disjoint("c", c, "bias", as_row(add));
   }
   ctx.workspace().expect("gemm", gemm_packed_workspace<B, A, TB, TC>(e.m, e.n, e.k, ctx.executor().workers()));
-  opt.b = transpose::no;
+  opt.b = b.stored;
   const std::byte nothing{};  // a packed b of no elements may have no memory
   K::template forward<B, A, TB, TC>(a, {{nullptr, e.k, e.n}, b.data != nullptr ? b.data : &nothing}, add, c, epilogue,
                                     opt, ctx);

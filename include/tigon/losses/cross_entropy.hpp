@@ -186,10 +186,11 @@ void cross_entropy_forward(in_matrix<T> logits, const Target& target, std::type_
   if (dlogits.data != nullptr) {
     expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
     expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-    expect.outside("dlogits", dlogits, "loss", as_row(loss), "class_weight", as_row(weight));
+    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)), "class_weight",
+                   as_row(weight));
   }
-  expect.disjoint("loss", as_row(loss), "logits", logits);
-  detail::expect_loss<A>(expect, "cross_entropy_forward", labels, logits.rows, logits.cols, weight, loss, metrics, opt);
+  detail::expect_loss<A>(expect, "cross_entropy_forward", labels, logits.rows, logits.cols, weight, loss, metrics, opt,
+                         "logits", logits, "dlogits", dlogits);
   ctx.workspace().expect("cross_entropy_forward", cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
 
   workspace::frame frame(ctx.workspace());

@@ -88,10 +88,11 @@ void expect_labels(std::string_view op, std::span<const I> target, std::size_t v
   }
 }
 
-/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows.
-template <class A, class Labels, class Weight, class Metrics, class Options>
+/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows; `others` are the names and views of
+/// everything else that the call reads or writes.
+template <class A, class Labels, class Weight, class Metrics, class Options, class... Others>
 void expect_loss(const expects& expect, std::string_view op, const Labels& target, std::size_t rows, std::size_t vocab,
-                 Weight weight, std::span<A> loss, const Metrics& metrics, const Options& opt) {
+                 Weight weight, std::span<A> loss, const Metrics& metrics, const Options& opt, Others... others) {
   const std::size_t results = opt.reduction == reduction::none ? rows : 1;
   expect.size("target", target.size(), rows);
   expect.size("loss", loss.size(), results);
@@ -107,7 +108,17 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
   expect.option(opt.softcap >= 0 && opt.softcap <= 1e300, "softcap", opt.softcap, "a finite number above 0, or 0 for none");
   expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
-  expect_labels(op, std::span<const typename Labels::value_type>(target), vocab, opt.ignore_index);
+  const std::span<const typename Labels::value_type> labels(target);
+  const auto apart = [&](std::string_view name, auto result, auto... more) {
+    expect.outside(name, result, "target", as_row(labels), "class_weight", as_row(weight), more..., others...);
+  };
+  const auto loss_row = as_row(loss), z_loss = as_row(metrics.z_loss), accuracy = as_row(metrics.token_accuracy);
+  apart("loss", loss_row);
+  apart("z_loss", z_loss, "loss", loss_row);
+  apart("token_accuracy", accuracy, "loss", loss_row, "z_loss", z_loss);
+  apart("predicted_tokens", as_row(metrics.predicted_tokens), "loss", loss_row, "z_loss", z_loss, "token_accuracy",
+        accuracy);
+  expect_labels(op, labels, vocab, opt.ignore_index);
 }
 
 /// Per-row results in the workspace, the denominators they need, and their reduction in f64.

@@ -109,7 +109,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       if (dw.data != nullptr)
         product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
       if (t.dbias)
-        for_rows_with_partials<B, A>(ctx, n, vocab, [=] TIGON_FN(auto row) {
+        for_rows_with_partials<B, A>(ctx, n, vocab, simd::no_statistic{}, [=] TIGON_FN(auto row, int) {
           const auto sum = row.partial(0);
           row.map(sum, [](auto d, auto s) { return s + d; }, z, sum);
         }, parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate});
@@ -208,17 +208,20 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (t.dw.data != nullptr) expect.matrix("dw", t.dw, t.w.rows, t.w.cols);
   if (t.dbias) expect.size("dbias", t.dbias.size, t.w.rows);
   if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, t.x.rows);
-  expect.outside("dx", t.dx, "x", t.x, "w", t.w, "dw", t.dw, "bias", as_row(t.bias), "dbias", as_row(t.dbias),
-                 "upstream", as_row(t.upstream), "loss", as_row(loss));
-  expect.outside("dw", t.dw, "x", t.x, "w", t.w, "bias", as_row(t.bias), "dbias", as_row(t.dbias), "upstream",
-                 as_row(t.upstream), "loss", as_row(loss));
-  expect.outside("dbias", as_row(t.dbias), "x", t.x, "w", t.w, "bias", as_row(t.bias), "upstream", as_row(t.upstream),
-                 "loss", as_row(loss));
+  const auto bias = as_row(t.bias), upstream = as_row(t.upstream);
+  const auto dbias = as_row(t.dbias);
+  const auto apart = [&](std::string_view name, auto gradient, auto... more) {
+    expect.outside(name, gradient, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "target",
+                   as_row(std::span<const I>(labels)), "class_weight", as_row(weight), more...);
+  };
+  apart("dx", t.dx, "dw", t.dw, "dbias", dbias);
+  apart("dw", t.dw, "dbias", dbias);
+  apart("dbias", dbias);
   A unused{};
   auto checked = opt.loss;
   if (backward) checked.reduction = reduction::sum;
   expect_loss<A>(expect, name, labels, t.x.rows, t.w.rows, weight, backward ? std::span<A>(&unused, 1) : loss, metrics,
-                 checked);
+                 checked, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "dx", t.dx, "dw", t.dw, "dbias", dbias);
   ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(t.x.rows, t.x.cols, t.w.rows, ctx));
 
   workspace::frame frame(ctx.workspace());

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <utility>
 
 namespace tigon {
 
@@ -58,17 +60,18 @@ namespace detail {
 /// Queries [first, first + rows) and the keys [0, keys) that at least one of them sees.
 struct query_block {
   std::size_t first, rows, keys;
-
-  /// rows x keys, every row at a cache line.
-  template <class A>
-  static constexpr std::size_t stride(std::size_t keys) { return workspace::bytes_for<A>(keys) / sizeof(A); }
-  template <class A>
-  std::size_t bytes() const { return workspace::bytes_for<A>(rows * stride<A>(keys)); }
-  template <class A>
-  matrix_view<A> take(workspace::frame& scratch) const {
-    return {scratch.template take<A>(rows * stride<A>(keys)), rows, keys, stride<A>(keys)};
-  }
 };
+
+/// The scores of a block; every row begins at a cache line.
+template <class A>
+matrix_view<A> scores(workspace::frame& scratch, query_block at) {
+  const std::size_t stride = simd::detail::padded<A>(at.keys);
+  return {scratch.take<A>(at.rows * stride), at.rows, at.keys, stride};
+}
+template <class A>
+std::size_t scores_bytes(query_block at) {
+  return workspace::bytes_for<A>(at.rows * simd::detail::padded<A>(at.keys));
+}
 
 /// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.
 template <class B>
@@ -120,12 +123,12 @@ struct kernel<op::attention, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t d = q.head_dim, group = q.heads / k.heads;
     const detail::query_blocks<B> blocks{q.seq_len, opt.mask};
-    const std::size_t bytes = forward_workspace<B, T>(q.seq_len, d, opt);
-    detail::for_tasks(ctx, q.batch * q.heads * blocks.size(), bytes, [&](std::size_t task, context& own) {
+    const std::size_t tasks = q.batch * q.heads * blocks.size();
+    detail::for_tasks(ctx, tasks, forward_workspace<B, T>(q.seq_len, d, opt), [&](std::size_t task, context& own) {
       workspace::frame scratch(own.workspace());
       const std::size_t head = task / blocks.size(), b = head / q.heads, h = head % q.heads;
       const detail::query_block at = blocks[task % blocks.size()];
-      const matrix_view p = at.take<A>(scratch);
+      const matrix_view p = detail::scores<A>(scratch, at);
       const matrix_view sums(scratch.take<A>(at.rows * d), at.rows, d);
       const vector_view<A> inverse{scratch.take<A>(at.rows), at.rows};
       const vector_view<A> lse_of_block{lse.data() + head * q.seq_len + at.first, at.rows};
@@ -146,8 +149,8 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t d = q.head_dim, n = q.seq_len, group = q.heads / k.heads;
     const double scale = detail::attention_scale(opt, d);
     const detail::query_blocks<B> blocks{n, opt.mask};
-    const std::size_t bytes = backward_workspace<B, T>(n, d, opt);
-    detail::for_tasks(ctx, n == 0 ? 0 : k.batch * k.heads, bytes, [&](std::size_t task, context& own) {
+    const std::size_t tasks = n == 0 ? 0 : k.batch * k.heads;
+    detail::for_tasks(ctx, tasks, backward_workspace<B, T>(n, d, opt), [&](std::size_t task, context& own) {
       workspace::frame scratch(own.workspace());
       const std::size_t b = task / k.heads, h_kv = task % k.heads;
       const matrix_view dk_sums(scratch.take<A>(n * d), n, d), dv_sums(scratch.take<A>(n * d), n, d);
@@ -159,7 +162,7 @@ struct kernel<op::attention, backends::generic> {
           const auto block_of = [&](auto heads) { return heads.head(b, h).rows_from(at.first, at.rows); };
           const auto keys_of = [&](auto heads) { return heads.head(b, h_kv).rows_from(0, at.keys); };
           workspace::frame scratch_of_block(own.workspace());
-          const matrix_view p = at.take<A>(scratch_of_block), ds = at.take<A>(scratch_of_block);
+          const matrix_view p = detail::scores<A>(scratch_of_block, at), ds = detail::scores<A>(scratch_of_block, at);
           const in_vector<A> lse_of_block{lse.data() + (b * q.heads + h) * n + at.first, at.rows};
 
           gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, own);
@@ -234,23 +237,19 @@ struct kernel<op::attention, backends::generic> {
   static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
     return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      const std::size_t products = std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
-                                            gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
-      return at.bytes<A>() + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) + products;
+      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) +
+             std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
     });
   }
-
-  /// Bytes of one worker.
   template <backend B, element T>
   static std::size_t backward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
-    const std::size_t blocks = detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      const std::size_t products = std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
-                                             gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
-                                             gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
-      return 2 * at.bytes<A>() + products;
+    const std::size_t of_block = detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
+      return 2 * detail::scores_bytes<A>(at) + std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
+                                                         gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
+                                                         gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
     });
-    return blocks + 2 * workspace::bytes_for<A>(seq_len * d);
+    return of_block + 2 * workspace::bytes_for<A>(seq_len * d);
   }
 };
 
@@ -268,17 +267,18 @@ std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_d
 }
 
 namespace detail {
+/// Throws unless the inputs fit together; what is shaped like q (k) comes as names and views.
 template <class T>
-void expect_attention(const expects& expect, heads_view<const T> q, heads_view<const T> k, heads_view<const T> v,
-                      std::size_t lse, attention_options opt) {
+void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::size_t lse, attention_options opt,
+                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_q,
+                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_k) {
   expect.at_least_one("heads", q.heads);
   expect.at_least_one("kv_heads", k.heads);
   expect.at_least_one("head_dim", q.head_dim);
   expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
               "as many query heads for every key/value head");
-  expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.heads("v", v, q.batch, k.heads, q.seq_len, q.head_dim);
+  for (const auto& [name, x] : like_q) expect.heads(name, x, q.batch, q.heads, q.seq_len, q.head_dim);
+  for (const auto& [name, x] : like_k) expect.heads(name, x, q.batch, k.heads, q.seq_len, q.head_dim);
   expect.size("lse", lse, q.batch * q.heads * q.seq_len);
   expect.finite("scale", opt.scale);
 }
@@ -291,8 +291,7 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
                        attention_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const expects expect("attention_forward");
-  detail::expect_attention<T>(expect, q, k, v, lse.size(), opt);
-  expect.heads("o", o, q.batch, q.heads, q.seq_len, q.head_dim);
+  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"o", o}}, {{"k", k}, {"v", v}});
   expect.outside("o", o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory());
   expect.outside("lse", as_row(lse), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o", o.memory());
   ctx.workspace().expect("attention_forward",
@@ -308,19 +307,13 @@ void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<
                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const expects expect("attention_backward");
-  detail::expect_attention<T>(expect, q, k, v, lse.size(), opt);
-  expect.heads("do", d_o, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("o", o, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("dq", dq, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("dk", dk, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.heads("dv", dv, q.batch, k.heads, q.seq_len, q.head_dim);
+  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"do", d_o}, {"o", o}, {"dq", dq}},
+                              {{"k", k}, {"v", v}, {"dk", dk}, {"dv", dv}});
   const auto outside = [&](std::string_view name, heads_view<T> gradient) {
     expect.outside(name, gradient.memory(), "do", d_o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o",
                    o.memory(), "lse", as_row(lse));
   };
-  outside("dq", dq);
-  outside("dk", dk);
-  outside("dv", dv);
+  outside("dq", dq), outside("dk", dk), outside("dv", dv);
   expect.outside("dq", dq.memory(), "dk", dk.memory(), "dv", dv.memory());
   expect.disjoint("dk", dk.memory(), "dv", dv.memory());
   ctx.workspace().expect("attention_backward",

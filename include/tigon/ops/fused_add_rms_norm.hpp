@@ -95,8 +95,11 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         ctx, s.rows, s.cols,
         [=] TIGON_FN(auto row) {
           const A r = rstd[row.i];
-          const A k = row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, s, w);
-          const A c = r * r * r / static_cast<A>(row.cols) * k;
+          return r * r * r / static_cast<A>(row.cols) *
+                 row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, s, w);
+        },
+        [=] TIGON_FN(auto row, A c) {
+          const A r = rstd[row.i];
           const auto dw_row = row.partial(0);
           if (dr.data != nullptr)
             row.map(dr, [=](auto d, auto e, auto v, auto g) { return d * (g + offset) * r - v * c + e; }, dy, ds, s, w);

@@ -90,7 +90,10 @@ struct kernel<op::layer_norm, backends::generic> {
             const auto h = d * g;
             return pack{(v - m) * r * h, h};
           }, dy, x, w);
-          const A c1 = s[0] / n, c2 = s[1] / n;
+          return std::array<A, 2>{s[0] / n, s[1] / n};
+        },
+        [=] TIGON_FN(auto row, std::array<A, 2> c) {
+          const A m = mean[row.i], r = rstd[row.i], c1 = c[0], c2 = c[1];
           const auto dw_row = row.partial(0), db_row = row.partial(1);
           row.map(outs(dx, dw_row, db_row), [=](auto d, auto v, auto g, auto sw, auto sb) {
             const auto xh = (v - m) * r;

@@ -102,8 +102,11 @@ struct kernel<op::rms_norm, backends::generic> {
         ctx, x.rows, x.cols,
         [=] TIGON_FN(auto row) {
           const A r = rstd[row.i];
-          const A k = row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, x, w);
-          const A c = r * r * r / static_cast<A>(row.cols) * k;
+          return r * r * r / static_cast<A>(row.cols) *
+                 row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dy, x, w);
+        },
+        [=] TIGON_FN(auto row, A c) {
+          const A r = rstd[row.i];
           const auto dw_row = row.partial(0);
           row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
             return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), acc)};

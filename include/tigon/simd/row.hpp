@@ -50,7 +50,7 @@ template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
   T* p;
-  std::size_t next;  // elements to the next row; 0 where there is none
+  std::size_t next;  // elements to the row that is read next, where asking for it early pays; otherwise 0
   template <class V>
   TIGON_INLINE V load(std::size_t j) const {
     return simd::load<V>(p + j);
@@ -68,9 +68,10 @@ struct row_source {
 
 struct column_source {
   using element_type = void;
+  std::size_t first;
   template <class V>
   TIGON_INLINE V load(std::size_t j) const {
-    return V::iota() + V(static_cast<typename V::value_type>(j));
+    return V::iota() + V(static_cast<typename V::value_type>(first + j));
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
@@ -96,26 +97,33 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
+// Where a worker is: its row, its first column, and how many rows ahead the next one is that it will read.
+struct place {
+  std::size_t row, column, ahead;
+};
+
 template <class B, class T>
-TIGON_INLINE row_source<T, true> source(matrix_view<T> m, std::size_t i) {
+TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
-  const bool ahead = row_bytes != 0 && i + 1 < m.rows && m.cols * sizeof(T) <= row_bytes &&
+  const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
-  return {m.row(i), ahead ? m.row_stride : 0};
+  return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
 }
 template <class B, class T>
-TIGON_INLINE row_source<T, false> source(vector_view<T> v, std::size_t) {
-  return {v.data, 0};
+TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
+  return {v.data + at.column, 0};
 }
 template <class B, class A>
-TIGON_INLINE constant_source<A> source(constant<A> c, std::size_t) {
+TIGON_INLINE constant_source<A> source(constant<A> c, place) {
   return {c.value};
 }
 template <class B>
-TIGON_INLINE column_source source(columns_t, std::size_t) { return {}; }
+TIGON_INLINE column_source source(columns_t, place at) {
+  return {at.column};
+}
 
 template <class B, class Operand>
-using source_element = typename decltype(source<B>(std::declval<Operand>(), std::size_t{}))::element_type;
+using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
 
 template <class... Ts>
 struct first_element;
@@ -201,12 +209,12 @@ struct row_sink {
 };
 
 template <class T>
-TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, std::size_t i) {
-  return {m.row(i), m.rows * m.cols * sizeof(T)};
+TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
+  return {m.row(at.row) + at.column, m.rows * m.cols * sizeof(T)};
 }
 template <class T>
-TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, std::size_t) {
-  return {v.data, 0};
+TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
+  return {v.data + at.column, 0};
 }
 
 }  // namespace detail
@@ -218,14 +226,22 @@ class row_worker {
   std::size_t i;     ///< index of the row
   std::size_t cols;  ///< width of the row
 
-  TIGON_INLINE row_worker(std::size_t index, std::size_t width, A* partials, A* scratch, std::size_t stride)
-      : i(index), cols(width), partials_(partials), scratch_(scratch), stride_(stride) {}
+  TIGON_INLINE row_worker(std::size_t index, std::size_t width, A* partials = nullptr, A* scratch = nullptr,
+                          std::size_t stride = 0, std::size_t ahead = 1)
+      : i(index), cols(width), partials_(partials), scratch_(scratch), stride_(stride), at_{index, 0, ahead} {}
 
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
 
   /// The same worker on a part of the row: a row of `width` columns.
   TIGON_INLINE row_worker narrow(std::size_t width) const { return {i, width, partials_, scratch_, stride_}; }
+  /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
+  TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
+    row_worker worker = *this;
+    worker.cols = width;
+    worker.at_.column = first;
+    return worker;
+  }
 
   /// The task's k-th partial row of a parameter gradient; combined over the tasks when all rows are done.
   TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {partials_ + k * stride_, cols}; }
@@ -250,7 +266,7 @@ class row_worker {
   /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
   template <class Out, class F, class... X>
   TIGON_INLINE void map(Out y, F f, X... x) const {
-    (void)write<0>(sinks(y), f, detail::source<B>(x, i)...);
+    (void)write<0>(sinks(y), f, detail::source<B>(x, at_)...);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to y and whose others are summed. Returns the
@@ -258,9 +274,9 @@ class row_worker {
   template <class Out, class F, class... X>
   TIGON_INLINE auto map_sum(Out y, F f, X... x) const {
     using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source<B>(x, i).template load<V>(0)...));
+    using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
-    const auto total = write<K>(sinks(y), f, detail::source<B>(x, i)...);
+    const auto total = write<K>(sinks(y), f, detail::source<B>(x, at_)...);
     return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -268,7 +284,7 @@ class row_worker {
   template <class F, class... X>
   TIGON_INLINE auto sum(F f, X... x) const {
     using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source<B>(x, i).template load<V>(0)...));
+    using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R>;
     pack<V, K> zero;
     for (V& v : zero.v) v = V(0);
@@ -278,7 +294,7 @@ class row_worker {
           for (std::size_t k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
           return a;
         },
-        detail::source<B>(x, i)...);
+        detail::source<B>(x, at_)...);
     return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -294,7 +310,7 @@ class row_worker {
           a.v[0] = detail::larger(a.v[0], b.v[0]);
           return a;
         },
-        detail::source<B>(x, i)...);
+        detail::source<B>(x, at_)...);
     return max_lanes(total.v[0]);
   }
 
@@ -307,7 +323,7 @@ class row_worker {
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, i)...);
+    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, at_)...);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -325,8 +341,8 @@ class row_worker {
   /// Inclusive scan: y[j] = combine(y[j - 1], x[j]), y[-1] = init. `combine` takes and returns numbers.
   template <class Out, class S, class Combine, class X>
   TIGON_INLINE void scan(Out y, S init, Combine combine, X x) const {
-    const auto in = detail::source<B>(x, i);
-    const auto out = detail::sink(y, i);
+    const auto in = detail::source<B>(x, at_);
+    const auto out = detail::sink(y, at_);
     S running = init;
     for (std::size_t j = 0; j < cols; ++j) {
       running = combine(running, static_cast<S>(in.p[j]));
@@ -381,11 +397,11 @@ class row_worker {
 
   template <class Out>
   TIGON_INLINE auto sinks(Out y) const {
-    return std::make_tuple(detail::sink(y, i));
+    return std::make_tuple(detail::sink(y, at_));
   }
   template <class... Outs>
   TIGON_INLINE auto sinks(outs<Outs...> y) const {
-    return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, i)...); }, y.out);
+    return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, at_)...); }, y.out);
   }
 
   // Outputs that outgrow the caches are streamed past them unless an operand is overwritten. Writing passes also ask for
@@ -478,6 +494,7 @@ class row_worker {
   A* partials_;
   A* scratch_;
   std::size_t stride_;
+  detail::place at_;
   mutable bool read_ = false;  // a pass over this row has been made
 };
 
@@ -510,7 +527,7 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
   const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, nullptr, nullptr, 0));
+    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols));
     stream_fence();
   });
 }
@@ -549,23 +566,47 @@ constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std
   return workspace::bytes_for<A>(detail::partial_tasks<B>(rows, cols) * count * detail::padded<A>(cols));
 }
 
-/// As for_rows; row.partial(k) is a row of A in which the task sums up its share of the k-th parameter gradient. The
-/// partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without rows the gradients
-/// are zero.
-template <class B, class A, class F, class... T>
-void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+/// `statistic` of a program whose columns need nothing of the row.
+struct no_statistic {
+  template <class Row>
+  TIGON_INLINE int operator()(Row) const {
+    return 0;
+  }
+};
+
+/// As for_rows, in two steps: statistic(row) returns what the columns need of the whole row, fn(row, value) writes
+/// columns. row.partial(k) in the second is a row of A in which the task sums up its share of the k-th parameter
+/// gradient; the partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without rows
+/// the gradients are zero.
+///
+/// The second step goes over a few rows a block of columns at a time, so that weights and partial rows stay in the
+/// first-level cache; fn therefore sees parts of rows, and all of a row's statistic is made before any of it is written.
+template <class B, class A, class Statistic, class F, class... T>
+void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
+                            parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
   constexpr std::size_t K = sizeof...(T);
+  constexpr std::size_t most = 8;
   const std::size_t tasks = detail::partial_tasks<B>(rows, cols);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
+  const std::size_t group = std::clamp<std::size_t>(B::row.group_elements / std::max<std::size_t>(cols, 1), 1, most);
   workspace::frame frame(ctx.workspace());
   A* partials = frame.template take<A>(tasks * K * stride);
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     A* own = partials + task * K * stride;
     std::fill(own, own + K * stride, A(0));
     const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, own, nullptr, stride));
+    for (std::size_t first = task * per_task; first < end; first += group) {
+      const std::size_t n = std::min(group, end - first);
+      decltype(statistic(row_worker<B, A>(0, cols))) value[most];
+      for (std::size_t i = 0; i < n; ++i) value[i] = statistic(row_worker<B, A>(first + i, cols));
+      for (std::size_t column = 0; column < cols; column += B::row.block_cols)
+        for (std::size_t i = 0; i < n; ++i)
+          fn(row_worker<B, A>(first + i, cols, own, nullptr, stride, group)
+                 .part(column, std::min(B::row.block_cols, cols - column)),
+             value[i]);
+    }
     stream_fence();
   });
   const auto combine = [&]<class U>(parameter_gradient<U> g, std::size_t k, std::size_t begin, std::size_t end) {
