@@ -4,7 +4,7 @@
 #include "../support/backend_list.hpp"
 #include "runners.hpp"
 
-#define TIGON_GOLDEN_PATH_(op) adapters/op.hpp
+#define TIGON_GOLDEN_PATH_(op) adapters / op.hpp
 #define TIGON_GOLDEN_PATH(op) TIGON_GOLDEN_PATH_(op)
 #include TIGON_STRING(TIGON_GOLDEN_PATH(TIGON_GOLDEN_OP))
 
@@ -13,8 +13,8 @@ namespace {
 
 template <class B, class T>
 void add() {
-  runners().push_back({TIGON_STRING(TIGON_GOLDEN_OP), B::info.name, tigon::element_name<T>(),
-                       &adapters::TIGON_GOLDEN_OP::run<B, T>});
+  runners().push_back(
+      {TIGON_STRING(TIGON_GOLDEN_OP), B::info.name, tigon::element_name<T>(), &adapters::TIGON_GOLDEN_OP::run<B, T>});
 }
 
 template <class... B>

@@ -41,8 +41,9 @@ int main(int argc, char** argv) {
       if (wish != nullptr && !fixtures.has(std::string(runner.op))) continue;  // a foreign folder may hold less
       for (const golden::problem& p : fixtures.problems(std::string(runner.op))) {
         if (p.dtype != runner.dtype) continue;
-        testing::RegisterTest(("golden_" + p.op).c_str(), (std::string(runner.backend) + '_' + p.name + '_' + p.dtype).c_str(),
-                              nullptr, nullptr, __FILE__, __LINE__,
+        testing::RegisterTest(("golden_" + p.op).c_str(),
+                              (std::string(runner.backend) + '_' + p.name + '_' + p.dtype).c_str(), nullptr, nullptr,
+                              __FILE__, __LINE__,
                               [p, runner]() -> testing::Test* { return new golden_case(fixtures, p, runner); });
         ++count;
       }

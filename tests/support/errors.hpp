@@ -26,8 +26,8 @@ struct comparison {
 
 /// Every |got - want| is at most bound * (|want| + the root mean square of want, or the scale if that is larger): a
 /// bound that stays meaningful for entries that cancel, whatever the size of the tensor's numbers.
-[[gnu::noinline]] inline testing::AssertionResult close(std::span<const double> got, std::span<const double> want, double bound,
-                                      comparison with = {}) {
+[[gnu::noinline]] inline testing::AssertionResult close(std::span<const double> got, std::span<const double> want,
+                                                        double bound, comparison with = {}) {
   if (got.size() != want.size())
     return testing::AssertionFailure() << got.size() << " values where " << want.size() << " are wanted";
   if (want.empty() && !with.may_be_empty) return testing::AssertionFailure() << "nothing was compared";

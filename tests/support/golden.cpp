@@ -102,8 +102,8 @@ void folder::read_errors() {
     if (cells.size() < column.size()) continue;
     const auto at = [&](const char* name) -> const std::string& { return cells[column[name]]; };
     const auto number = [&](const char* name) { return std::strtod(at(name).c_str(), nullptr); };
-    errors_[key(at("op"), at("case"), at("dtype"), at("tensor"))] = {
-        error_measure{number("rel_l2"), number("max_abs")}, {number("floor_rel_l2"), number("floor_max_abs")}};
+    errors_[key(at("op"), at("case"), at("dtype"), at("tensor"))] = {error_measure{number("rel_l2"), number("max_abs")},
+                                                                     {number("floor_rel_l2"), number("floor_max_abs")}};
   }
 }
 
@@ -167,7 +167,10 @@ verdict judge(const problem& p, const std::string& tensor_name, const values& go
   return {came <= limit, error,
           p.op + ' ' + p.name + ' ' + p.dtype + ' ' + tensor_name + ": " + (relative ? "rel_l2 " : "max_abs ") +
               text(came) + ", at most " + text(limit) + " (Liger " +
-              (p.quirk ? "does not count" : bar.liger ? text(theirs) : "failed") + ", floor " + text(floor) + ')'};
+              (p.quirk     ? "does not count"
+               : bar.liger ? text(theirs)
+                           : "failed") +
+              ", floor " + text(floor) + ')'};
 }
 
 }  // namespace golden

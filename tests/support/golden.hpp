@@ -53,8 +53,8 @@ class options {
 struct problem {
   std::string op, name, dtype;
   options opt;
-  bool quirk = false;                             ///< Liger is known to differ from the mathematics
-  std::map<std::string, tensor> in, up;           ///< inputs x, w, ...; upstream gradients of outputs y, ...
+  bool quirk = false;                              ///< Liger is known to differ from the mathematics
+  std::map<std::string, tensor> in, up;            ///< inputs x, w, ...; upstream gradients of outputs y, ...
   std::map<std::string, tensor> reference, liger;  ///< outputs y, ... and gradients d_x, ...
 
   const tensor& input(const std::string& tensor_name) const;

@@ -95,7 +95,9 @@ class guarded {
   TIGON_TEST_NOINLINE bool untouched() const {
     return std::ranges::all_of(bytes(), [](std::byte b) { return b == std::byte{canary<T>}; });
   }
-  TIGON_TEST_NOINLINE void assign(const std::vector<double>& values) { std::ranges::transform(values, data_, from_f64<T>); }
+  TIGON_TEST_NOINLINE void assign(const std::vector<double>& values) {
+    std::ranges::transform(values, data_, from_f64<T>);
+  }
   TIGON_TEST_NOINLINE std::vector<double> f64() const {
     std::vector<double> out(size_);
     std::ranges::transform(*this, out.begin(), to_f64<T>);

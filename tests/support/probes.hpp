@@ -21,7 +21,8 @@ namespace tigon::test {
   return out;
 }
 
-[[gnu::noinline]] inline std::vector<double> pick(const std::vector<double>& values, const std::vector<std::size_t>& at) {
+[[gnu::noinline]] inline std::vector<double> pick(const std::vector<double>& values,
+                                                  const std::vector<std::size_t>& at) {
   std::vector<double> out;
   for (const std::size_t i : at) out.push_back(values[i]);
   return out;

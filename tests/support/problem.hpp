@@ -18,7 +18,8 @@ struct distribution {
 };
 
 /// Normal values; one seed, one sequence.
-TIGON_TEST_NOINLINE inline std::vector<double> normal_values(std::size_t count, std::uint64_t seed, distribution d = {}) {
+TIGON_TEST_NOINLINE inline std::vector<double> normal_values(std::size_t count, std::uint64_t seed,
+                                                             distribution d = {}) {
   std::mt19937_64 generator(seed);
   std::normal_distribution<double> draw(d.mean, d.deviation);
   std::vector<double> out(count);
@@ -34,14 +35,16 @@ struct shape {
 };
 
 template <class T>
-TIGON_TEST_NOINLINE guarded_matrix<T> random_matrix(shape s, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
+TIGON_TEST_NOINLINE guarded_matrix<T> random_matrix(shape s, std::uint64_t seed, guard side = guard::behind,
+                                                    distribution d = {}) {
   guarded_matrix<T> out(s.rows, s.cols, s.padding, side);
   out.assign(normal_values(s.rows * s.cols, seed, d));
   return out;
 }
 
 template <class T>
-TIGON_TEST_NOINLINE guarded<T> random_vector(std::size_t size, std::uint64_t seed, guard side = guard::behind, distribution d = {}) {
+TIGON_TEST_NOINLINE guarded<T> random_vector(std::size_t size, std::uint64_t seed, guard side = guard::behind,
+                                             distribution d = {}) {
   guarded<T> out(size, side);
   out.assign(normal_values(size, seed, d));
   return out;

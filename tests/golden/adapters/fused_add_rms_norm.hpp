@@ -22,7 +22,11 @@ struct fused_add_rms_norm {
       backward(matrix<T>(p.upstream("s")));
     else
       backward({});
-    return {{"y", values_of(y)}, {"s", values_of(s)}, {"d_x", values_of(dx)}, {"d_r", values_of(dr)}, {"d_w", values_of(dw)}};
+    return {{"y", values_of(y)},
+            {"s", values_of(s)},
+            {"d_x", values_of(dx)},
+            {"d_r", values_of(dr)},
+            {"d_w", values_of(dw)}};
   }
 };
 

@@ -20,8 +20,8 @@ struct fused_linear_cross_entropy {
       if (opt.loss.reduction == tigon::reduction::none) {  // the upstream gradients are known only afterwards
         tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, tigon::matrix_view<T>{}, {}, opt, bias,
                                                      tigon::absent_t{}, class_weight, out.metrics());
-        tigon::fused_linear_cross_entropy_backward<B>(x, w, target, out.upstream, dx.view(), dw.view(), opt, bias, dbias,
-                                                      class_weight);
+        tigon::fused_linear_cross_entropy_backward<B>(x, w, target, out.upstream, dx.view(), dw.view(), opt, bias,
+                                                      dbias, class_weight);
       } else {
         tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, dx.view(), dw.view(), opt, bias, dbias,
                                                      class_weight, out.metrics(), out.upstream);

@@ -21,7 +21,8 @@ struct rope {
       return tigon::heads_view<T>::of_heads(m.elements.data(), shape[0], shape[1], shape[2], shape[3]);
     };
     tigon::rope_forward<B>(heads(q, "q"), heads(k, "k"), cos.view(), sin.view(), heads(q_out, "q"), heads(k_out, "k"));
-    tigon::rope_backward<B>(heads(dq_out, "q"), heads(dk_out, "k"), cos.view(), sin.view(), heads(dq, "q"), heads(dk, "k"));
+    tigon::rope_backward<B>(heads(dq_out, "q"), heads(dk_out, "k"), cos.view(), sin.view(), heads(dq, "q"),
+                            heads(dk, "k"));
     return {{"q_out", values_of(q_out)}, {"k_out", values_of(k_out)}, {"d_q", values_of(dq)}, {"d_k", values_of(dk)}};
   }
 };
