@@ -65,10 +65,10 @@ std::string shown(double value, const char* format) {
 
 void print_result(const tb::op_entry& op, const tb::request& r, const tb::result& x) {
   std::printf("%-26s %-12s %-5s %-9s %-9s %-18s %2zu %10.4f %8.4f %8.4f %8s %8s %9.4f %6.3f  %s\n", op.name.c_str(),
-              r.backend.c_str(), std::string(tb::name_of(r.element)).c_str(), std::string(tb::name_of(r.direction)).c_str(),
-              r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads, x.ms_50, x.ms_20, x.ms_80,
-              shown(x.gbytes_per_s, "%.2f").c_str(), shown(x.gflops_per_s, "%.1f").c_str(), x.bound.milliseconds,
-              x.fraction, x.bound.kind.c_str());
+              r.backend.c_str(), std::string(tb::name_of(r.element)).c_str(),
+              std::string(tb::name_of(r.direction)).c_str(), r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads,
+              x.ms_50, x.ms_20, x.ms_80, shown(x.gbytes_per_s, "%.2f").c_str(), shown(x.gflops_per_s, "%.1f").c_str(),
+              x.bound.milliseconds, x.fraction, x.bound.kind.c_str());
   std::fflush(stdout);
 }
 
@@ -103,7 +103,8 @@ class session {
                   .cache = args.cache == "cold" ? tb::cache_state::cold : tb::cache_state::warm,
                   .pin = args.pin ? tb::run_settings::pinning::on : tb::run_settings::pinning::off} {
     if (!args.csv.empty())
-      csv_ = std::make_unique<tb::csv_file>(args.csv, args.overwrite ? tb::existing_row::replace : tb::existing_row::keep);
+      csv_ =
+          std::make_unique<tb::csv_file>(args.csv, args.overwrite ? tb::existing_row::replace : tb::existing_row::keep);
   }
 
   void run(const tb::op_entry& op, const tb::request& r) {
@@ -149,8 +150,8 @@ class session {
       throw tb::unsupported("has no variant " + r.variant + "; it has " +
                             joined(op.variants, [](const auto& v) { return v.name; }));
     if (!has(variant->modes, r.direction))
-      throw tb::unsupported("variant " + r.variant + " has no mode " + std::string(tb::name_of(r.direction)) + "; it has " +
-                            joined(variant->modes, [](tb::mode m) { return tb::name_of(m); }));
+      throw tb::unsupported("variant " + r.variant + " has no mode " + std::string(tb::name_of(r.direction)) +
+                            "; it has " + joined(variant->modes, [](tb::mode m) { return tb::name_of(m); }));
     if (!has(op.dtypes, r.element))
       throw tb::unsupported("has no dtype " + std::string(tb::name_of(r.element)) + "; it has " +
                             joined(op.dtypes, [](tb::dtype d) { return tb::name_of(d); }));
@@ -158,8 +159,8 @@ class session {
       throw tb::unsupported("has no backend " + r.backend + " in this build; it has " +
                             joined(op.backends, [](const std::string& s) { return s; }));
     if (r.shape.size() != variant->shape.size())
-      throw tb::unsupported("takes a shape of " + std::to_string(variant->shape.size()) + " numbers (" + op.dims + "), not " +
-                            tb::text_of(r.shape));
+      throw tb::unsupported("takes a shape of " + std::to_string(variant->shape.size()) + " numbers (" + op.dims +
+                            "), not " + tb::text_of(r.shape));
   }
 
   static void refuse(const tb::op_entry& op, const tb::request& r, const char* reason) {
@@ -231,7 +232,8 @@ int main(int argc, char** argv) {
   app.add_flag("--list", args.list, "Print what exists and stop");
   app.add_option("--repetitions", args.repetitions, "At least this many (default 10)")->check(CLI::Range(2, 1000));
   app.add_option("--budget", args.budget, "Timed seconds a case (default 0.5)")->check(CLI::Range(0.01, 600.0));
-  app.add_option("--cache", args.cache, "warm (default): same buffers again and again; cold: caches flushed before each call")
+  app.add_option("--cache", args.cache,
+                 "warm (default): same buffers again and again; cold: caches flushed before each call")
       ->check(CLI::IsMember({"warm", "cold"}));
   app.add_flag("--pin", args.pin, "Keep the measuring thread of one-thread cases on its processor");
   try {

@@ -16,8 +16,8 @@ plan attention_plan(const request& r) {
   const std::size_t batch = r.shape[0], seq_len = r.shape[1], heads = r.shape[2], kv_heads = r.shape[3],
                     head_dim = r.shape[4];
   const bool forward = r.direction != mode::backward, backward = r.direction != mode::forward;
-  const double scores = static_cast<double>(batch * heads) * static_cast<double>(seq_len) *
-                        (static_cast<double>(seq_len) + 1) / 2;
+  const double scores =
+      static_cast<double>(batch * heads) * static_cast<double>(seq_len) * (static_cast<double>(seq_len) + 1) / 2;
   const double product = 2 * scores * static_cast<double>(head_dim);
   // Probabilities stay in f32 between the products, so f32 bounds the 16-bit types as well.
   const limit_bound bound = std::is_same_v<T, double> ? limit_bound::fma_f64 : limit_bound::fma_f32;

@@ -24,7 +24,8 @@ plan cross_entropy_plan(const request& r) {
     const buffer<A> loss(1);
     runnable run;
     run.run = [=, &ctx] {
-      tigon::cross_entropy_forward<B>(logits.view(), target.span(), loss.span(), dlogits.view(), {}, tigon::absent, {}, ctx);
+      tigon::cross_entropy_forward<B>(logits.view(), target.span(), loss.span(), dlogits.view(), {}, tigon::absent, {},
+                                      ctx);
     };
     if (in_place) run.restore = [=] { logits.fill(-4, 4, 1); };
     run.output_bytes = loss.bytes() + (in_place ? 0 : dlogits.bytes());
@@ -36,14 +37,15 @@ plan cross_entropy_plan(const request& r) {
 }  // namespace
 
 op_entry cross_entropy() {
-  return {.name = "cross_entropy",
-          .dims = "rows x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {1024, 32000}, {mode::forward, mode::full}}, {"in_place", {1024, 32000}, {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return cross_entropy_plan<B, T>(r); });
-          }};
+  return {
+      .name = "cross_entropy",
+      .dims = "rows x vocab",
+      .dtypes = all_dtypes(),
+      .variants = {{"default", {1024, 32000}, {mode::forward, mode::full}}, {"in_place", {1024, 32000}, {mode::full}}},
+      .backends = all_backends::names(),
+      .make_plan = [](const request& r) {
+        return with_types<plan>(r, [&]<class B, class T>() { return cross_entropy_plan<B, T>(r); });
+      }};
 }
 
 }  // namespace tigon_bench

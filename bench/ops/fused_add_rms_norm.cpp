@@ -22,12 +22,15 @@ plan fused_add_rms_norm_plan(const request& r) {
     const auto y = in_place ? x : matrix<T>(rows, cols), s = in_place ? residual : matrix<T>(rows, cols);
     const buffer<A> rstd(rows);
     const auto run_forward = [=, &ctx] {
-      tigon::fused_add_rms_norm_forward<B>(x.view(), residual.view(), w.span(), y.view(), s.view(), rstd.span(), {}, ctx);
+      tigon::fused_add_rms_norm_forward<B>(x.view(), residual.view(), w.span(), y.view(), s.view(), rstd.span(), {},
+                                           ctx);
     };
     if (!backward) {
       runnable run{.run = run_forward, .restore = {}, .output_bytes = rstd.bytes()};
-      if (in_place) run.restore = [=] { x.fill(-2, 2, 1), residual.fill(-2, 2, 2); };
-      else run.output_bytes += y.bytes() + s.bytes();
+      if (in_place)
+        run.restore = [=] { x.fill(-2, 2, 1), residual.fill(-2, 2, 2); };
+      else
+        run.output_bytes += y.bytes() + s.bytes();
       return run;
     }
 
@@ -38,12 +41,11 @@ plan fused_add_rms_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(), dx.view(), dw.span(), {},
-                                            {}, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(), dx.view(), dw.span(),
+                                            {}, {}, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
-    run.output_bytes =
-        (forward ? y.bytes() + s.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();
+    run.output_bytes = (forward ? y.bytes() + s.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();
     return run;
   };
   return p;

@@ -29,9 +29,9 @@ plan fused_linear_cross_entropy_plan(const request& r) {
     const buffer<A> loss(1);
     return {.run =
                 [=, &ctx] {
-                  tigon::fused_linear_cross_entropy_forward<B>(x.view(), w.view(), target.span(), loss.span(), dx.view(),
-                                                               dw.view(), {}, tigon::absent, tigon::absent, tigon::absent,
-                                                               {}, {}, ctx);
+                  tigon::fused_linear_cross_entropy_forward<B>(x.view(), w.view(), target.span(), loss.span(),
+                                                               dx.view(), dw.view(), {}, tigon::absent, tigon::absent,
+                                                               tigon::absent, {}, {}, ctx);
                 },
             .restore = {},
             .output_bytes = 0};  // memory of this op means what it needs beside its gradients

@@ -27,8 +27,10 @@ plan gate_plan(const request& r, Forward forward_door, Backward backward_door) {
       if (forward) forward_door(a.view(), b.view(), c.view(), ctx);
       if (backward) backward_door(dc.view(), a.view(), b.view(), da.view(), db.view(), ctx);
     };
-    if (in_place) run.restore = [=] { a.fill(-2, 2, 1), b.fill(1, 2, 2); };
-    else run.output_bytes = c.bytes() + da.bytes() + db.bytes();
+    if (in_place)
+      run.restore = [=] { a.fill(-2, 2, 1), b.fill(1, 2, 2); };
+    else
+      run.output_bytes = c.bytes() + da.bytes() + db.bytes();
     return run;
   };
   return p;

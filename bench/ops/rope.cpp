@@ -27,8 +27,8 @@ plan rope_plan(const request& r) {
     const matrix<A> cos(seq_len, head_dim / 2), sin(seq_len, head_dim / 2);
     for (std::size_t s = 0; s < seq_len; ++s)
       for (std::size_t j = 0; j < head_dim / 2; ++j) {
-        const double angle = static_cast<double>(s) *
-                             std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+        const double angle =
+            static_cast<double>(s) * std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
         cos.view().row(s)[j] = static_cast<A>(std::cos(angle));
         sin.view().row(s)[j] = static_cast<A>(std::sin(angle));
       }

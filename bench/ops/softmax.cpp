@@ -22,8 +22,10 @@ plan softmax_plan(const request& r) {
     const auto restore_x = [=] { x.fill(-4, 4, 1); };
     if (!backward) {
       runnable run{.run = run_forward, .restore = {}, .output_bytes = 0};
-      if (in_place) run.restore = restore_x;
-      else run.output_bytes = y.bytes();
+      if (in_place)
+        run.restore = restore_x;
+      else
+        run.output_bytes = y.bytes();
       return run;
     }
 

@@ -16,19 +16,19 @@ op_entry stream_copy() {
             const std::size_t bytes = r.shape.at(0) * r.shape.at(1) * size_of(r.element);
             const bool in_place = r.variant == "in_place";
             if (r.threads != 1) throw unsupported("copies on one thread only");
-            return {.limits = {limit_request::stream(1, 1, bytes, in_place)},
-                    .set_up = [=](tigon::context&) -> runnable {
-                      const buffer<std::uint32_t> x = uniform<std::uint32_t>(bytes / 4, 0, 100, 1);
-                      if (in_place)
-                        return {.run =
-                                    [=] {
-                                      for (std::uint32_t& v : x) ++v;
-                                    },
-                                .restore = [=] { fill_uniform(x.span(), 0, 100, 1); },
-                                .output_bytes = bytes};
-                      const buffer<std::uint32_t> y(bytes / 4);
-                      return {.run = [=] { std::memcpy(y.data(), x.data(), bytes); }, .restore = {}, .output_bytes = bytes};
-                    }};
+            return {
+                .limits = {limit_request::stream(1, 1, bytes, in_place)}, .set_up = [=](tigon::context&) -> runnable {
+                  const buffer<std::uint32_t> x = uniform<std::uint32_t>(bytes / 4, 0, 100, 1);
+                  if (in_place)
+                    return {.run =
+                                [=] {
+                                  for (std::uint32_t& v : x) ++v;
+                                },
+                            .restore = [=] { fill_uniform(x.span(), 0, 100, 1); },
+                            .output_bytes = bytes};
+                  const buffer<std::uint32_t> y(bytes / 4);
+                  return {.run = [=] { std::memcpy(y.data(), x.data(), bytes); }, .restore = {}, .output_bytes = bytes};
+                }};
           }};
 }
 

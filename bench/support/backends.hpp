@@ -70,8 +70,8 @@ using highway_list = backend_list<>;
 using all_backends = highway_list;
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16}; }
 #else
-using all_backends = joined_list<joined_list<generic_list, eigen_list>::type,
-                                 joined_list<xsimd_list, highway_list>::type>::type;
+using all_backends =
+    joined_list<joined_list<generic_list, eigen_list>::type, joined_list<xsimd_list, highway_list>::type>::type;
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16, dtype::f16, dtype::f64}; }
 #endif
 

@@ -33,7 +33,8 @@ void* acquire_block(std::size_t bytes) {
   block* best = nullptr;
   // A block may be up to an eighth too large: a small request must not sit on a large block that the next case wants.
   for (block& b : blocks())
-    if (!b.taken && b.bytes >= rounded && b.bytes <= rounded + rounded / 8 && (best == nullptr || b.bytes < best->bytes))
+    if (!b.taken && b.bytes >= rounded && b.bytes <= rounded + rounded / 8 &&
+        (best == nullptr || b.bytes < best->bytes))
       best = &b;
   if (best == nullptr) {
     void* data = std::aligned_alloc(huge_page, rounded);

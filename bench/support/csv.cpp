@@ -11,12 +11,11 @@
 namespace tigon_bench {
 namespace {
 
-constexpr std::array columns{
-    "kernel_name", "kernel_provider", "kernel_operation_mode", "metric_name", "metric_unit", "x_name", "x_label",
-    "x_value", "y_value_50", "y_value_20", "y_value_80", "extra_benchmark_config_str", "gpu_name", "timestamp",
-    "liger_version",
-    // companions
-    "gbytes_per_s", "gflops_per_s", "limit_ms", "fraction_of_limit", "limit_kind"};
+constexpr std::array columns{"kernel_name", "kernel_provider", "kernel_operation_mode", "metric_name", "metric_unit",
+                             "x_name", "x_label", "x_value", "y_value_50", "y_value_20", "y_value_80",
+                             "extra_benchmark_config_str", "gpu_name", "timestamp", "liger_version",
+                             // companions
+                             "gbytes_per_s", "gflops_per_s", "limit_ms", "fraction_of_limit", "limit_kind"};
 
 // kernel_name, kernel_provider, mode, metric_name, x_name, x_value, configuration, gpu_name
 constexpr std::array<std::size_t, 8> key_columns{0, 1, 2, 3, 5, 7, 11, 12};
@@ -49,16 +48,22 @@ std::vector<std::vector<std::string>> parse(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_quotes) {
-      if (c != '"') field += c;
-      else if (i + 1 < text.size() && text[i + 1] == '"') field += '"', ++i;
-      else in_quotes = false;
+      if (c != '"')
+        field += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"')
+        field += '"', ++i;
+      else
+        in_quotes = false;
     } else if (c == '\n') {
       end_row();
     } else if (c != '\r') {
       any = true;
-      if (c == '"') in_quotes = true;
-      else if (c == ',') row.push_back(field), field.clear();
-      else field += c;
+      if (c == '"')
+        in_quotes = true;
+      else if (c == ',')
+        row.push_back(field), field.clear();
+      else
+        field += c;
     }
   }
   end_row();
@@ -77,14 +82,32 @@ csv_file::csv_file(std::string path, existing_row policy) : path_(std::move(path
     throw std::runtime_error(path_ + " has other columns than this program writes; name another file");
   rows_.erase(rows_.begin());
   for (const fields& row : rows_)
-    if (row.size() != columns.size()) throw std::runtime_error(path_ + " has a row of " + std::to_string(row.size()) + " fields; expected " + std::to_string(columns.size()));
+    if (row.size() != columns.size())
+      throw std::runtime_error(path_ + " has a row of " + std::to_string(row.size()) + " fields; expected " +
+                               std::to_string(columns.size()));
 }
 
 bool csv_file::add(const csv_row& r) {
-  const fields row{r.kernel_name, r.kernel_provider, r.kernel_operation_mode, r.metric_name, r.metric_unit, r.x_name,
-                   r.x_label, r.x_value, number(r.y_value_50), number(r.y_value_20), number(r.y_value_80),
-                   r.extra_benchmark_config, r.gpu_name, r.timestamp, r.version, number(r.gbytes_per_s),
-                   number(r.gflops_per_s), number(r.limit_ms), number(r.fraction_of_limit), r.limit_kind};
+  const fields row{r.kernel_name,
+                   r.kernel_provider,
+                   r.kernel_operation_mode,
+                   r.metric_name,
+                   r.metric_unit,
+                   r.x_name,
+                   r.x_label,
+                   r.x_value,
+                   number(r.y_value_50),
+                   number(r.y_value_20),
+                   number(r.y_value_80),
+                   r.extra_benchmark_config,
+                   r.gpu_name,
+                   r.timestamp,
+                   r.version,
+                   number(r.gbytes_per_s),
+                   number(r.gflops_per_s),
+                   number(r.limit_ms),
+                   number(r.fraction_of_limit),
+                   r.limit_kind};
   for (fields& old : rows_) {
     bool same = true;
     for (const std::size_t k : key_columns) same = same && old[k] == row[k];

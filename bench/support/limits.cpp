@@ -77,8 +77,10 @@ void stream_range(const pointers& p, std::size_t begin, std::size_t end) {
       for (int k = 1; k < Reads; ++k) sum = add(sum, load(p[static_cast<std::size_t>(k)] + at));
       for (int k = 0; k < Writes; ++k) {
         std::byte* const target = p[static_cast<std::size_t>(most_reads + k)] + at;
-        if constexpr (Streaming) stream(target, sum);
-        else store(target, sum);
+        if constexpr (Streaming)
+          stream(target, sum);
+        else
+          store(target, sum);
       }
       if constexpr (Writes == 0) keep(sum);
     }
@@ -110,7 +112,8 @@ double timed(std::size_t threads, std::size_t inner, const std::function<void(st
   for (std::size_t t = 0; t < threads; ++t)
     pool.emplace_back([&, t] {
       ++ready;
-      while (!go.load(std::memory_order_acquire)) {}
+      while (!go.load(std::memory_order_acquire)) {
+      }
       seconds[t] = repeat(t);
     });
   while (ready.load() < threads) std::this_thread::yield();
@@ -136,14 +139,16 @@ double median_seconds(std::size_t threads, cache_state cache, const std::functio
 }
 
 limit measure_stream(const limit_request& r, std::size_t threads, cache_state cache) {
-  if (r.reads < 0 || r.reads > most_reads || r.writes < 0 || r.writes > most_writes || (r.in_place && r.writes > r.reads))
+  if (r.reads < 0 || r.reads > most_reads || r.writes < 0 || r.writes > most_writes ||
+      (r.in_place && r.writes > r.reads))
     return {not_a_number, "none"};
   const std::size_t bytes = (r.array_bytes + turn_bytes - 1) / turn_bytes * turn_bytes;
   std::vector<buffer<std::byte>> arrays;
   pointers p{};
   for (int k = 0; k < r.reads; ++k) p[static_cast<std::size_t>(k)] = arrays.emplace_back(bytes).data();
   for (int k = 0; k < r.writes; ++k)
-    p[static_cast<std::size_t>(most_reads + k)] = r.in_place ? p[static_cast<std::size_t>(k)] : arrays.emplace_back(bytes).data();
+    p[static_cast<std::size_t>(most_reads + k)] =
+        r.in_place ? p[static_cast<std::size_t>(k)] : arrays.emplace_back(bytes).data();
 
   const auto share = [&](std::size_t thread) {
     const std::size_t turns = bytes / turn_bytes;
@@ -271,10 +276,11 @@ limit measure_limit(const limit_request& request, std::size_t threads, cache_sta
   };
   static std::map<std::tuple<limit_request, std::size_t, cache_state>, entry> known;
   const std::tuple key{request, threads, cache};
-  if (const auto found = known.find(key); found != known.end() && seconds_now() - found->second.measured_at < max_age_seconds)
+  if (const auto found = known.find(key);
+      found != known.end() && seconds_now() - found->second.measured_at < max_age_seconds)
     return found->second.value;
-  const limit value =
-      request.bound == limit_bound::stream ? measure_stream(request, threads, cache) : measure_product(request, threads);
+  const limit value = request.bound == limit_bound::stream ? measure_stream(request, threads, cache)
+                                                           : measure_product(request, threads);
   known[key] = {value, seconds_now()};
   return value;
 }

@@ -62,7 +62,8 @@ extents parse_shape(std::string_view text) {
     std::size_t n = 0;
     const auto [next, failure] = std::from_chars(at, end, n);
     if (failure != std::errc{} || n == 0 || (next != end && *next != 'x'))
-      throw std::invalid_argument("shape is " + std::string(text) + "; expected positive numbers with x between, as 2048x4096");
+      throw std::invalid_argument("shape is " + std::string(text) +
+                                  "; expected positive numbers with x between, as 2048x4096");
     shape.push_back(n);
     if (next == end) return shape;
     at = next + 1;
@@ -72,7 +73,8 @@ extents parse_shape(std::string_view text) {
 double plan::bytes() const {
   double total = 0;
   for (const limit_request& l : limits)
-    if (l.bound == limit_bound::stream) total += static_cast<double>(l.reads + l.writes) * static_cast<double>(l.array_bytes);
+    if (l.bound == limit_bound::stream)
+      total += static_cast<double>(l.reads + l.writes) * static_cast<double>(l.array_bytes);
   return total;
 }
 

@@ -113,8 +113,10 @@ void time_with_google_benchmark(const runnable& r, double estimate, const run_se
       ->ComputeStatistics("p20", [](const std::vector<double>& v) { return percentile(v, 0.2); })
       ->ComputeStatistics("p50", [](const std::vector<double>& v) { return percentile(v, 0.5); })
       ->ComputeStatistics("p80", [](const std::vector<double>& v) { return percentile(v, 0.8); });
-  if (cold) registered->UseManualTime();
-  else registered->UseRealTime();
+  if (cold)
+    registered->UseManualTime();
+  else
+    registered->UseRealTime();
   benchmark::RunSpecifiedBenchmarks(&into, "all");
   benchmark::ClearRegisteredBenchmarks();
   if (!into.failure.empty()) throw std::runtime_error(into.failure);

@@ -10,8 +10,8 @@
 namespace tigon_bench {
 
 struct run_settings {
-  double budget_seconds = 0.5;    ///< timed seconds of a case, warm-up and limits not counted
-  std::size_t repetitions = 10;   ///< at least
+  double budget_seconds = 0.5;   ///< timed seconds of a case, warm-up and limits not counted
+  std::size_t repetitions = 10;  ///< at least
   cache_state cache = cache_state::warm;
   enum class pinning { off, on } pin = pinning::off;  ///< one-thread cases only
 };

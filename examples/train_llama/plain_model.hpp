@@ -79,8 +79,8 @@ class passes {
   void sum_columns(matrix<U> x, vector<float> out) {
     ctx_.workspace().expect("sum_columns", tigon::simd::partials_workspace<kernels, float>(x.rows, x.cols, 1));
     tigon::for_rows_with_partials<kernels, float>(
-        ctx_, x.rows, x.cols,
-        [=] TIGON_FN(auto row) {
+        ctx_, x.rows, x.cols, tigon::no_statistic{},
+        [=] TIGON_FN(auto row, int) {
           const auto sums = row.partial(0);
           row.map(sums, [](auto v, auto acc) { return v + acc; }, x, sums);
         },

@@ -4,7 +4,10 @@
 #include "../support/backend_list.hpp"
 #include "runners.hpp"
 
-#define TIGON_GOLDEN_PATH_(op) adapters / op.hpp
+// Spaces, which clang-format would insert, become part of the path.
+// clang-format off
+#define TIGON_GOLDEN_PATH_(op) adapters/op.hpp
+// clang-format on
 #define TIGON_GOLDEN_PATH(op) TIGON_GOLDEN_PATH_(op)
 #include TIGON_STRING(TIGON_GOLDEN_PATH(TIGON_GOLDEN_OP))
 

@@ -148,11 +148,11 @@ TYPED_TEST(cross_entropy, is_exact_where_the_target_is_confident) {
       p.template forward<B>();
       const loss_reference wanted = p.wanted();
       for (std::size_t i = 0; i < 8; ++i) {
-        EXPECT_NEAR(to_f64(p.loss[i]) / wanted.loss[i], 1, std::same_as<T, double> ? 1e-10 : 1e-6);
+        EXPECT_NEAR(to_f64(p.loss[i]) / wanted.loss[i], 1, (std::same_as<T, double> ? 1e-10 : 1e-6));
         const std::size_t t = static_cast<std::size_t>(p.target[i]);
         // The target's own gradient, p_t - 1. f16 has no numbers that small.
         if (std::same_as<T, tigon::float16>) continue;
-        EXPECT_NEAR(to_f64(p.dlogits(i, t)) / wanted.dlogits[i * 1000 + t], 1, std::same_as<T, bfloat16> ? 4e-3 : 1e-6);
+        EXPECT_NEAR(to_f64(p.dlogits(i, t)) / wanted.dlogits[i * 1000 + t], 1, (std::same_as<T, bfloat16> ? 4e-3 : 1e-6));
       }
     }
 }
@@ -422,11 +422,11 @@ TEST_F(cross_entropy_doors, refuse_wrong_shapes) {
                      "cross_entropy_forward: loss is of 1 elements; expected 3", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w.first(7)), shape,
                      "cross_entropy_forward: class_weight is of 7 elements; expected 8", p.dlogits, p.loss);
-  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {.z_loss = p.z_loss}), shape,
+  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {p.z_loss, {}, {}}), shape,
                      "cross_entropy_forward: z_loss is of 3 elements; expected 1", p.dlogits, p.loss, p.z_loss);
-  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {.token_accuracy = p.accuracy}), shape,
+  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, p.accuracy, {}}), shape,
                      "cross_entropy_forward: token_accuracy is of 3 elements; expected 1", p.dlogits, p.loss, p.accuracy);
-  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {.predicted_tokens = std::span(p.predicted).first(2)}), shape,
+  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, {}, std::span(p.predicted).first(2)}), shape,
                      "cross_entropy_forward: predicted_tokens is of 2 elements; expected 3", p.dlogits, p.loss, p.predicted);
 }
 
@@ -466,11 +466,11 @@ TEST_F(cross_entropy_doors, refuse_overlaps) {
                      "cross_entropy_forward: dlogits overlaps class_weight", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, in_z, dz, none), alias, "cross_entropy_forward: loss overlaps logits", p.logits,
                      p.dlogits);
-  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {.z_loss = rows}), alias, "cross_entropy_forward: z_loss overlaps loss",
+  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {rows, {}, {}}), alias, "cross_entropy_forward: z_loss overlaps loss",
                      p.dlogits, p.loss);
-  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {.token_accuracy = in_dz}), alias,
+  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {{}, in_dz, {}}), alias,
                      "cross_entropy_forward: token_accuracy overlaps dlogits", p.dlogits, p.loss);
-  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {.predicted_tokens = t}), alias,
+  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {{}, {}, t}), alias,
                      "cross_entropy_forward: predicted_tokens overlaps target", p.dlogits, p.loss, p.target);
   const std::span<float> in_target(reinterpret_cast<float*>(t.data()), 3);
   EXPECT_TIGON_ERROR(forward(z, t, in_target, dz, none), alias, "cross_entropy_forward: loss overlaps target", p.target);

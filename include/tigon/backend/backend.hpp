@@ -28,6 +28,12 @@ class device_set {
   unsigned bits_ = 0;
 };
 
+namespace detail {
+// Not constexpr and nowhere defined: a call in a constant expression is an error that shows the sentence, with and
+// without exceptions.
+void refuse(const char* sentence);
+}  // namespace detail
+
 /// Name of a backend, devices it runs on, devices for which it is chosen when nobody asks for another.
 struct backend_info {
   std::string_view name;
@@ -36,9 +42,9 @@ struct backend_info {
 
   consteval backend_info(std::string_view n, device_set d, device_set defaults = {})
       : name(n), devices(d), default_devices(defaults) {
-    if (n.empty()) throw "tigon: a backend needs a name";
-    if (d.empty()) throw "tigon: a backend supports at least one device";
-    if (!d.contains(defaults)) throw "tigon: default devices of a backend must be among its devices";
+    if (n.empty()) detail::refuse("tigon: a backend needs a name");
+    if (d.empty()) detail::refuse("tigon: a backend supports at least one device");
+    if (!d.contains(defaults)) detail::refuse("tigon: default devices of a backend must be among its devices");
   }
 };
 

@@ -63,16 +63,16 @@ struct heads_view {
   std::size_t batch_stride = 0, head_stride = 0, seq_stride = 0;
 
   constexpr heads_view() = default;
-  constexpr heads_view(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n, std::size_t bs, std::size_t hs,
-                       std::size_t ss)
+  constexpr TIGON_INLINE heads_view(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n, std::size_t bs,
+                                    std::size_t hs, std::size_t ss)
       : data(d), batch(b), heads(h), seq_len(s), head_dim(n), batch_stride(bs), head_stride(hs), seq_stride(ss) {}
 
   /// The heads of a token lie together, as a projection leaves them: [batch, seq_len, heads, head_dim].
-  static constexpr heads_view of_tokens(T* d, std::size_t b, std::size_t s, std::size_t h, std::size_t n) {
+  static constexpr TIGON_INLINE heads_view of_tokens(T* d, std::size_t b, std::size_t s, std::size_t h, std::size_t n) {
     return {d, b, h, s, n, s * h * n, n, h * n};
   }
   /// The tokens of a head lie together: [batch, heads, seq_len, head_dim].
-  static constexpr heads_view of_heads(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n) {
+  static constexpr TIGON_INLINE heads_view of_heads(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n) {
     return {d, b, h, s, n, h * s * n, s * n, n};
   }
 
@@ -90,7 +90,7 @@ struct heads_view {
     return {at(b, h, 0), seq_len, head_dim, seq_stride};
   }
   /// The memory as a matrix: a row a token where the layout allows it, otherwise all of it in one row.
-  constexpr matrix_view<T> memory() const {
+  constexpr TIGON_INLINE matrix_view<T> memory() const {
     if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return {data, 0, 0};
     const std::size_t width = (heads - 1) * head_stride + head_dim;
     if (width <= seq_stride && (batch == 1 || batch_stride == seq_len * seq_stride))

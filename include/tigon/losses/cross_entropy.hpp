@@ -19,19 +19,12 @@ struct kernel<op::cross_entropy, backends::generic> {
                       cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const in_vector<A> w{class_weight, logits.cols};
-    const auto with = [&](auto capped) {
-      constexpr bool C = decltype(capped)::value;
-      if (opt.label_smoothing == 0)
-        forward_rows<B, C, false>(logits, target.data(), w, constant(A(1)), dlogits, out, scale, opt, ctx);
-      else if (class_weight != nullptr)
-        forward_rows<B, C, true>(logits, target.data(), w, w, dlogits, out, scale, opt, ctx);
-      else
-        forward_rows<B, C, true>(logits, target.data(), w, constant(A(1)), dlogits, out, scale, opt, ctx);
-    };
     if (opt.softcap > 0)
-      with(std::true_type{});
+      forward_rows<B, true, true>(logits, target.data(), w, dlogits, out, scale, opt, ctx);
+    else if (opt.label_smoothing > 0)
+      forward_rows<B, false, true>(logits, target.data(), w, dlogits, out, scale, opt, ctx);
     else
-      with(std::false_type{});
+      forward_rows<B, false, false>(logits, target.data(), w, dlogits, out, scale, opt, ctx);
   }
 
   /// dlogits = upstream * saved, with one number for all rows or one a row.
@@ -46,9 +39,9 @@ struct kernel<op::cross_entropy, backends::generic> {
     });
   }
 
-  template <backend B, bool Capped, bool Smooth, element T, token_id I, class A, class Weight>
-  static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> class_weight, Weight weight,
-                           matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
+  /// Weighted: every column has a weight in the uniform part of label smoothing, which may be 0.
+  template <backend B, bool Capped, bool Weighted, element T, token_id I, class A>
+  static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> weight, matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
                            cross_entropy_options opt, context& ctx) {
     const A cap = static_cast<A>(opt.softcap), smoothing = static_cast<A>(opt.label_smoothing);
     const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
@@ -84,7 +77,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       if constexpr (std::same_as<T, A> && !Capped)
         if (in_place) e = {dlogits.row(row.i), row.cols};
       A sum, weighted(0);
-      if constexpr (Smooth) {
+      if constexpr (Weighted) {
         const auto sums = row.map_sum(e, [=](auto v, auto w) {
           const auto s = capped(v) - m;
           const auto p = exp_nonpositive(s);
@@ -108,12 +101,12 @@ struct kernel<op::cross_entropy, backends::generic> {
         d = rest[0] + (rest[1] - A(1));
       }
       const A tail = math::log1p(d), lse = m + tail;
-      const A w_t = class_weight ? class_weight.data[column] : A(1);
+      const A w_t = weight ? weight.data[column] : A(1);
       const A minus_log_p = (m - st) + tail;
       const A p_t = math::exp(-minus_log_p);
       const A token = out.token_scaling ? p_t : A(1);
       if (row.first()) {
-        const A smooth = Smooth ? uniform * (weight_sum * tail - weighted) : A(0);
+        const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - weighted) : A(0);
         const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
         const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
         out.z_loss[row.i] = static_cast<double>(token * z_loss);
@@ -131,7 +124,7 @@ struct kernel<op::cross_entropy, backends::generic> {
           const decltype(v) one(A(1));
           return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
         }, e, logits, weight);
-      } else if constexpr (Smooth) {
+      } else if constexpr (Weighted) {
         row.map(dlogits, [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); }, e, weight,
                 logits);
       } else {

@@ -143,6 +143,9 @@ struct loss_rows {
       scale.weight_sum = 0;
       for (std::size_t j = 0; j < vocab; ++j) scale.weight_sum += widened[j] = static_cast<A>(class_weight.data[j]);
       weight = widened;
+    } else if (opt.label_smoothing > 0 || opt.softcap > 0) {  // as the kernels want it: a weight for every column
+      std::fill(widened, widened + vocab, A(1));
+      weight = widened;
     }
     double target_weight = 0;
     for (const I t : target)

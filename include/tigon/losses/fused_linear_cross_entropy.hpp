@@ -109,7 +109,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       if (dw.data != nullptr)
         product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
       if (t.dbias)
-        for_rows_with_partials<B, A>(ctx, n, vocab, simd::no_statistic{}, [=] TIGON_FN(auto row, int) {
+        for_rows_with_partials<B, A>(ctx, n, vocab, no_statistic{}, [=] TIGON_FN(auto row, int) {
           const auto sum = row.partial(0);
           row.map(sum, [](auto d, auto s) { return s + d; }, z, sum);
         }, parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate});

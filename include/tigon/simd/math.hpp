@@ -2,9 +2,9 @@
 //
 // Every function states its largest error in units in the last place (ULP) of the result, as
 //   f32 with FMA / f32 without; f64 with FMA / f64 without.
-// The f32 numbers come from all 2^32 arguments with FMA and from every 17th without, the f64 numbers from samples
-// (tests/simd/math_test.cpp). Everywhere: NaN gives NaN, infinities and zeros of either sign give what IEEE 754 asks for,
-// overflow gives infinity, underflow is gradual.
+// The f32 numbers come from all 2^32 arguments with FMA and from every 67th without, the f64 numbers from samples
+// (tests/simd/math_test.cpp). Everywhere: NaN gives NaN, infinities and zeros of either sign give what IEEE 754 asks
+// for, overflow gives infinity, underflow is gradual.
 #ifndef TIGON_SIMD_MATH_HPP
 #define TIGON_SIMD_MATH_HPP
 
@@ -38,8 +38,8 @@ concept raw_square_root = requires(decltype(L::raw(typename L::reg{})) v) { x86:
 #endif
 
 // Coefficients minimise the largest relative error of the function that they serve. f32: linear programs, one after the
-// other, each rounding its lowest coefficient and leaving the error to those above. f64: Remez exchange in 220 bits, then
-// rounded. ln2_hi ends early enough that n * ln2_hi is exact for every exponent n; ln2_lo is the rest.
+// other, each rounding its lowest coefficient and leaving the error to those above. f64: Remez exchange in 160 bits or
+// more, then rounded. ln2_hi ends early enough that n * ln2_hi is exact for every exponent n; ln2_lo is the rest.
 template <class A>
 struct constants;
 
@@ -65,8 +65,9 @@ struct constants<float> {
   static constexpr float log_l[] = {-0x1p-1f,       0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
                                     0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
   // -log(1 - erf(a)) = a + a s(a) for 0 <= a <= 3.95; 4.3e-9 of erf(a).
-  static constexpr float erf_s[] = {0x1.06eba8p-3f,  0x1.45f300p-1f,   0x1.a4f8c4p-4f, -0x1.39b7cep-6f, -0x1.636f4cp-13f,
-                                    0x1.b74238p-10f, -0x1.4e2518p-11f, 0x1.f27c4ep-14f, -0x1.3af10ep-17f};
+  static constexpr float erf_s[] = {0x1.06eba8p-3f,   0x1.45f300p-1f,  0x1.a4f8c4p-4f,
+                                    -0x1.39b7cep-6f,  -0x1.636f4cp-13f, 0x1.b74238p-10f,
+                                    -0x1.4e2518p-11f, 0x1.f27c4ep-14f, -0x1.3af10ep-17f};
 };
 
 template <>
@@ -194,7 +195,7 @@ TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
 
 /// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow, by an
 /// estimate and one step on the remainder where division is slow.
-/// Error at most 0.53 ULP.
+/// Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
 #if defined(TIGON_X86)
@@ -213,7 +214,7 @@ TIGON_INLINE vec<E, A> reciprocal(vec<E, A> v) {
   return quotient(vec<E, A>(A(1)), v);
 }
 
-/// e^x.
+/// e^x. Error: 0.93 / 1.2; 0.95 / 1.25.
 template <class E, class A>
 TIGON_INLINE vec<E, A> exp(vec<E, A> x) {
   using V = vec<E, A>;
@@ -234,7 +235,7 @@ TIGON_INLINE vec<E, A> exp(vec<E, A> x) {
   }
 }
 
-/// e^x for x <= 64, such as x - max: without AVX-512 a quarter faster than exp.
+/// e^x for x <= 64, such as x - max: without AVX-512 a quarter faster than exp. Error: 0.93 / 1.2; 0.95 / 1.25.
 template <class E, class A>
 TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
   using V = vec<E, A>;
@@ -251,7 +252,7 @@ TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
   }
 }
 
-/// e^x - 1.
+/// e^x - 1. Error: 1.32 / 1.35; 1.8 / 1.8.
 template <class E, class A>
 TIGON_INLINE vec<E, A> expm1(vec<E, A> x) {
   using V = vec<E, A>;
@@ -328,14 +329,14 @@ TIGON_INLINE V log_at_edges(V y, V u) {
 
 }  // namespace detail
 
-/// log(x).
+/// log(x). Error: 0.93 / 0.95; 0.85 / 0.85.
 template <class E, class A>
 TIGON_INLINE vec<E, A> log(vec<E, A> x) {
   const auto [e, f] = detail::split(x);
   return detail::log_at_edges(detail::log_of_parts(e, f), x);
 }
 
-/// log(1 + x).
+/// log(1 + x). Error: 0.93 / 1; 0.9 / 0.9.
 template <class E, class A>
 TIGON_INLINE vec<E, A> log1p(vec<E, A> x) {
   using V = vec<E, A>;
@@ -356,7 +357,7 @@ template <class V>
 struct sigmoids {
   V of_x, of_minus_x;
 };
-/// Both from one exp, small values as accurate as large ones.
+/// Both from one exp, small values as accurate as large ones. Error: 2 / 2.05; 1.9 / 1.95.
 template <class E, class A>
 TIGON_INLINE sigmoids<vec<E, A>> sigmoid_both(vec<E, A> x) {
   using V = vec<E, A>;
@@ -368,7 +369,7 @@ TIGON_INLINE sigmoids<vec<E, A>> sigmoid_both(vec<E, A> x) {
   return {select(negative, small, large), select(negative, large, small)};
 }
 
-/// 1 / (1 + e^-x).
+/// 1 / (1 + e^-x). Error: 2 / 2.05; 1.9 / 1.95.
 template <class E, class A>
 TIGON_INLINE vec<E, A> sigmoid(vec<E, A> x) {
   return sigmoid_both(x).of_x;
@@ -376,7 +377,7 @@ TIGON_INLINE vec<E, A> sigmoid(vec<E, A> x) {
 
 namespace detail {
 
-// e^y - 1 for y <= 0. Nothing cancels: where s is not 1, s - 1 and the rest have one sign or s - 1 is twice as large.
+// e^y - 1 for y <= 0. Nothing cancels: where s is not 1, s - 1 is more than twice as large as the rest.
 template <class V>
 TIGON_INLINE V expm1_nonpositive(V y) {
   using A = typename V::value_type;
@@ -388,7 +389,7 @@ TIGON_INLINE V expm1_nonpositive(V y) {
 
 }  // namespace detail
 
-/// tanh(x).
+/// tanh(x). Error: 2 / 2.1; 2.1 / 2.2.
 template <class E, class A>
 TIGON_INLINE vec<E, A> tanh(vec<E, A> x) {
   using V = vec<E, A>;
@@ -397,18 +398,18 @@ TIGON_INLINE vec<E, A> tanh(vec<E, A> x) {
   return copysign(detail::quotient_of_sum(t, V(A(2)), t), x);
 }
 
-/// erf(x).
+/// erf(x). Error: 1.85 / 2.05; 1.7 / 1.9.
 template <class E, class A>
 TIGON_INLINE vec<E, A> erf(vec<E, A> x) {
   using V = vec<E, A>;
   using c = detail::constants<A>;
-  // erf(a) = 1 - e^-y with y = -log(1 - erf(a)), which is smooth, 2 a / sqrt(pi) near 0 and nearly a^2 far away: one path.
+  // erf(a) = 1 - e^-y, y = -log(1 - erf(a)): smooth, 2 a / sqrt(pi) near 0, nearly a^2 far away. One path for all a.
   const V a = min(V(c::erf_highest), abs(x));
   const V y = fma(a, detail::polynomial(a, c::erf_s), a);
   return copysign(detail::expm1_nonpositive(-y), x);
 }
 
-/// 1 / sqrt(x). A square root and a division: kernels need it once a row.
+/// 1 / sqrt(x). Error: 1.5 / 1.5; 1.5 / 1.5. A square root and a division: kernels need it once a row.
 template <class E, class A>
 TIGON_INLINE vec<E, A> rsqrt(vec<E, A> x) {
   using V = vec<E, A>;

@@ -649,6 +649,7 @@ using simd::constant;
 using simd::for_rows;
 using simd::for_rows_with_partials;
 using simd::for_rows_with_scratch;
+using simd::no_statistic;
 using simd::outs;
 using simd::pack;
 using simd::parameter_gradient;
