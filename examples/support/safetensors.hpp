@@ -59,8 +59,8 @@ struct tensor_view {
   std::vector<T> values() const {
     static_assert(std::is_trivially_copyable_v<T>);
     if (sizeof(T) != info(type).size)
-      throw std::runtime_error("a tensor of " + std::string(info(type).name) +
-                               " was asked for elements of " + std::to_string(sizeof(T)) + " bytes");
+      throw std::runtime_error("a tensor of " + std::string(info(type).name) + " was asked for elements of " +
+                               std::to_string(sizeof(T)) + " bytes");
     std::vector<T> out(numel());
     if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
     return out;
@@ -165,8 +165,8 @@ class safetensors_file {
     if (offsets.size() != 2 || offsets[0] > offsets[1])
       fail("gives tensor " + quoted(name) + " data_offsets that are not a begin and an end");
     if (offsets[1] > data_bytes_)
-      fail("ends before tensor " + quoted(name) + ": its data end at byte " + std::to_string(offsets[1]) +
-           " of " + std::to_string(data_bytes_));
+      fail("ends before tensor " + quoted(name) + ": its data end at byte " + std::to_string(offsets[1]) + " of " +
+           std::to_string(data_bytes_));
 
     std::size_t bytes = known->size;
     for (const std::size_t extent : tensor.shape) {
@@ -234,9 +234,8 @@ inline void save_safetensors(const std::filesystem::path& path, const std::map<s
     if (bytes != tensor.bytes.size())
       throw std::runtime_error("tensor \"" + name + "\" cannot be saved: its shape needs " + std::to_string(bytes) +
                                " bytes and " + std::to_string(tensor.bytes.size()) + " were given");
-    header[name] = {{"dtype", info(tensor.type).name},
-                    {"shape", tensor.shape},
-                    {"data_offsets", {offset, offset + bytes}}};
+    header[name] = {
+        {"dtype", info(tensor.type).name}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text = header.is_null() ? "{}" : header.dump();

@@ -105,9 +105,10 @@ inline std::string to_svg(const line_chart& chart) {
            std::string(extra) + "/>\n";
   };
 
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 440\" width=\"760\" height=\"440\" "
-                    "font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n"
-                    "<rect width=\"760\" height=\"440\" fill=\"#fff\"/>\n";
+  std::string out =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 440\" width=\"760\" height=\"440\" "
+      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n"
+      "<rect width=\"760\" height=\"440\" fill=\"#fff\"/>\n";
   out += text(left, 24, " font-size=\"15\"", chart.title);
   for (int i = 0; i <= ys.count; ++i) {
     out += line(left, to_y(ys.at(i)), width - right, to_y(ys.at(i)), " stroke=\"#e4e4e4\"");
@@ -119,8 +120,9 @@ inline std::string to_svg(const line_chart& chart) {
   }
   out += line(left, height - bottom, width - right, height - bottom, " stroke=\"#888\"");
   out += text((left + width - right) / 2, height - 12, " text-anchor=\"middle\"", chart.x_label);
-  out += text(0, 0, " text-anchor=\"middle\" transform=\"translate(18," + num((top + height - bottom) / 2) +
-                        ") rotate(-90)\"", chart.y_label);
+  out += text(
+      0, 0, " text-anchor=\"middle\" transform=\"translate(18," + num((top + height - bottom) / 2) + ") rotate(-90)\"",
+      chart.y_label);
 
   for (std::size_t s = 0; s < chart.series.size(); ++s) {
     const std::string colour(colours[s % colours.size()]);

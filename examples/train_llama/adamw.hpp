@@ -15,9 +15,9 @@ namespace example {
 struct adamw_options {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
-  float eps = 1e-8f;           ///< added to the root of the second moment
-  float weight_decay = 0.1f;   ///< decoupled: times the learning rate, not through the moments
-  float grad_clip = 1.0f;      ///< largest global norm of the gradient; 0 leaves it as it is
+  float eps = 1e-8f;          ///< added to the root of the second moment
+  float weight_decay = 0.1f;  ///< decoupled: times the learning rate, not through the moments
+  float grad_clip = 1.0f;     ///< largest global norm of the gradient; 0 leaves it as it is
 };
 
 /// A stretch of the flat array; norms are not decayed.
@@ -29,7 +29,8 @@ struct parameter_group {
 /// Linear warm-up to `peak`, then half a cosine down to `lowest` at the last step. step counts from 0.
 inline float cosine_rate(std::size_t step, std::size_t steps, std::size_t warmup, float peak, float lowest) {
   if (step < warmup) return peak * static_cast<float>(step + 1) / static_cast<float>(warmup);
-  const double way = steps > warmup + 1 ? static_cast<double>(step - warmup) / static_cast<double>(steps - warmup - 1) : 0;
+  const double way =
+      steps > warmup + 1 ? static_cast<double>(step - warmup) / static_cast<double>(steps - warmup - 1) : 0;
   const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * std::min(way, 1.0)));
   return static_cast<float>(lowest + (peak - lowest) * cosine);
 }

@@ -65,14 +65,16 @@ inline void load_checkpoint(const std::filesystem::path& path, const parameter_l
 
   const auto checked = [&](const std::string& name, dtype type, std::size_t size) -> const tensor_view& {
     const tensor_view& tensor = file.at(name);
-    if (tensor.type != type || tensor.numel() != size) file.fail("holds a tensor \"" + name + "\" of another size or type");
+    if (tensor.type != type || tensor.numel() != size)
+      file.fail("holds a tensor \"" + name + "\" of another size or type");
     return tensor;
   };
   const auto read = [&](const std::string& prefix) {
     std::vector<float> flat(layout.total);
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
       const auto to = layout.of(std::span(flat), i);
-      std::memcpy(to.data(), checked(prefix + layout.tensors[i].name, dtype::f32, to.size()).bytes.data(), to.size_bytes());
+      std::memcpy(to.data(), checked(prefix + layout.tensors[i].name, dtype::f32, to.size()).bytes.data(),
+                  to.size_bytes());
     }
     return flat;
   };

@@ -40,7 +40,10 @@ class fused_model {
  public:
   fused_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t batch,
               tigon::context& ctx)
-      : c_(config), layout_(layout), seq_len_(seq_len), ctx_(ctx),
+      : c_(config),
+        layout_(layout),
+        seq_len_(seq_len),
+        ctx_(ctx),
         rotary_(seq_len, config.head_dim(), config.rope_theta) {
     lay_out(seq_len * batch);
     arena_.allocate();
@@ -80,12 +83,12 @@ class fused_model {
 
  private:
   struct layer_saved {
-    matrix<T> stream;      ///< [tokens, hidden], what the attention's norm reads
+    matrix<T> stream;  ///< [tokens, hidden], what the attention's norm reads
     float* rstd1;
-    matrix<T> qkv;         ///< q and k after the rotation
+    matrix<T> qkv;  ///< q and k after the rotation
     matrix<T> attention;
-    float* lse;            ///< [tokens * heads]
-    matrix<T> middle;      ///< [tokens, hidden], what the MLP's norm reads
+    float* lse;        ///< [tokens * heads]
+    matrix<T> middle;  ///< [tokens, hidden], what the MLP's norm reads
     float* rstd2;
     matrix<T> gate_up;
   };
@@ -135,7 +138,8 @@ class fused_model {
   template <class U>
   tigon::heads_view<U> heads(matrix<U> rows, std::size_t begin, std::size_t count) const {
     const std::size_t dim = c_.head_dim();
-    return {rows.data + begin, rows.rows / seq_len_, count, seq_len_, dim, seq_len_ * rows.row_stride, dim, rows.row_stride};
+    return {rows.data + begin, rows.rows / seq_len_, count, seq_len_, dim, seq_len_ * rows.row_stride, dim,
+            rows.row_stride};
   }
   tigon::heads_view<T> q_of(matrix<T> qkv) const { return heads(qkv, 0, c_.heads); }
   tigon::heads_view<T> k_of(matrix<T> qkv) const { return heads(qkv, c_.hidden, c_.kv_heads); }
@@ -148,8 +152,8 @@ class fused_model {
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
     auto stream = first(layers_[0].stream, n);
     tigon::embedding_forward(weight(layout_.embedding), ids, stream, {}, ctx_);
-    tigon::rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y,
-                            std::span(layers_[0].rstd1, n), norm_options(), ctx_);
+    tigon::rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y, std::span(layers_[0].rstd1, n),
+                            norm_options(), ctx_);
     for (std::size_t l = 0; l < c_.layers; ++l) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
@@ -181,8 +185,9 @@ class fused_model {
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
     float loss = 0;
     const auto call = [&](matrix<T> dw) {
-      tigon::fused_linear_cross_entropy_forward<small_chunks>(y, weight(layout_.head), targets, std::span(&loss, 1), dy, dw, {},
-                                                tigon::absent, tigon::absent_t{}, tigon::absent, {}, {}, ctx_);
+      tigon::fused_linear_cross_entropy_forward<small_chunks>(y, weight(layout_.head), targets, std::span(&loss, 1), dy,
+                                                              dw, {}, tigon::absent, tigon::absent_t{}, tigon::absent,
+                                                              {}, {}, ctx_);
     };
     if (dy.data == nullptr) {
       call({});
@@ -198,7 +203,8 @@ class fused_model {
   /// Gradients are f32; an operator that has one type for weights and gradients leaves them in T.
   void widen(matrix<T> from, matrix<float> to) {
     tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      row.map(to, [](auto v) { return v; }, from);
+      row.map(
+          to, [](auto v) { return v; }, from);
     });
   }
 
@@ -210,8 +216,8 @@ class fused_model {
     const auto y = first(y_, n);
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
     tigon::fused_add_rms_norm_backward(dy, {}, first(last_, n), norm_weight(layout_.final_norm),
-                                       std::span(last_rstd_, n), dstream, norm_grad(layout_.final_norm),
-                                       norm_options(), {}, ctx_);
+                                       std::span(last_rstd_, n), dstream, norm_grad(layout_.final_norm), norm_options(),
+                                       {}, ctx_);
     for (std::size_t l = c_.layers; l-- > 0;) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];

@@ -117,8 +117,7 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
   progress bar("training", last, o.batch * o.seq_len * sizeof...(Trainer));
   bar.start_at(r.first_step);
   const auto save = [&] {
-    if constexpr (sizeof...(Trainer) == 1)
-      (save_checkpoint(o.checkpoint, layout, trainers.state(), identity), ...);
+    if constexpr (sizeof...(Trainer) == 1) (save_checkpoint(o.checkpoint, layout, trainers.state(), identity), ...);
   };
   for (std::size_t step = r.first_step + 1; step <= last; ++step) {
     r.rate.push_back(static_cast<double>(std::max({trainers.rate()...})));
@@ -174,8 +173,8 @@ void run(const run_options& o, const model_config& config, const parameter_layou
     if (!o.resume.empty()) single.resume(o.resume, identity);
     r = train(o, identity, layout, {name}, single);
     const curve& c = r.curves[0];
-    std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n", name,
-                c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
+    std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n",
+                name, c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
     if (o.sample_tokens != 0) sample = single.sample(pieces);
   };
   if (o.compare) {
@@ -201,17 +200,17 @@ int train_llama(const run_options& o) {
   const std::vector<std::int32_t> ids = pieces.encode(text);
   const corpus parts = split(ids, o.seq_len);
 
-  const model_config config{static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads,
-                            o.kv_heads};
+  const model_config config{
+      static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
   const parameter_layout layout(config);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);
-  std::printf("%s: %zu tokens of a vocabulary of %d, the last %zu held out\n", o.text.c_str(), ids.size(), pieces.vocab(),
-              parts.held_out.size());
-  std::printf("%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
-              static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads,
-              o.dtype.c_str(), std::string(tigon::default_backend::info.name).c_str(), threads,
-              threads == 1 ? "thread" : "threads");
+  std::printf("%s: %zu tokens of a vocabulary of %d, the last %zu held out\n", o.text.c_str(), ids.size(),
+              pieces.vocab(), parts.held_out.size());
+  std::printf(
+      "%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
+      static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads, o.dtype.c_str(),
+      std::string(tigon::default_backend::info.name).c_str(), threads, threads == 1 ? "thread" : "threads");
   std::fflush(stdout);
   if (o.dtype == "bf16")
     run<tigon::bfloat16>(o, config, layout, pieces, parts, pool);

@@ -138,8 +138,8 @@ inline parsed_options parse_options(int argc, const char* const* argv) {
   app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
   app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
   app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
-      ->check(CLI::Validator([](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; },
-                             ""))
+      ->check(CLI::Validator(
+          [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
       ->group("Model");
 
   app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");

@@ -57,7 +57,8 @@ class passes {
     const float* s = scale.data();
     tigon::for_rows<kernels>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const float si = s[row.i];
-      row.map(y, [=](auto... v) { return f(v..., si); }, x, more...);
+      row.map(
+          y, [=](auto... v) { return f(v..., si); }, x, more...);
     });
     return out;
   }
@@ -82,7 +83,8 @@ class passes {
         ctx_, x.rows, x.cols, tigon::no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto sums = row.partial(0);
-          row.map(sums, [](auto v, auto acc) { return v + acc; }, x, sums);
+          row.map(
+              sums, [](auto v, auto acc) { return v + acc; }, x, sums);
         },
         tigon::simd::parameter_gradient<float>{out, tigon::gradient::overwrite});
   }
@@ -96,7 +98,8 @@ class passes {
       const float top = row.max([](auto v) { return v; }, x);
       const float sum = row.sum([=](auto v) { return exp(v - top); }, x);
       const float part = 1.0f / sum;
-      row.map(y, [=](auto v) { return exp(v - top) * part; }, x);
+      row.map(
+          y, [=](auto v) { return exp(v - top) * part; }, x);
     });
     return out;
   }
@@ -108,7 +111,8 @@ class passes {
       const float top = row.max([](auto v) { return v; }, x);
       const float sum = row.sum([=](auto v) { return exp(v - top); }, x);
       const float lse = top + tigon::math::log(sum);
-      row.map(y, [=](auto v) { return v - lse; }, x);
+      row.map(
+          y, [=](auto v) { return v - lse; }, x);
     });
     return out;
   }
@@ -127,8 +131,14 @@ class plain_model {
 
   plain_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t,
               tigon::context& ctx)
-      : c_(config), layout_(layout), seq_len_(seq_len), ctx_(ctx), each_(ctx), do_(pool_, ctx),
-        rotary_(seq_len, config.head_dim(), config.rope_theta), mask_(pool_, seq_len, seq_len) {
+      : c_(config),
+        layout_(layout),
+        seq_len_(seq_len),
+        ctx_(ctx),
+        each_(ctx),
+        do_(pool_, ctx),
+        rotary_(seq_len, config.head_dim(), config.rope_theta),
+        mask_(pool_, seq_len, seq_len) {
     for (std::size_t i = 0; i < seq_len; ++i)
       for (std::size_t j = 0; j < seq_len; ++j)
         mask_.view().row(i)[j] = j <= i ? 0.0f : -std::numeric_limits<float>::infinity();
@@ -221,8 +231,8 @@ class plain_model {
       saved.wide = do_.template map<float>([](auto v) { return v; }, saved.x.view());
     {
       const auto square = do_.template map<float>([](auto v) { return v * v; }, saved.x_wide());
-      saved.rstd = do_.sum_rows([](auto v) { return v; }, [=](float s) { return 1 / std::sqrt(s / cols + eps); },
-                                square.view());
+      saved.rstd =
+          do_.sum_rows([](auto v) { return v; }, [=](float s) { return 1 / std::sqrt(s / cols + eps); }, square.view());
     }
     saved.normal = do_.map_rows([](auto v, auto r) { return v * r; }, saved.rstd, saved.x_wide());
     return do_.map([](auto v, auto g) { return v * g; }, saved.normal.view(), norm_weight(w));
@@ -244,7 +254,8 @@ class plain_model {
     // Through the scale: rstd' = -rstd^3 / 2, and the mean of squares gives every x its share 2 x / cols.
     tensor<float> share;
     {
-      const auto products = do_.template map<float>([](auto d, auto v) { return d * v; }, dnormal.view(), saved.x_wide());
+      const auto products =
+          do_.template map<float>([](auto d, auto v) { return d * v; }, dnormal.view(), saved.x_wide());
       share = do_.sum_rows([](auto v) { return v; }, [](float s) { return s; }, products.view());
     }
     const float cols = static_cast<float>(dy.cols);
@@ -269,7 +280,8 @@ class plain_model {
       const std::size_t seq_len = seq_len_;
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, dim, [=] TIGON_FN(auto row) {
         const vector<const float> factor{factors + row.i / heads % seq_len * dim, dim};
-        row.map(y, [](auto v, auto f) { return v * f; }, in, factor);
+        row.map(
+            y, [](auto v, auto f) { return v * f; }, in, factor);
       });
       return out;
     };
@@ -290,7 +302,8 @@ class plain_model {
     const auto with_sin = backward ? rotate_half(by_position(rotary_.sin, rows).view())
                                    : by_position(rotary_.sin, rotate_half(rows).view());
     auto out = do_.make(x.rows(), x.cols());
-    do_.map_into(out.view(dim), [](auto a, auto b) { return a + b; }, with_cos.view(), with_sin.view());
+    do_.map_into(
+        out.view(dim), [](auto a, auto b) { return a + b; }, with_cos.view(), with_sin.view());
     return out;
   }
 
@@ -319,7 +332,8 @@ class plain_model {
       const auto y = masked.view(), x = scores.view();
       const auto mask = mask_.view();
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-        row.map(y, [](auto v, auto m) { return v + m; }, x, vector<const float>{mask.row(row.i % mask.rows), mask.cols});
+        row.map(
+            y, [](auto v, auto m) { return v + m; }, x, vector<const float>{mask.row(row.i % mask.rows), mask.cols});
       });
       scores = std::move(masked);
     }
@@ -352,7 +366,8 @@ class plain_model {
       const auto y = dscores.view(), p = saved.probs.view(), d = dprobs.view();
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
         const float dot = row.sum([](auto a, auto b) { return a * b; }, p, d);
-        row.map(y, [=](auto a, auto b) { return a * (b - dot); }, p, d);
+        row.map(
+            y, [=](auto a, auto b) { return a * (b - dot); }, p, d);
       });
       dprobs = {};
     }
@@ -404,8 +419,7 @@ class plain_model {
 
   double nll(const tensor<float>& log_probs, std::span<const std::int32_t> targets) const {
     double sum = 0;
-    for (std::size_t i = 0; i < targets.size(); ++i)
-      sum -= static_cast<double>(log_probs.view().row(i)[targets[i]]);
+    for (std::size_t i = 0; i < targets.size(); ++i) sum -= static_cast<double>(log_probs.view().row(i)[targets[i]]);
     return sum / static_cast<double>(targets.size());
   }
 
@@ -413,13 +427,15 @@ class plain_model {
   tensor<T> dlogits(const tensor<float>& log_probs, std::span<const std::int32_t> targets) {
     auto dlog_probs = do_.template make<float>(log_probs.rows(), log_probs.cols());
     const auto d = dlog_probs.view(), lp = log_probs.view();
-    do_.map_into(d, [](auto v) { return decltype(v)(0.0f); }, tigon::columns);
+    do_.map_into(
+        d, [](auto v) { return decltype(v)(0.0f); }, tigon::columns);
     for (std::size_t i = 0; i < targets.size(); ++i) d.row(i)[targets[i]] = -1.0f / static_cast<float>(targets.size());
     auto out = do_.make(d.rows, d.cols);
     const auto y = out.view();
     tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const float sum = row.sum([](auto v) { return v; }, d);
-      row.map(y, [=](auto g, auto v) { return g - exp(v) * sum; }, d, lp);
+      row.map(
+          y, [=](auto g, auto v) { return g - exp(v) * sum; }, d, lp);
     });
     return out;
   }

@@ -31,8 +31,7 @@ void product_xw(tigon::in_matrix<T> dy, tigon::in_matrix<T> w, matrix<T> dx, tig
 template <class T, class Out>
 void product_xty(tigon::in_matrix<T> dy, tigon::in_matrix<T> x, matrix<Out> dw, tigon::context& ctx,
                  tigon::gradient mode = tigon::gradient::overwrite) {
-  tigon::gemm(dy, x, dw,
-              {.beta = mode == tigon::gradient::accumulate ? 1.0 : 0.0, .a = tigon::transpose::yes}, ctx);
+  tigon::gemm(dy, x, dw, {.beta = mode == tigon::gradient::accumulate ? 1.0 : 0.0, .a = tigon::transpose::yes}, ctx);
 }
 
 /// The first of several summands overwrites.

@@ -28,11 +28,17 @@ class trainer {
  public:
   trainer(const run_options& options, const model_config& config, const parameter_layout& layout, corpus text,
           tigon::executor_ref executor)
-      : o_(options), config_(config), layout_(layout), text_(text), ctx_(executor, workspace_),
-        master_(initial_weights(layout, options.seed)), gradient_(layout.total),
+      : o_(options),
+        config_(config),
+        layout_(layout),
+        text_(text),
+        ctx_(executor, workspace_),
+        master_(initial_weights(layout, options.seed)),
+        gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), adamw_of(options)),
         // Another stream than the weights'.
-        batches_(options.seed + 1), model_(config, layout, options.seq_len, options.batch, ctx_) {
+        batches_(options.seed + 1),
+        model_(config, layout, options.seq_len, options.batch, ctx_) {
     if constexpr (!std::same_as<T, float>) rounded_.resize(layout.total);
     round_weights();
   }
@@ -135,7 +141,8 @@ class trainer {
       const tigon::matrix_view<T> to(rounded_.data(), layout_.total / 32, 32);
       const tigon::matrix_view<const float> from(master_.data(), layout_.total / 32, 32);
       tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-        row.map(to, [](auto v) { return v; }, from);
+        row.map(
+            to, [](auto v) { return v; }, from);
       });
     }
   }

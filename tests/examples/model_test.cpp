@@ -30,7 +30,8 @@ struct problem {
     for (float& w : master) w += 0.15f * static_cast<float>(draw.normal());
     for (const float w : master) rounded.emplace_back(w);
     for (auto* list : {&ids, &targets})
-      for (std::size_t i = 0; i < batch * seq_len; ++i) list->push_back(static_cast<std::int32_t>(draw.below(config.vocab)));
+      for (std::size_t i = 0; i < batch * seq_len; ++i)
+        list->push_back(static_cast<std::int32_t>(draw.below(config.vocab)));
   }
   template <class T>
   weight_views<T> weights() const {

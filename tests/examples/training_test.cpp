@@ -99,9 +99,8 @@ TEST(adamw, follows_the_paper) {
     std::vector<float> gradient(5);
     // From far below to far above the clipping norm.
     for (float& g : gradient) g = static_cast<float>(draw.normal() * (step % 5 + 0.01));
-    const double norm = std::sqrt(
-        std::transform_reduce(gradient.begin(), gradient.end(), gradient.begin(), 0.0, std::plus<>(),
-                              [](double a, double b) { return a * b; }));
+    const double norm = std::sqrt(std::transform_reduce(gradient.begin(), gradient.end(), gradient.begin(), 0.0,
+                                                        std::plus<>(), [](double a, double b) { return a * b; }));
     EXPECT_NEAR(optimizer.step(weights, gradient, 0.01f, serial), norm, 1e-12 * norm);
     for (std::size_t i = 0; i < 5; ++i) {
       expected[i].step(gradient[i] / std::max(norm, 1.0), 0.01f, i < 3 ? o.weight_decay : 0.0f, o);
@@ -153,7 +152,8 @@ TEST(adamw, resumes_with_the_same_bits) {
 }
 
 TEST(svg, ticks_are_round_and_enclose) {
-  for (const auto& [low, high] : {std::pair{0.0, 1.0}, {0.0, 6.0}, {3.1, 9.04}, {-2e-5, 7e-5}, {1e6, 1.7e7}, {5.0, 5.0}, {0.0, 0.0}}) {
+  for (const auto& [low, high] :
+       {std::pair{0.0, 1.0}, {0.0, 6.0}, {3.1, 9.04}, {-2e-5, 7e-5}, {1e6, 1.7e7}, {5.0, 5.0}, {0.0, 0.0}}) {
     const auto ticks = example::axis_ticks::enclosing(low, high, 6);
     EXPECT_LE(ticks.first, low + 1e-12);
     EXPECT_GE(ticks.last(), high - 1e-9 * std::abs(high));
@@ -173,7 +173,8 @@ TEST(svg, ticks_are_round_and_enclose) {
 }
 
 TEST(svg, draws_every_series_and_escapes_names) {
-  const example::line_chart chart{"a < b & c", "step", "loss", {{"fused", {{0, 9}, {1, std::nan("")}, {2, 4}}}, {"plain", {{0, 8}, {2, 5}}}}};
+  const example::line_chart chart{
+      "a < b & c", "step", "loss", {{"fused", {{0, 9}, {1, std::nan("")}, {2, 4}}}, {"plain", {{0, 8}, {2, 5}}}}};
   const std::string svg = example::to_svg(chart);
   EXPECT_EQ(svg, example::to_svg(chart));
   EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);

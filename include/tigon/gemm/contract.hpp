@@ -80,6 +80,7 @@ struct gemm_operand {
 };
 
 namespace gemm_detail {
+inline namespace TIGON_ABI {
 
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 constexpr std::size_t round_up(std::size_t a, std::size_t b) { return ceil_div(a, b) * b; }
@@ -130,9 +131,11 @@ TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scal
                   c + j, rest);
 }
 
+}  // namespace TIGON_ABI
 }  // namespace gemm_detail
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 /// What all providers share: backward is two products, each through B.
 struct gemm_kernel {
@@ -165,6 +168,7 @@ struct gemm_kernel {
   }
 };
 
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 }  // namespace tigon

@@ -76,6 +76,7 @@ struct cross_entropy_scale {
 };
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 template <class I>
 void expect_labels(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index) {
@@ -184,6 +185,7 @@ struct loss_rows {
   }
 };
 
+}  // namespace TIGON_ABI
 }  // namespace detail
 }  // namespace tigon
 

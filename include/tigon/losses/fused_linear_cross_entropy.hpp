@@ -38,6 +38,7 @@ struct fused_linear_cross_entropy_options {
 };
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 /// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
 template <element T>
@@ -62,6 +63,7 @@ constexpr std::size_t chunk_rows(std::size_t rows, std::size_t vocab) {
   return std::min(most, (even + multiple - 1) / multiple * multiple);
 }
 
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 template <>
@@ -188,6 +190,7 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
 }
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share.
 template <class B, element T, class Target, class Weight>
@@ -234,6 +237,7 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (!backward) rows.finish(std::span<const I>(labels), loss, metrics, opt.loss);
 }
 
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 /// Loss, metrics and, for mean and sum, all gradients in one call. dx and dw may be views without memory. With

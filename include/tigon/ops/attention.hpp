@@ -56,6 +56,7 @@ struct attention_options {
 };
 
 namespace detail {
+inline namespace TIGON_ABI {
 
 /// Queries [first, first + rows) and the keys [0, keys) that at least one of them sees.
 struct query_block {
@@ -110,6 +111,7 @@ void for_tasks(context& ctx, std::size_t tasks, std::size_t bytes_of_worker, F f
   });
 }
 
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 template <>
@@ -267,6 +269,7 @@ std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_d
 }
 
 namespace detail {
+inline namespace TIGON_ABI {
 /// Throws unless the inputs fit together; what is shaped like q (k) comes as names and views.
 template <class T>
 void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::size_t lse, attention_options opt,
@@ -282,6 +285,7 @@ void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::
   expect.size("lse", lse, q.batch * q.heads * q.seq_len);
   expect.finite("scale", opt.scale);
 }
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 /// o and lse from q, k and v. See attention_options for the contract.

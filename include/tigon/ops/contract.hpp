@@ -10,6 +10,7 @@
 namespace tigon {
 
 namespace detail {
+inline namespace TIGON_ABI {
 template <class V>
 struct view_element;
 template <class T>
@@ -30,6 +31,7 @@ template <class T, class R, class... Ranges>
 struct first_parameter<T, R, Ranges...> {
   using type = typename vector_element<R>::type;
 };
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 /// The element type that the given ranges share; T where all are absent.

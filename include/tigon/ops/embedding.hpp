@@ -95,6 +95,7 @@ std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t
 }
 
 namespace detail {
+inline namespace TIGON_ABI {
 template <token_id I>
 void expect_tokens(std::string_view op, std::span<const I> ids, std::size_t vocab) {
   for (std::size_t i = 0; i < ids.size(); ++i)
@@ -102,6 +103,7 @@ void expect_tokens(std::string_view op, std::span<const I> ids, std::size_t voca
       fail_argument(error_code::index, op, "ids[" + std::to_string(i) + "]", std::to_string(ids[i]),
                     "at least 0 and below " + std::to_string(vocab));
 }
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 /// y from weight and ids. See embedding_options for the contract.

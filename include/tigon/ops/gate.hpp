@@ -6,6 +6,7 @@
 #include <tigon/simd/row.hpp>
 
 namespace tigon::detail {
+inline namespace TIGON_ABI {
 
 /// -inf becomes the lowest finite number, so that its product with an underflown factor is 0; NaN is kept.
 template <class V>
@@ -35,6 +36,7 @@ void expect_gate_gradients(const expects& expect, in_matrix<T> dc, in_matrix<T> 
   expect.disjoint("da", da, "db", db);
 }
 
+}  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
 #endif  // TIGON_OPS_GATE_HPP

@@ -45,12 +45,14 @@ struct rms_norm_options {
 };
 
 namespace detail {
+inline namespace TIGON_ABI {
 /// The normalised row as the casting rule wants it.
 template <casting C, element T, class V>
 TIGON_INLINE V cast_normalised(V v) {
   if constexpr (C == casting::llama) return round_to<T>(v);
   else return v;
 }
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 template <>

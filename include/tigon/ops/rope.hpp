@@ -75,6 +75,7 @@ struct kernel<op::rope, backends::generic> {
 };
 
 namespace detail {
+inline namespace TIGON_ABI {
 template <class T, class U>
 void expect_rotary(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
                    heads_view<T> q_out, heads_view<T> k_out) {
@@ -94,6 +95,7 @@ void expect_rotary(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_vie
   expect.outside("q_out", q_out.memory(), "k", k.memory(), "k_out", k_out.memory(), "cos", cos, "sin", sin);
   expect.outside("k_out", k_out.memory(), "q", q.memory(), "cos", cos, "sin", sin);
 }
+}  // namespace TIGON_ABI
 }  // namespace detail
 
 /// Rotated q and k. See rope_options for the contract.
