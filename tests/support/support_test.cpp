@@ -45,9 +45,9 @@ TEST(close, wants_the_same_nan_and_infinities) {
   const std::vector<double> want{1, nan, infinity, -infinity};
   EXPECT_TRUE(close(want, want, 0));
   EXPECT_FALSE(close(std::vector{nan, nan, infinity, -infinity}, want, 1e9));
-  EXPECT_FALSE(close(std::vector{1, 1.0, infinity, -infinity}, want, 1e9));
-  EXPECT_FALSE(close(std::vector{1, nan, -infinity, -infinity}, want, 1e9));
-  EXPECT_FALSE(close(std::vector{1, nan, 1e300, -infinity}, want, 1e9));
+  EXPECT_FALSE(close(std::vector<double>{1, 1, infinity, -infinity}, want, 1e9));
+  EXPECT_FALSE(close(std::vector<double>{1, nan, -infinity, -infinity}, want, 1e9));
+  EXPECT_FALSE(close(std::vector<double>{1, nan, 1e300, -infinity}, want, 1e9));
 }
 
 TEST(close, bounds_by_entry_and_scale) {

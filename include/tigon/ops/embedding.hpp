@@ -41,10 +41,10 @@ struct kernel<op::embedding, backends::generic> {
   static void forward(in_matrix<T> weight, std::span<const I> ids, matrix_view<T> y, embedding_options opt,
                       context& ctx) {
     const I* id = ids.data();
-    const auto padding = static_cast<I>(opt.padding_index);
+    const std::ptrdiff_t padding = opt.padding_index;
     for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const I token = id[row.i];
-      if (token == padding)
+      if (static_cast<std::ptrdiff_t>(token) == padding)
         row.map(y, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
       else
         row.map(y, [](auto v) { return v; }, in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols});
@@ -118,7 +118,7 @@ void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, em
   expect.at_least_one("vocab", weight.rows);
   expect.memory("weight", weight);
   expect.matrix("y", y, token.size(), weight.cols);
-  expect.disjoint("y", y, "weight", weight);
+  expect.outside("y", y, "weight", weight, "ids", as_row(std::span<const I>(token)));
   detail::expect_tokens<I>("embedding_forward", token, weight.rows);
   kernel_for<op::embedding, B>::template forward<B, T, I>(weight, token, y, opt, ctx);
 }
@@ -135,7 +135,7 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
   expect.at_least_one("vocab", dweight.rows);
   expect.memory("dweight", dweight);
   expect.matrix("dy", dy, token.size(), dweight.cols);
-  expect.disjoint("dweight", dweight, "dy", dy);
+  expect.outside("dweight", dweight, "dy", dy, "ids", as_row(std::span<const I>(token)));
   detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
   ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
   kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight, opt, ctx);

@@ -32,7 +32,9 @@ concept raw_parts = requires(decltype(L::raw(typename L::reg{})) v) {
   x86::exponent(v);
 };
 template <class L>
-concept raw_reciprocal = requires(decltype(L::raw(typename L::reg{})) v) { x86::reciprocal_estimate(v); };
+concept raw_reciprocal = requires(decltype(L::raw(typename L::reg{})) v) {
+  { x86::reciprocal_estimate(v) } -> std::same_as<decltype(v)>;  // clang takes a register of f64 for one of f32
+};
 template <class L>
 concept raw_square_root = requires(decltype(L::raw(typename L::reg{})) v) { x86::square_root(v); };
 #endif

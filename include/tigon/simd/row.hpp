@@ -384,13 +384,12 @@ class row_worker {
         for (std::size_t u = 0; u < width; ++u) acc[u] = combine(acc[u], acc[u + width]);
       total = combine(total, acc[0]);
     }
-    for (; j + N <= cols; j += N) total = combine(total, f(x.template load<V>(j)...));
-    if (j < cols) {
-      const std::size_t n = cols - j;
+    for (; j < cols; j += N) {
+      const std::size_t n = std::min(N, cols - j);
       const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
-      pack<V, K> last = f(x.template load_n<V>(j, n)...);
-      for (std::size_t k = 0; k < K; ++k) last.v[k] = select(inside, last.v[k], identity.v[k]);
-      total = combine(total, last);
+      pack<V, K> rest = f(x.template load_n<V>(j, n)...);
+      for (std::size_t k = 0; k < K; ++k) rest.v[k] = select(inside, rest.v[k], identity.v[k]);
+      total = combine(total, rest);
     }
     return total;
   }
@@ -409,20 +408,21 @@ class row_worker {
   template <std::size_t K, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
-    bool stream = V::size > 1 && std::get<0>(y).bytes != 0;
-    each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
-    if (stream) {
-      const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
-      each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
-      if (stream) return read_ ? write_loop<K, V, true, true>(head, y, f, x...)
-                               : write_loop<K, V, true, false>(head, y, f, x...);
+    if constexpr (V::size > 1) {
+      bool stream = std::get<0>(y).bytes != 0;
+      each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
+      if (stream) {
+        const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
+        each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
+        if (stream) return write_loop<K, V, true>(head, y, f, x...);
+      }
     }
-    return read_ ? write_loop<K, V, false, true>(0, y, f, x...) : write_loop<K, V, false, false>(0, y, f, x...);
+    return write_loop<K, V, false>(0, y, f, x...);
   }
 
-  // The one loop that writes. Down: from the end to the beginning, because what the pass before read last is still in
-  // the first-level cache.
-  template <std::size_t K, class V, bool Stream, bool Down, class... Sink, class F, class... Source>
+  // The one loop that writes; from the end to the beginning in a row that was read before, because what the pass before
+  // read last is still in the first-level cache.
+  template <std::size_t K, class V, bool Stream, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
@@ -446,14 +446,15 @@ class row_worker {
       }
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
-    if (!Down && head != 0) part(0, head);
-    for (std::size_t done = 0; head + done < last;) {
-      const std::size_t count = K == 0 ? last - head : std::min(block, last - head - done);
+    std::size_t at = read_ ? last - U * N : head;
+    const std::size_t step = read_ ? std::size_t{0} - U * N : U * N;
+    for (std::size_t left = last - head; left > 0;) {
+      const std::size_t count = K == 0 ? left : std::min(block, left);
       pack<V, K == 0 ? 1 : K> acc[U];
       for (std::size_t u = 0; u < U; ++u)
         for (V& v : acc[u].v) v = V(0);
-      for (std::size_t step = 0; step < count; step += U * N) {
-        const std::size_t j = Down ? last - done - step - U * N : head + done + step;
+      for (std::size_t done = 0; done < count; done += U * N, at += step) {
+        const std::size_t j = at;
         R r[U];
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
@@ -471,16 +472,14 @@ class row_worker {
             for (std::size_t k = 0; k < K; ++k) acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k];
         for (std::size_t k = 0; k < K; ++k) total.v[k] = total.v[k] + acc[0].v[k];
       }
-      done += count;
+      left -= count;
     }
-    std::size_t j = last;
-    for (; j + N <= cols; j += N) {
-      const R r = detail::as_pack(f(x.template load<V>(j)...));
-      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store(r.v[k], j); });
-      add(total, r);
+    // What no unrolled step covers: the head and the rest.
+    for (std::size_t j = head != 0 ? 0 : last; j < cols;) {
+      const std::size_t n = j < head ? head - j : std::min(N, cols - j);
+      part(j, n);
+      j = j < head ? last : j + n;
     }
-    if (j < cols) part(j, cols - j);
-    if (Down && head != 0) part(0, head);
     return total;
   }
 

@@ -177,7 +177,7 @@ TIGON_INLINE void stream_fence() {
 #endif
 }
 
-/// The first n < size elements, zeros behind them. Reads nothing beyond p[n - 1].
+/// The first n <= size elements, zeros behind them. Reads nothing beyond p[n - 1].
 template <class V, element T>
 TIGON_INLINE V load_n(const T* p, std::size_t n) {
   using L = typename V::lanes;
@@ -190,13 +190,14 @@ TIGON_INLINE V load_n(const T* p, std::size_t n) {
 #endif
   {
     using A = typename V::value_type;
+    if (n == V::size) return load<V>(p);
     alignas(64) A buffer[V::size] = {};
     for (std::size_t i = 0; i < n; ++i) buffer[i] = static_cast<A>(p[i]);
     return V::from(L::load(buffer));
   }
 }
 
-/// The first n < size lanes. Writes nothing beyond p[n - 1].
+/// The first n <= size lanes. Writes nothing beyond p[n - 1].
 template <class V, element T>
 TIGON_INLINE void store_n(V v, T* p, std::size_t n) {
   using L = typename V::lanes;
@@ -207,6 +208,7 @@ TIGON_INLINE void store_n(V v, T* p, std::size_t n) {
 #endif
   {
     using A = typename V::value_type;
+    if (n == V::size) return store(v, p);
     alignas(64) A buffer[V::size];
     L::store(v.r, buffer);
     for (std::size_t i = 0; i < n; ++i) p[i] = static_cast<T>(buffer[i]);
