@@ -22,7 +22,7 @@ struct row_tuning {
 
 /// Fused linear losses: how many rows of logits exist at a time.
 struct chunk_tuning {
-  std::size_t logits_bytes = std::size_t{60} << 20;  ///< most bytes of one chunk of logits
+  std::size_t logits_bytes = std::size_t{64} << 20;  ///< most bytes of one chunk of logits
   std::size_t row_multiple = 16;                     ///< rows of a chunk are a multiple of this where they can be
   friend constexpr bool operator==(chunk_tuning, chunk_tuning) = default;
 };

@@ -33,7 +33,7 @@ struct gemm_tuning {
   std::size_t cols_per_task = 96;                   ///< columns of b in a task, where a is shared
   std::size_t shared_rows = 1024;                   ///< most rows of a shared a
   std::size_t shared_cols = 2048;                   ///< most columns of a shared b
-  std::size_t shared_bytes = std::size_t{8} << 20;  ///< most bytes of shared panels
+  std::size_t shared_bytes = std::size_t{6} << 20;  ///< most bytes of shared panels
   std::size_t carry_bytes = std::size_t{8} << 20;   ///< most bytes of sums kept between chunks, for a 16-bit c
   friend constexpr bool operator==(gemm_tuning, gemm_tuning) = default;
 };

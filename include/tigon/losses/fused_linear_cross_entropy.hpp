@@ -27,7 +27,7 @@ struct fused_linear_cross_entropy {
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
 /// Aliasing   none.
-/// Memory     chunk * vocab logits in f32, by default at most 60 MiB (B::chunk); for 16-bit w also an f32 dw; see
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_cross_entropy_workspace.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Max error  4e-7 of the loss, 2e-6 of the largest |gradient| in f32 (tests/losses/fused_linear_cross_entropy_test.cpp).
