@@ -42,9 +42,9 @@ struct run_options {
   bool plain = false;
   bool compare = false;
 
-  double lr = 2e-3;
-  double min_lr = 2e-4;
-  std::size_t warmup = 10;
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  std::size_t warmup = 20;
   double weight_decay = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -123,7 +123,8 @@ inline parsed_options parse_options(int argc, const char* const* argv) {
   using detail::bound, detail::real, detail::whole;
   run_options o;
   CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
-  app.option_defaults()->always_capture_default();
+  // An option that is given twice takes its last value, as in most programs.
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   // Sizes are bounded so that no product of theirs overflows.
   constexpr std::uint64_t many = 1u << 16, steps = 1'000'000'000;
 

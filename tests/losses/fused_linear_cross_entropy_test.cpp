@@ -81,6 +81,12 @@ const variant variants[] = {
 constexpr by_type loss_bound{.f32 = 1e-6, .bf16 = 1e-6, .f16 = 1e-6, .f64 = 4e-15};
 constexpr by_type gradient_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
 
+/// What a door is given: nothing where a buffer is empty.
+template <class T>
+std::span<T> given(guarded<T>& buffer) {
+  return buffer.size() == 0 ? std::span<T>() : std::span<T>(buffer);
+}
+
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T>
 struct problem {
@@ -118,17 +124,17 @@ struct problem {
   template <class B>
   TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_dx, tigon::matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
-    tigon::fused_linear_cross_entropy_forward<B, T>(x, w, target, loss, to_dx, to_dw, v.opt, std::span<const T>(bias), to_db,
-                                                    std::span<const T>(weight), {z_loss, accuracy, predicted}, upstream, ctx);
+    tigon::fused_linear_cross_entropy_forward<B, T>(x, w, target, loss, to_dx, to_dw, v.opt, given(bias), to_db, given(weight),
+                                                    {z_loss, accuracy, predicted}, given(upstream), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
-    forward<B>(dx.view(), dw.view(), dbias, ctx);
+    forward<B>(dx.view(), dw.view(), given(dbias), ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(std::span<const A> g, context& ctx = tigon::default_context()) {
-    tigon::fused_linear_cross_entropy_backward<B, T>(x, w, target, g, dx.view(), dw.view(), v.opt, std::span<const T>(bias),
-                                                     std::span<T>(dbias), std::span<const T>(weight), ctx);
+    tigon::fused_linear_cross_entropy_backward<B, T>(x, w, target, g, dx.view(), dw.view(), v.opt, given(bias), given(dbias),
+                                                     given(weight), ctx);
   }
   auto results() const { return bits_of(loss, z_loss, accuracy, predicted); }
 
@@ -180,11 +186,11 @@ struct problem {
 // Not every type on every backend: three products and the loss are compiled for each.
 using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>,
                              on<tigon::backends::xsimd, float>, on<tigon::backends::highway, float>, on<small_chunks, float>,
-                             on<tigon::backends::generic, bfloat16>, on<small_chunks, bfloat16>, on<small_chunks, float16>,
+                             on<small_chunks, bfloat16>, on<small_chunks, float16>,
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
 #endif
-                             on<tigon::backends::eigen, double>, on<small_chunks, double>>;
+                             on<small_chunks, double>>;
 
 template <class On>
 class fused_linear_cross_entropy : public testing::Test {};
@@ -296,10 +302,18 @@ TYPED_TEST(fused_linear_cross_entropy, takes_the_workspace_that_it_names) {
 }
 
 TEST(chunks, are_even_and_within_the_budget) {
+  using B = tigon::backends::highway;
   using tigon::detail::chunk_rows;
-  EXPECT_EQ((chunk_rows<tigon::backends::highway, float>(2048, 32000)), 416u);  // 5 chunks of at most 491 rows
-  EXPECT_EQ((chunk_rows<tigon::backends::highway, float>(100, 32000)), 100u);
-  EXPECT_EQ((chunk_rows<tigon::backends::highway, float>(100, 100'000'000)), 1u);
+  constexpr std::size_t most = B::chunk.logits_bytes / (32000 * sizeof(float)), step = B::chunk.row_multiple;
+  for (const std::size_t rows : {most + 1, 2 * most + 5, std::size_t{2048}, std::size_t{8192}}) {
+    const std::size_t chunk = chunk_rows<B, float>(rows, 32000), chunks = (rows + chunk - 1) / chunk;
+    EXPECT_LE(chunk, most);
+    EXPECT_EQ(chunk % step, 0u);
+    EXPECT_LE(chunk, (rows + chunks - 1) / chunks + step) << "chunks of different sizes";
+  }
+  EXPECT_EQ((chunk_rows<B, float>(most / step * step, 32000)), most / step * step);
+  EXPECT_EQ((chunk_rows<B, float>(step + 1, 32000)), step + 1) << "one chunk need not be a multiple";
+  EXPECT_EQ((chunk_rows<B, float>(100, 100'000'000)), 1u);
   EXPECT_EQ((chunk_rows<small_chunks, float>(40, 123)), 2u);
   EXPECT_EQ((chunk_rows<small_chunks, float>(0, 123)), 1u);
 }

@@ -153,7 +153,7 @@ void check_gate_edges() {
   for (const auto& opt : Gate::variants()) {
     if (Gate::factor(opt) < 0 || Gate::inner(opt) < 0) continue;
     gate_problem<Gate, T> p({1, 7}, opt);
-    p.a.assign({-infinity, -large, -200, nan, 200, large, infinity});
+    p.a.assign({-infinity, -large, -2000, nan, 200, large, infinity});
     p.b.assign(std::vector<double>(7, 0.5)), p.dc.assign(std::vector<double>(7, 0.5));
     p.template both_ways<B>();
     for (const std::size_t j : {0u, 1u, 2u})

@@ -28,7 +28,8 @@ struct row_of_loss {
     N others = 0, uniform = 0;
     for (std::size_t j = 0; j < capped.size(); ++j)
       if (j != target) others += exp(capped[j] - capped[target]);
-    minus_log_p = log(real(1) + others);
+    if constexpr (std::same_as<N, real>) minus_log_p = std::log1p(others);
+    else minus_log_p = log(N(1) + others);
     lse = capped[target] + minus_log_p;
     for (std::size_t j = 0; j < capped.size(); ++j) uniform += real(weight[j]) * (lse - capped[j]);
     main = (1 - smoothing) * real(weight[target]) * minus_log_p + smoothing / real(capped.size()) * uniform;

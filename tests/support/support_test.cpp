@@ -23,7 +23,7 @@ TEST(guarded, faults_one_element_too_far) {
   guarded<float> behind(5, guard::behind), before(5, guard::before);
   volatile float* p = behind.data();
   volatile float* q = before.data();
-  p[4] = q[0] = 1;
+  p[4] = 1, q[0] = 1;
   EXPECT_DEATH(p[5] = 1, "");
   EXPECT_DEATH(q[-1] = 1, "");
   guarded<tigon::bfloat16> none(0);

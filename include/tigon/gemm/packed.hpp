@@ -23,10 +23,10 @@ namespace tigon {
 
 /// The packed product. Changes the speed and, through the order of sums, the last bits.
 ///
-/// Measured on an Intel Xeon (Sapphire Rapids class, AVX-512, 48 KiB L1, 2 MiB L2), one thread, f32, 2026-11-20, as
-/// fractions of the FMA peak of the same run. Products of 512 tokens, hidden 2048, vocab 32000: forward 0.91, gradient
-/// of tokens 0.88, of weights 0.89 (accumulated). depth 384 for 512: 0.90, 0.86, 0.84; cols_per_task 48 for 96: 0.91,
-/// 0.84; rows_per_task 128 for 256: weights 0.87.
+/// Measured on an Intel Xeon (family 6, model 207, AVX-512, 48 KiB L1, 2 MiB L2), one thread, f32, g++ 12, 2026-11-20,
+/// shared_bytes 8 MiB, as fractions of the FMA peak of the same run; 512 tokens, hidden 2048, vocab 32000: forward 0.91,
+/// gradient of tokens 0.88, of weights 0.89 (accumulated). Runs differ by up to 0.05. The values were picked on a
+/// prototype of this kernel; differences between neighbouring values are within that noise.
 struct gemm_tuning {
   std::size_t depth = 512;                          ///< most depth of a block
   std::size_t rows_per_task = 256;                  ///< rows of a in a task, where b is shared

@@ -61,7 +61,9 @@ struct kernel<op::cross_entropy, backends::generic> {
         else return v;
       };
       const std::size_t column = static_cast<std::size_t>(t);
-      const A st = cap_one<Capped>(row.at(logits, column), cap);
+      // Capped by the same lanes as m: tanh of a single number may differ in its last bit, and m - st has to be 0 where
+      // the target is the maximum.
+      const A st = Capped ? max_lanes(capped(simd::vec<typename B::engine, A>(row.at(logits, column)))) : row.at(logits, column);
       if (out.predicted != nullptr) {
         const auto best = row.reduce(std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
             [](auto v, auto j) { return pack{v, j}; },
@@ -145,11 +147,6 @@ struct kernel<op::cross_entropy, backends::generic> {
   static TIGON_INLINE V normal_or_zero(V v) {
     using A = typename V::value_type;
     return select(abs(v) < V(std::numeric_limits<A>::min()), V(A(0)), v);
-  }
-
-  template <bool Capped, class A>
-  static TIGON_INLINE A cap_one(A v, A cap) {
-    return Capped ? math::tanh(v / cap) * cap : v;
   }
 };
 

@@ -1,0 +1,298 @@
+// Row programs: every pass over a row against a plain loop. Values are small whole numbers, so that sums are exact in
+// every order and comparisons are equalities.
+#include <gtest/gtest.h>
+
+#include <tigon/simd/row.hpp>
+
+#include <numeric>
+
+#include "support/backends.hpp"
+#include "support/guarded.hpp"
+#include "support/problem.hpp"
+#include "support/threads.hpp"
+
+namespace {
+
+using namespace tigon::test;
+using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::outs, tigon::pack,
+    tigon::vector_view;
+
+/// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small shapes.
+template <class Parent, std::size_t Unroll>
+struct eager : Parent {
+  using parent = Parent;
+  static constexpr tigon::backend_info info = Parent::info;
+  using overrides = tigon::op_list<>;
+  static constexpr tigon::row_tuning row{
+      .unroll = Unroll, .task_elements = 256, .partials = 5, .stream_bytes = 64, .group_elements = 300, .block_cols = 64};
+};
+
+using pairs = testing::Types<
+    on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>, on<tigon::backends::xsimd, float>,
+    on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::bfloat16>,
+    on<tigon::backends::highway, tigon::bfloat16>, on<tigon::backends::xsimd, double>, on<tigon::backends::highway, double>,
+    on<eager<tigon::backends::generic, 4>, float>, on<eager<tigon::backends::eigen, 2>, float>,
+    on<eager<tigon::backends::xsimd, 4>, float>, on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
+    on<eager<tigon::backends::highway, 4>, double>>;
+
+template <class T>
+TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed, guard side = guard::behind) {
+  guarded_matrix<T> out(s.rows, s.cols, s.padding, side);
+  std::mt19937_64 generator(seed);
+  std::vector<double> values(s.rows * s.cols);
+  for (double& v : values) v = static_cast<double>(generator() % 8);
+  out.assign(values);
+  return out;
+}
+
+/// Lengths at which a loop turns a corner, and an empty row.
+template <class B, class T>
+std::vector<std::size_t> lengths() {
+  const std::size_t n = lanes<B, T>, step = B::row.unroll * n;
+  std::vector<std::size_t> out{0, 1, 2, n + 1, step, step + 1, 2 * step + n + 1, 70 * step + n + 3, 130};
+  if (n > 1) out.insert(out.end(), {n - 1, n, step - 1});
+  return out;
+}
+
+template <class On>
+class row : public testing::Test {};
+struct with_thresholds {
+  template <class P>
+  static std::string GetName(int i) {
+    return names::GetName<P>(i) + (P::backend::row.stream_bytes < 100 ? "_eager" : "");
+  }
+};
+TYPED_TEST_SUITE(row, pairs, with_thresholds);
+
+TYPED_TEST(row, sums_and_maxima) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>())
+    for (const guard side : both_guards) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, " << side);
+      const auto x = whole_numbers<T>({3, cols, 2}, 1, side), y = whole_numbers<T>({3, cols, 2}, 2, side);
+      const auto a = x.view(), b = y.view();
+      guarded<A> sums(3), maxima(3), products(3), counts(3);
+      for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
+        const auto two = row.sum([](auto u, auto v, auto one) { return pack{u * v, one}; }, a, b, tigon::constant(A(1)));
+        products[row.i] = two[0], counts[row.i] = two[1];
+        sums[row.i] = row.sum([](auto u) { return u; }, a);
+        maxima[row.i] = row.max([](auto u) { return -u; }, a);
+      });
+      for (std::size_t i = 0; i < 3; ++i) {
+        double sum = 0, product = 0, most = -std::numeric_limits<double>::infinity();
+        for (std::size_t j = 0; j < cols; ++j) {
+          const double u = to_f64(x(i, j));
+          sum += u, product += u * to_f64(y(i, j)), most = std::max(most, -u);
+        }
+        EXPECT_EQ(to_f64(sums[i]), sum);
+        EXPECT_EQ(to_f64(products[i]), product);
+        EXPECT_EQ(to_f64(counts[i]), static_cast<double>(cols));
+        EXPECT_EQ(to_f64(maxima[i]), most);
+      }
+    }
+}
+
+TYPED_TEST(row, reduces_with_any_monoid) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>()) {
+    const auto x = whole_numbers<T>({2, cols}, 3);
+    const auto a = x.view();
+    for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
+      // The largest value and where it is first.
+      const auto best = row.reduce(
+          std::array<A, 2>{-1, 1e9}, [](auto v, auto j) { return pack{v, j}; },
+          [](auto p, auto q) {
+            const auto better = q.v[0] > p.v[0] || (q.v[0] == p.v[0] && q.v[1] < p.v[1]);
+            return decltype(p){{select(better, q.v[0], p.v[0]), select(better, q.v[1], p.v[1])}};
+          },
+          a, tigon::columns);
+      std::array<A, 2> wanted{-1, 1e9};
+      for (std::size_t j = cols; j-- > 0;)
+        if (static_cast<A>(x(row.i, j)) >= wanted[0]) wanted = {static_cast<A>(x(row.i, j)), static_cast<A>(j)};
+      EXPECT_EQ(best, wanted) << cols << " columns";
+    });
+  }
+}
+
+TYPED_TEST(row, scans) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  for (const std::size_t cols : lengths<B, A>()) {
+    auto x = whole_numbers<A>({2, cols, 1}, 4);
+    guarded_matrix<A> y(2, cols, 1);
+    const auto in = x.view(), out = y.view();
+    const auto add = [](auto a, auto b) { return a + b; };
+    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(out, A(5), add, in); });
+    for (std::size_t i = 0; i < 2; ++i) {
+      double running = 5;
+      for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), running += to_f64(x(i, j)));
+    }
+    EXPECT_TRUE(y.padding_intact());
+    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(in, A(5), add, in); });
+    EXPECT_EQ(x.f64(), y.f64());
+  }
+}
+
+/// y = 2x + j and z = x * w + 1 with the sums of x and of one, written up or (after a pass that reads) down the row.
+TYPED_TEST(row, maps_to_two_outputs_and_sums) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>())
+    for (const bool after_reading : {false, true})
+      for (const guard side : both_guards) {
+        SCOPED_TRACE(testing::Message() << cols << " columns, " << side << (after_reading ? ", downwards" : ""));
+        const auto x = whole_numbers<T>({3, cols, 1}, 5, side), w = whole_numbers<T>({1, cols}, 6, side);
+        guarded_matrix<T> y(3, cols, 2, side), z(3, cols, 3, side);
+        guarded<A> sums(3), counts(3);
+        const auto a = x.view();
+        const auto out = outs(y.view(), z.view());
+        const vector_view<const T> g{w.view().data, cols};
+        for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
+          if (after_reading && row.sum([](auto v) { return v; }, a) < 0) ADD_FAILURE();
+          const auto two = row.map_sum(out, [](auto v, auto j, auto f, auto one) {
+            return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
+          }, a, tigon::columns, g, tigon::constant(A(1)));
+          sums[row.i] = two[0], counts[row.i] = two[1];
+        });
+        for (std::size_t i = 0; i < 3; ++i) {
+          double sum = 0;
+          for (std::size_t j = 0; j < cols; ++j) {
+            const double v = to_f64(x(i, j));
+            sum += v;
+            ASSERT_EQ(to_f64(y(i, j)), 2 * v + (j < 64 ? static_cast<double>(j) : 0)) << "row " << i << ", column " << j;
+            ASSERT_EQ(to_f64(z(i, j)), v * to_f64(w(0, j)) + 1) << "row " << i << ", column " << j;
+          }
+          EXPECT_EQ(to_f64(sums[i]), sum);
+          EXPECT_EQ(to_f64(counts[i]), static_cast<double>(cols));
+        }
+        EXPECT_TRUE(y.padding_intact() && z.padding_intact());
+      }
+}
+
+TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const std::size_t n = lanes<B, T>, cols = 9 * n + 5, room = 2 * n + cols;
+  const auto x = whole_numbers<T>({4, cols}, 7);
+  const auto a = x.view();
+  for (std::size_t shift = 0; shift <= n; ++shift)
+    for (const std::size_t second : {shift, n - shift}) {  // outputs with one alignment, and with two
+      guarded_matrix<T> y(4, room, 1), z(4, room, 3);
+      const auto first_out = y.view().cols_from(shift, cols), second_out = z.view().cols_from(second, cols);
+      for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
+        row.map(outs(first_out, second_out), [](auto v) { return pack{v + v, v * v}; }, a);
+      });
+      for (std::size_t i = 0; i < 4; ++i)
+        for (std::size_t j = 0; j < room; ++j) {
+          const bool in_first = j >= shift && j < shift + cols, in_second = j >= second && j < second + cols;
+          ASSERT_TRUE(in_first ? to_f64(y(i, j)) == 2 * to_f64(x(i, j - shift)) : std::isnan(to_f64(y(i, j)))) << i << ", " << j;
+          const double v = in_second ? to_f64(x(i, j - second)) : 0;
+          ASSERT_TRUE(in_second ? to_f64(z(i, j)) == v * v : std::isnan(to_f64(z(i, j)))) << i << ", " << j;
+        }
+      for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
+        row.map(outs(second_out, first_out), [](auto u, auto v) { return pack{u, v}; }, first_out, second_out);  // exchange
+      });
+      for (std::size_t i = 0; i < 4; ++i)
+        for (std::size_t j = 0; j < cols; ++j) {
+          ASSERT_EQ(to_f64(z(i, second + j)), 2 * to_f64(x(i, j)));
+          ASSERT_EQ(to_f64(y(i, shift + j)), to_f64(x(i, j)) * to_f64(x(i, j)));
+        }
+    }
+}
+
+TYPED_TEST(row, narrows_reads_and_puts) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const std::size_t cols = 3 * lanes<B, T> + 5;
+  const auto x = whole_numbers<T>({3, cols}, 8);
+  guarded_matrix<T> y(3, cols);
+  const auto a = x.view(), out = y.view();
+  for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
+    row.narrow(cols - 3).map(out, [](auto v) { return v; }, a);
+    row.part(cols - 3, 2).map(out, [](auto v, auto j) { return v + j; }, a, tigon::columns);
+    row.put(out, cols - 1, row.at(a, 0) + 1);
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t j = 0; j < cols - 1; ++j)
+      ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) + (j < cols - 3 ? 0 : static_cast<double>(j)));
+    EXPECT_EQ(to_f64(y(i, cols - 1)), to_f64(x(i, 0)) + 1);
+  }
+}
+
+TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : {std::size_t{1}, lanes<B, T> + 1, std::size_t{64}, std::size_t{200}, std::size_t{1100}})
+    for (const std::size_t rows : {0u, 1u, 7u, 40u})
+      for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << (mode == gradient::accumulate ? ", added" : ""));
+        const auto x = whole_numbers<T>({rows, cols}, 9);
+        auto second = whole_numbers<T>({1, cols}, 10);
+        guarded_matrix<T> y(rows, cols, 1);
+        const auto before = second.f64();
+        const auto a = x.view();
+        const auto out = y.view();
+        tigon::for_rows_with_partials<B, A>(
+            tigon::default_context(), rows, cols, [=](auto row) { return row.sum([](auto v) { return v; }, a); },
+            [=](auto row, A sum) {
+              const auto nowhere = row.partial(0), square = row.partial(1);
+              row.map(outs(out, nowhere, square), [=](auto v, auto s, auto t) {
+                return pack{v - v + decltype(v)(sum > 0 ? A(1) : A(0)), s + v, t + v * v};
+              }, a, nowhere, square);
+            },
+            tigon::parameter_gradient<T>{{}, mode}, tigon::parameter_gradient<T>{{second.view().data, cols}, mode});
+        for (std::size_t j = 0; j < cols; ++j) {
+          double wanted = mode == gradient::accumulate ? before[j] : 0;
+          for (std::size_t i = 0; i < rows; ++i) wanted += to_f64(x(i, j)) * to_f64(x(i, j));
+          ASSERT_EQ(to_f64(second(0, j)), to_f64(static_cast<T>(static_cast<A>(wanted)))) << "column " << j;
+        }
+        for (std::size_t i = 0; i < rows; ++i) {
+          double sum = 0;
+          for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j));
+          for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), sum > 0 ? 1 : 0);
+        }
+        EXPECT_TRUE(y.padding_intact());
+      }
+}
+
+TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const shape s{90, 1030, 3};
+  auto x = random_matrix<T>(s, 11);
+  for (std::size_t j = 0; j < s.cols; ++j) x(89, j) = x(0, j);  // the same row elsewhere
+  const auto a = x.view();
+  guarded<A> sums(s.rows), dw(s.cols), tails(s.rows);
+  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+    sums.clear(), dw.clear(), tails.clear();
+    ctx.workspace().expect("test", tigon::simd::partials_workspace<B, A>(s.rows, s.cols, 1));
+    tigon::for_rows_with_partials<B, A>(
+        ctx, s.rows, s.cols,
+        [&](auto row) { return sums[row.i] = row.sum([](auto v) { return v * v; }, a); },
+        [=](auto row, A sum) {
+          const auto dw_row = row.partial(0);
+          row.map(dw_row, [=](auto v, auto d) { return d + v * sum; }, a, dw_row);
+        },
+        tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
+    ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
+    tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
+      const auto first = row.scratch(0), second = row.scratch(1);
+      row.map(outs(first, second), [](auto v) { return pack{v, v * v}; }, a);
+      tails[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
+    });
+    return bits_of(sums, dw, tails);
+  }));
+  EXPECT_EQ(sums[0], sums[89]);
+  EXPECT_EQ(tails[0], tails[89]);
+}
+
+}  // namespace
