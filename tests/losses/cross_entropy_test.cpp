@@ -35,7 +35,9 @@ const variant variants[] = {
     {"rows, a class is ignored", true, {.ignore_index = 0, .reduction = reduction::none}},
     {"smoothed sum", false, {.reduction = reduction::sum, .label_smoothing = 0.1}},
     {"softcap, z-loss", false, {.lse_square_scale = 0.01, .softcap = 3}},
-    {"all", true, {.ignore_index = 2, .label_smoothing = 0.2, .lse_square_scale = 0.05, .softcap = 5, .denominator = 7}},
+    {"all",
+     true,
+     {.ignore_index = 2, .label_smoothing = 0.2, .lse_square_scale = 0.05, .softcap = 5, .denominator = 7}},
     {"all smoothed", true, {.reduction = reduction::none, .label_smoothing = 1, .lse_square_scale = 0.05}},
 };
 
@@ -153,7 +155,8 @@ TYPED_TEST(cross_entropy, is_exact_where_the_target_is_confident) {
         const std::size_t t = static_cast<std::size_t>(p.target[i]);
         // The target's own gradient, p_t - 1. f16 has no numbers that small.
         if (std::same_as<T, tigon::float16>) continue;
-        EXPECT_NEAR(to_f64(p.dlogits(i, t)) / wanted.dlogits[i * 1000 + t], 1, (std::same_as<T, bfloat16> ? 4e-3 : bound));
+        EXPECT_NEAR(to_f64(p.dlogits(i, t)) / wanted.dlogits[i * 1000 + t], 1,
+                    (std::same_as<T, bfloat16> ? 4e-3 : bound));
       }
     }
 }
@@ -162,7 +165,8 @@ TYPED_TEST(cross_entropy, gradients_of_a_row_add_up_to_that_of_the_z_loss) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const double z : {0.0, 0.1}) {
-    problem<T> p({5, 1003}, {"rows", true, {.reduction = reduction::none, .label_smoothing = 0.1, .lse_square_scale = z}});
+    problem<T> p({5, 1003},
+                 {"rows", true, {.reduction = reduction::none, .label_smoothing = 0.1, .lse_square_scale = z}});
     p.template forward<B>();
     for (std::size_t i = 0; i < 5; ++i) {
       double sum = 0, size = 0;
@@ -272,11 +276,12 @@ TYPED_TEST(cross_entropy, large_gradients_have_the_bits_of_small_ones) {
   p.template forward<B>();
   EXPECT_TRUE(p.dlogits.padding_intact());
   for (const std::size_t first : {std::size_t{0}, s.rows - 3}) {
-    tigon::cross_entropy_forward<B>(p.logits.view().rows_from(first, 3), std::span(p.target).subspan(first, 3), small.loss,
-                                    small.dlogits.view(), sum.opt);
+    tigon::cross_entropy_forward<B>(p.logits.view().rows_from(first, 3), std::span(p.target).subspan(first, 3),
+                                    small.loss, small.dlogits.view(), sum.opt);
     for (std::size_t i = 0; i < 3; ++i)
       ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(&p.dlogits(first + i, 0), s.cols)),
-                                     std::as_bytes(std::span(&small.dlogits(i, 0), s.cols)))) << "row " << first + i;
+                                     std::as_bytes(std::span(&small.dlogits(i, 0), s.cols))))
+          << "row " << first + i;
   }
 }
 
@@ -302,7 +307,8 @@ TYPED_TEST(cross_entropy, backward_multiplies_by_the_upstream_gradient) {
     tigon::cross_entropy_backward<B>(saved, *upstream, out.view());
     for (std::size_t i = 0; i < 5; ++i)
       for (std::size_t j = 0; j < saved.cols(); ++j)
-        EXPECT_EQ(to_f64(out(i, j)), to_f64(static_cast<T>(static_cast<A>(saved(i, j)) * (*upstream)[i % upstream->size()])));
+        EXPECT_EQ(to_f64(out(i, j)),
+                  to_f64(static_cast<T>(static_cast<A>(saved(i, j)) * (*upstream)[i % upstream->size()])));
     EXPECT_TRUE(out.padding_intact());
   }
   auto in_place = random_matrix<T>({5, saved.cols()}, 1);
@@ -349,8 +355,9 @@ TEST(cross_entropy_denominator, joins_calls_on_the_parts_of_a_batch) {
   guarded_matrix<double> dlogits(6, 33);
   for (const std::size_t first : {0u, 3u}) {
     guarded<double> part(1);
-    tigon::cross_entropy_forward(whole.logits.view().rows_from(first, 3), std::span(whole.target).subspan(first, 3), part,
-                                 dlogits.view().rows_from(first, 3), {.denominator = 5});  // one of six is ignored
+    tigon::cross_entropy_forward(whole.logits.view().rows_from(first, 3), std::span(whole.target).subspan(first, 3),
+                                 part, dlogits.view().rows_from(first, 3),
+                                 {.denominator = 5});  // one of six is ignored
     loss += part[0];
   }
   EXPECT_NEAR(loss, whole.loss[0], 1e-14);
@@ -378,7 +385,8 @@ TEST(cross_entropy_edges, zero_weights_and_infinities_do_not_meet) {
 
 TEST(cross_entropy_edges, gradients_are_never_subnormal) {
   problem<float> p({1, 64});
-  for (std::size_t j = 0; j < 64; ++j) p.logits(0, j) = -1.7f * static_cast<float>(j);  // exp(-87.3) is the last normal one
+  for (std::size_t j = 0; j < 64; ++j)
+    p.logits(0, j) = -1.7f * static_cast<float>(j);  // exp(-87.3) is the last normal one
   p.target[0] = 0;
   p.forward<tigon::default_backend>();
   for (const float d : std::span(&p.dlogits(0, 0), 64)) EXPECT_TRUE(d == 0 || std::isnormal(d));
@@ -392,8 +400,8 @@ class cross_entropy_doors : public testing::Test {
   using view = tigon::matrix_view<float>;
   using metrics = tigon::cross_entropy_metrics<float>;
 
-  void forward(tigon::in_matrix<float> logits, std::span<const std::int64_t> target, std::span<float> loss, view dlogits,
-               options opt = {}, std::span<const float> weight = {}, metrics m = {}) {
+  void forward(tigon::in_matrix<float> logits, std::span<const std::int64_t> target, std::span<float> loss,
+               view dlogits, options opt = {}, std::span<const float> weight = {}, metrics m = {}) {
     tigon::cross_entropy_forward(logits, target, loss, dlogits, opt, weight, m);
   }
   void forward(options opt) { forward(z, t, loss, dz, opt); }
@@ -408,7 +416,8 @@ TEST_F(cross_entropy_doors, refuse_wrong_shapes) {
   EXPECT_TIGON_ERROR(forward(view(z.data, 3, 0, 8), t, loss, view(dz.data, 3, 0, 8)), shape,
                      "cross_entropy_forward: vocab is 0; expected at least 1", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(view(z.data, 3, 8, 7), t, loss, dz), stride,
-                     "cross_entropy_forward: logits is of row stride 7; expected at least its 8 columns", p.dlogits, p.loss);
+                     "cross_entropy_forward: logits is of row stride 7; expected at least its 8 columns", p.dlogits,
+                     p.loss);
   EXPECT_TIGON_ERROR(forward(view(nullptr, 3, 8, 8), t, loss, dz), shape,
                      "cross_entropy_forward: logits is a null pointer", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, loss, view(dz.data, 2, 8, 10)), shape,
@@ -417,8 +426,8 @@ TEST_F(cross_entropy_doors, refuse_wrong_shapes) {
                      "cross_entropy_forward: dlogits is of row stride 7", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t.first(2), loss, dz), shape,
                      "cross_entropy_forward: target is of 2 elements; expected 3", p.dlogits, p.loss);
-  EXPECT_TIGON_ERROR(forward(z, t, rows, dz), shape, "cross_entropy_forward: loss is of 3 elements; expected 1", p.dlogits,
-                     p.loss);
+  EXPECT_TIGON_ERROR(forward(z, t, rows, dz), shape, "cross_entropy_forward: loss is of 3 elements; expected 1",
+                     p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {.reduction = reduction::none}), shape,
                      "cross_entropy_forward: loss is of 1 elements; expected 3", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w.first(7)), shape,
@@ -426,20 +435,23 @@ TEST_F(cross_entropy_doors, refuse_wrong_shapes) {
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {p.z_loss, {}, {}}), shape,
                      "cross_entropy_forward: z_loss is of 3 elements; expected 1", p.dlogits, p.loss, p.z_loss);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, p.accuracy, {}}), shape,
-                     "cross_entropy_forward: token_accuracy is of 3 elements; expected 1", p.dlogits, p.loss, p.accuracy);
+                     "cross_entropy_forward: token_accuracy is of 3 elements; expected 1", p.dlogits, p.loss,
+                     p.accuracy);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, {}, std::span(p.predicted).first(2)}), shape,
-                     "cross_entropy_forward: predicted_tokens is of 2 elements; expected 3", p.dlogits, p.loss, p.predicted);
+                     "cross_entropy_forward: predicted_tokens is of 2 elements; expected 3", p.dlogits, p.loss,
+                     p.predicted);
 }
 
 TEST_F(cross_entropy_doors, refuse_wrong_numbers) {
   for (const double bad : {-0.1, 1.1, nan})
-    EXPECT_TIGON_ERROR(forward({.label_smoothing = bad}), argument, "cross_entropy_forward: label_smoothing is", p.dlogits,
-                       p.loss);
+    EXPECT_TIGON_ERROR(forward({.label_smoothing = bad}), argument, "cross_entropy_forward: label_smoothing is",
+                       p.dlogits, p.loss);
   for (const double bad : {-0.1, infinity, nan}) {
-    EXPECT_TIGON_ERROR(forward({.lse_square_scale = bad}), argument, "cross_entropy_forward: lse_square_scale is", p.dlogits,
-                       p.loss);
+    EXPECT_TIGON_ERROR(forward({.lse_square_scale = bad}), argument, "cross_entropy_forward: lse_square_scale is",
+                       p.dlogits, p.loss);
     EXPECT_TIGON_ERROR(forward({.softcap = bad}), argument, "cross_entropy_forward: softcap is", p.dlogits, p.loss);
-    EXPECT_TIGON_ERROR(forward({.denominator = bad}), argument, "cross_entropy_forward: denominator is", p.dlogits, p.loss);
+    EXPECT_TIGON_ERROR(forward({.denominator = bad}), argument, "cross_entropy_forward: denominator is", p.dlogits,
+                       p.loss);
   }
 }
 
@@ -449,7 +461,8 @@ TEST_F(cross_entropy_doors, refuse_labels_outside) {
     p.target[2] = bad;
     EXPECT_TIGON_ERROR(forward(z, t, loss, dz), index,
                        "cross_entropy_forward: target[2] is " + std::to_string(bad) +
-                           "; expected at least 0 and below 8, or ignore_index -100", p.dlogits, p.loss);
+                           "; expected at least 0 and below 8, or ignore_index -100",
+                       p.dlogits, p.loss);
   }
   const std::int32_t narrow[] = {0, -5, 1};
   EXPECT_TIGON_ERROR(tigon::cross_entropy_forward(z, narrow, loss, dz), index, "cross_entropy_forward: target[1] is -5",
@@ -467,30 +480,34 @@ TEST_F(cross_entropy_doors, refuse_overlaps) {
                      "cross_entropy_forward: dlogits overlaps class_weight", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, in_z, dz, none), alias, "cross_entropy_forward: loss overlaps logits", p.logits,
                      p.dlogits);
-  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {rows, {}, {}}), alias, "cross_entropy_forward: z_loss overlaps loss",
-                     p.dlogits, p.loss);
+  EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {rows, {}, {}}), alias,
+                     "cross_entropy_forward: z_loss overlaps loss", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {{}, in_dz, {}}), alias,
                      "cross_entropy_forward: token_accuracy overlaps dlogits", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, rows, dz, none, w, {{}, {}, t}), alias,
                      "cross_entropy_forward: predicted_tokens overlaps target", p.dlogits, p.loss, p.target);
   const std::span<float> in_target(reinterpret_cast<float*>(t.data()), 3);
-  EXPECT_TIGON_ERROR(forward(z, t, in_target, dz, none), alias, "cross_entropy_forward: loss overlaps target", p.target);
-  EXPECT_TIGON_ERROR(forward(z.rows_from(0, 1), t.first(1), loss, view(reinterpret_cast<float*>(t.data()), 1, 2)), shape,
-                     "dlogits is 1 x 2", p.target);
+  EXPECT_TIGON_ERROR(forward(z, t, in_target, dz, none), alias, "cross_entropy_forward: loss overlaps target",
+                     p.target);
+  EXPECT_TIGON_ERROR(forward(z.rows_from(0, 1), t.first(1), loss, view(reinterpret_cast<float*>(t.data()), 1, 2)),
+                     shape, "dlogits is 1 x 2", p.target);
 }
 
 TEST_F(cross_entropy_doors, forward_needs_the_workspace_that_it_names) {
   for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(1 << 20, [&](context& of_size) {
-      const std::size_t bytes = tigon::cross_entropy_workspace<tigon::default_backend, float>(3, 8, of_size);
-      const auto call = [&](context& ctx) {
-        tigon::cross_entropy_forward(z, t, rows, dz, p.v.opt, w, {p.z_loss, p.accuracy, p.predicted}, ctx);
-      };
-      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, "cross_entropy_forward: workspace is of",
-                         p.loss, p.predicted);
-      with_workspace_of(bytes, call, threads);
-      EXPECT_FALSE(p.dlogits.untouched());
-    }, threads);
+    with_workspace_of(
+        1 << 20,
+        [&](context& of_size) {
+          const std::size_t bytes = tigon::cross_entropy_workspace<tigon::default_backend, float>(3, 8, of_size);
+          const auto call = [&](context& ctx) {
+            tigon::cross_entropy_forward(z, t, rows, dz, p.v.opt, w, {p.z_loss, p.accuracy, p.predicted}, ctx);
+          };
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace,
+                             "cross_entropy_forward: workspace is of", p.loss, p.predicted);
+          with_workspace_of(bytes, call, threads);
+          EXPECT_FALSE(p.dlogits.untouched());
+        },
+        threads);
 }
 
 TEST_F(cross_entropy_doors, backward_refuses) {
@@ -506,7 +523,8 @@ TEST_F(cross_entropy_doors, backward_refuses) {
     EXPECT_TIGON_ERROR(backward(z, g.first(size), dz), shape, "cross_entropy_backward: upstream is of", p.dlogits);
   EXPECT_TIGON_ERROR(backward(z.rows_from(0, 2), g.first(1), z.rows_from(1, 2)), alias,
                      "cross_entropy_backward: dlogits overlaps saved_dlogits", p.logits);
-  EXPECT_TIGON_ERROR(backward(z, {dz.data, 3}, dz), alias, "cross_entropy_backward: dlogits overlaps upstream", p.dlogits);
+  EXPECT_TIGON_ERROR(backward(z, {dz.data, 3}, dz), alias, "cross_entropy_backward: dlogits overlaps upstream",
+                     p.dlogits);
 }
 
 }  // namespace

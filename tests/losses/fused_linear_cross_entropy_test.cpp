@@ -72,8 +72,11 @@ const variant variants[] = {
     {"plain", false, false, {}},
     {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}},
     {"scaled by p", true, false, {.loss = {.ignore_index = 0}, .token_scaling = true}},
-    {"all", true, true,
-     {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3}, .token_scaling = true}},
+    {"all",
+     true,
+     true,
+     {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
+      .token_scaling = true}},
     {"rows", true, true, {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}},
 };
 
@@ -124,8 +127,8 @@ struct problem {
   template <class B>
   TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_dx, tigon::matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
-    tigon::fused_linear_cross_entropy_forward<B, T>(x, w, target, loss, to_dx, to_dw, v.opt, given(bias), to_db, given(weight),
-                                                    {z_loss, accuracy, predicted}, given(upstream), ctx);
+    tigon::fused_linear_cross_entropy_forward<B, T>(x, w, target, loss, to_dx, to_dw, v.opt, given(bias), to_db,
+                                                    given(weight), {z_loss, accuracy, predicted}, given(upstream), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
@@ -133,15 +136,16 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(std::span<const A> g, context& ctx = tigon::default_context()) {
-    tigon::fused_linear_cross_entropy_backward<B, T>(x, w, target, g, dx.view(), dw.view(), v.opt, given(bias), given(dbias),
-                                                     given(weight), ctx);
+    tigon::fused_linear_cross_entropy_backward<B, T>(x, w, target, g, dx.view(), dw.view(), v.opt, given(bias),
+                                                     given(dbias), given(weight), ctx);
   }
   auto results() const { return bits_of(loss, z_loss, accuracy, predicted); }
 
   struct reference {
     std::vector<double> loss, z_loss, dx, dw, dbias;
   };
-  /// The definition in f64 with all logits at once; to be asked for before the call, because dw and dbias may be added to.
+  /// The definition in f64 with all logits at once; to be asked for before the call, because dw and dbias may be added
+  /// to.
   TIGON_TEST_NOINLINE reference wanted(double factor = 1) const {
     const auto xv = x.f64(), wv = w.f64(), bv = bias.f64(), uv = upstream.f64();
     std::vector<double> logits(s.rows * s.vocab);
@@ -153,7 +157,10 @@ struct problem {
       }
     const auto of_classes = v.weighted ? weight.f64() : std::vector<double>(s.vocab, 1);
     loss_reference r(logits, {target.begin(), target.end()}, s.vocab, of_classes, v.opt.loss);
-    reference out{{}, {}, std::vector<double>(s.rows * s.hidden), std::vector<double>(s.vocab * s.hidden),
+    reference out{{},
+                  {},
+                  std::vector<double>(s.rows * s.hidden),
+                  std::vector<double>(s.vocab * s.hidden),
                   std::vector<double>(dbias.size())};
     if (v.opt.dparams == gradient::accumulate) out.dw = dw.f64(), out.dbias = dbias.f64();
     double total = 0, z_total = 0;
@@ -185,8 +192,8 @@ struct problem {
 
 // Not every type on every backend: three products and the loss are compiled for each.
 using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>,
-                             on<tigon::backends::xsimd, float>, on<tigon::backends::highway, float>, on<small_chunks, float>,
-                             on<small_chunks, bfloat16>, on<small_chunks, float16>,
+                             on<tigon::backends::xsimd, float>, on<tigon::backends::highway, float>,
+                             on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_chunks, float16>,
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
 #endif
@@ -221,7 +228,8 @@ TYPED_TEST(fused_linear_cross_entropy, backward_takes_one_upstream_gradient_or_o
     const bool rows = v.opt.loss.reduction == reduction::none;
     const guarded<accumulator_t<T>> one{-0.5};
     const auto wanted = p.wanted(rows ? 1 : -0.5);
-    p.template backward<B>(rows ? std::span<const accumulator_t<T>>(p.upstream) : std::span<const accumulator_t<T>>(one));
+    p.template backward<B>(rows ? std::span<const accumulator_t<T>>(p.upstream)
+                                : std::span<const accumulator_t<T>>(one));
     p.expect_gradients(wanted);
     EXPECT_TRUE(p.loss.untouched());
   }
@@ -286,19 +294,22 @@ TYPED_TEST(fused_linear_cross_entropy, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(64, [&](context& of_size) {
-      problem<T> p({20, 17, 67}, variants[3]);
-      const std::size_t bytes = tigon::fused_linear_cross_entropy_workspace<B, T>(20, 17, 67, of_size);
-      const auto forward = [&](context& ctx) { p.template forward<B>(ctx); };
-      const guarded<accumulator_t<T>> one{1};
-      const auto backward = [&](context& ctx) { p.template backward<B>(one, ctx); };
-      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                         "fused_linear_cross_entropy_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss);
-      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
-                         "fused_linear_cross_entropy_backward: workspace is of", p.dx, p.dw, p.dbias);
-      with_workspace_of(bytes, forward, threads);
-      with_workspace_of(bytes, backward, threads);
-    }, threads);
+    with_workspace_of(
+        64,
+        [&](context& of_size) {
+          problem<T> p({20, 17, 67}, variants[3]);
+          const std::size_t bytes = tigon::fused_linear_cross_entropy_workspace<B, T>(20, 17, 67, of_size);
+          const auto forward = [&](context& ctx) { p.template forward<B>(ctx); };
+          const guarded<accumulator_t<T>> one{1};
+          const auto backward = [&](context& ctx) { p.template backward<B>(one, ctx); };
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
+                             "fused_linear_cross_entropy_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss);
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
+                             "fused_linear_cross_entropy_backward: workspace is of", p.dx, p.dw, p.dbias);
+          with_workspace_of(bytes, forward, threads);
+          with_workspace_of(bytes, backward, threads);
+        },
+        threads);
 }
 
 TEST(chunks, are_even_and_within_the_budget) {
@@ -352,18 +363,23 @@ class fused_linear_doors : public testing::Test {
     arguments a = good;
     a.upstream = g;
     change(a);
-    EXPECT_TRUE(refuses([&] {
-      tigon::fused_linear_cross_entropy_backward(a.x, a.w, a.target, a.upstream, a.dx, a.dw, a.opt, a.bias, a.dbias, a.weight);
-    }, code, "fused_linear_cross_entropy_backward: " + part, p.dx, p.dw, p.dbias, all));
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_cross_entropy_backward(a.x, a.w, a.target, a.upstream, a.dx, a.dw, a.opt, a.bias, a.dbias,
+                                                     a.weight);
+        },
+        code, "fused_linear_cross_entropy_backward: " + part, p.dx, p.dw, p.dbias, all));
   }
   template <class Change>
   void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
     arguments a = good;
     change(a);
-    EXPECT_TRUE(refuses([&] {
-      tigon::fused_linear_cross_entropy_forward(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias, a.dbias, a.weight,
-                                                a.metrics, a.upstream);
-    }, code, "fused_linear_cross_entropy_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.z_loss, p.predicted, all));
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_cross_entropy_forward(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias, a.dbias,
+                                                    a.weight, a.metrics, a.upstream);
+        },
+        code, "fused_linear_cross_entropy_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.z_loss, p.predicted, all));
   }
 
   problem<float> p{{3, 4, 6, 1}, {"", true, true, {}}};
@@ -371,7 +387,8 @@ class fused_linear_doors : public testing::Test {
   const guarded<float> g{1, 2, 3};
   const view front{all.data(), 3, 4}, wide{all.data(), 6, 4};
   const floats six = floats(all).first(6), one = six.first(1);
-  const arguments good{p.x.view(), p.w.view(), p.target, p.loss, p.dx.view(), p.dw.view(), {}, p.bias, p.dbias, p.weight, {}, {}};
+  const arguments good{p.x.view(), p.w.view(), p.target, p.loss,   p.dx.view(), p.dw.view(),
+                       {},         p.bias,     p.dbias,  p.weight, {},          {}};
 };
 
 TEST_F(fused_linear_doors, refuse_wrong_shapes) {
@@ -387,12 +404,14 @@ TEST_F(fused_linear_doors, refuse_wrong_shapes) {
   refuses_both(shape, "dbias is of 5 elements; expected 6", [](auto& a) { a.dbias = a.dbias.first(5); });
   refuses_both(shape, "class_weight is of 5 elements; expected 6", [](auto& a) { a.weight = a.weight.first(5); });
   refuses_both(shape, "target is of 2 elements; expected 3", [](auto& a) { a.target = a.target.first(2); });
-  refuses_both(shape, "upstream is of 2 elements; expected 3", [&](auto& a) { a.upstream = std::span<const float>(g).first(2); });
+  refuses_both(shape, "upstream is of 2 elements; expected 3",
+               [&](auto& a) { a.upstream = std::span<const float>(g).first(2); });
   refuses_forward(shape, "loss is of 1 elements; expected 3", [](auto& a) { a.opt.loss.reduction = reduction::none; });
-  refuses_forward(shape, "z_loss is of 3 elements; expected 1", [&](auto& a) { a.metrics.z_loss = floats(all).first(3); });
-  EXPECT_TIGON_ERROR(tigon::fused_linear_cross_entropy_backward(good.x, good.w, good.target, {}, good.dx, good.dw), shape,
-                     "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row", p.dx,
-                     p.dw);
+  refuses_forward(shape, "z_loss is of 3 elements; expected 1",
+                  [&](auto& a) { a.metrics.z_loss = floats(all).first(3); });
+  EXPECT_TIGON_ERROR(
+      tigon::fused_linear_cross_entropy_backward(good.x, good.w, good.target, {}, good.dx, good.dw), shape,
+      "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row", p.dx, p.dw);
 }
 
 TEST_F(fused_linear_doors, refuse_wrong_numbers_and_labels) {

@@ -17,7 +17,8 @@ using tigon::accumulator_t, tigon::context, tigon::gradient;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-/// Every buffer at a guard page, outputs full of canaries. Of 7 tokens in the vocabulary, 0 never occurs and 3 is common.
+/// Every buffer at a guard page, outputs full of canaries. Of 7 tokens in the vocabulary, 0 never occurs and 3 is
+/// common.
 template <class T, class I = std::int64_t>
 struct problem {
   static constexpr std::size_t vocab = 7;
@@ -166,21 +167,29 @@ TEST_F(embedding_doors, forward_refuses) {
 }
 
 TEST_F(embedding_doors, backward_refuses) {
-  const auto backward = [](view dy, std::span<const std::int64_t> ids, view dw) { tigon::embedding_backward(dy, ids, dw); };
+  const auto backward = [](view dy, std::span<const std::int64_t> ids, view dw) {
+    tigon::embedding_backward(dy, ids, dw);
+  };
   EXPECT_TIGON_ERROR(backward(dy, ids, {dw.data, 0, 8}), shape, "embedding_backward: vocab is 0; expected at least 1",
                      p.dweight);
   EXPECT_TIGON_ERROR(backward(dy, ids, {dw.data, 7, 8, 7}), stride, "embedding_backward: dweight is of row stride 7",
                      p.dweight);
-  EXPECT_TIGON_ERROR(backward(dy, ids, {nullptr, 7, 8}), shape, "embedding_backward: dweight is a null pointer", p.dweight);
-  EXPECT_TIGON_ERROR(backward(dy, ids.first(2), dw), shape, "embedding_backward: dy is 3 x 8; expected 2 x 8", p.dweight);
-  EXPECT_TIGON_ERROR(backward({dy.data, 3, 8, 7}, ids, dw), stride, "embedding_backward: dy is of row stride 7", p.dweight);
-  EXPECT_TIGON_ERROR(backward(dw.rows_from(0, 3), ids, dw), alias, "embedding_backward: dweight overlaps dy", p.dweight);
-  EXPECT_TIGON_ERROR(backward(dy.rows_from(0, 1).cols_from(0, 1), ids.first(1), {reinterpret_cast<float*>(ids.data()), 4, 1}),
-                     alias, "embedding_backward: dweight overlaps ids", p.ids);
+  EXPECT_TIGON_ERROR(backward(dy, ids, {nullptr, 7, 8}), shape, "embedding_backward: dweight is a null pointer",
+                     p.dweight);
+  EXPECT_TIGON_ERROR(backward(dy, ids.first(2), dw), shape, "embedding_backward: dy is 3 x 8; expected 2 x 8",
+                     p.dweight);
+  EXPECT_TIGON_ERROR(backward({dy.data, 3, 8, 7}, ids, dw), stride, "embedding_backward: dy is of row stride 7",
+                     p.dweight);
+  EXPECT_TIGON_ERROR(backward(dw.rows_from(0, 3), ids, dw), alias, "embedding_backward: dweight overlaps dy",
+                     p.dweight);
+  EXPECT_TIGON_ERROR(
+      backward(dy.rows_from(0, 1).cols_from(0, 1), ids.first(1), {reinterpret_cast<float*>(ids.data()), 4, 1}), alias,
+      "embedding_backward: dweight overlaps ids", p.ids);
 }
 
 TEST_F(embedding_doors, refuse_ids_outside) {
-  for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{7}, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()}) {
+  for (const std::int64_t bad :
+       {std::int64_t{-1}, std::int64_t{7}, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()}) {
     p.ids[2] = bad;
     const std::string says = "ids[2] is " + std::to_string(bad) + "; expected at least 0 and below 7";
     EXPECT_TIGON_ERROR(tigon::embedding_forward(w, ids, y), index, "embedding_forward: " + says, p.y);
@@ -190,15 +199,18 @@ TEST_F(embedding_doors, refuse_ids_outside) {
 
 TEST_F(embedding_doors, backward_needs_the_workspace_that_it_names) {
   for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(64, [&](context& of_size) {
-      const std::size_t bytes = tigon::embedding_workspace<tigon::default_backend, float>(7, 3, 8, of_size);
-      const auto call = [&](context& ctx) { tigon::embedding_backward(dy, ids, dw, {}, ctx); };
-      p.dweight.clear();
-      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, "embedding_backward: workspace is of",
-                         p.dweight);
-      with_workspace_of(bytes, call, threads);
-      EXPECT_FALSE(p.dweight.untouched());
-    }, threads);
+    with_workspace_of(
+        64,
+        [&](context& of_size) {
+          const std::size_t bytes = tigon::embedding_workspace<tigon::default_backend, float>(7, 3, 8, of_size);
+          const auto call = [&](context& ctx) { tigon::embedding_backward(dy, ids, dw, {}, ctx); };
+          p.dweight.clear();
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace,
+                             "embedding_backward: workspace is of", p.dweight);
+          with_workspace_of(bytes, call, threads);
+          EXPECT_FALSE(p.dweight.untouched());
+        },
+        threads);
 }
 
 }  // namespace

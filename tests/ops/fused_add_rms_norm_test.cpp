@@ -39,7 +39,8 @@ N dot(const std::vector<double>& a, const std::vector<N>& b) {
   return sum;
 }
 
-// In units of |reference| + its root mean square; at most ten times the worst that was seen. casting::llama rounds twice.
+// In units of |reference| + its root mean square; at most ten times the worst that was seen. casting::llama rounds
+// twice.
 constexpr by_type forward_bound{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 1e-15};
 constexpr by_type gradient_bound{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
 
@@ -109,7 +110,8 @@ struct problem {
     std::vector<double> out;
     for (std::size_t i = 0; i < x.rows(); ++i)
       for (std::size_t j = 0; j < x.cols(); ++j)
-        out.push_back(to_f64(static_cast<T>(static_cast<accumulator_t<T>>(x(i, j)) + static_cast<accumulator_t<T>>(r(i, j)))));
+        out.push_back(
+            to_f64(static_cast<T>(static_cast<accumulator_t<T>>(x(i, j)) + static_cast<accumulator_t<T>>(r(i, j)))));
     return out;
   }
   TIGON_TEST_NOINLINE std::vector<double> dx_wanted(const std::vector<std::size_t>& at) const {
@@ -146,7 +148,8 @@ TYPED_TEST(fused_add_rms_norm, keeps_its_error_and_the_padding) {
         problem<T> p(of, v, side);
         p.template both_ways<B>();
         EXPECT_EQ(p.s.f64(), s);  // exact: one rounding of one addition
-        EXPECT_TRUE(close(p.y.f64(), norm(s, p.factor(), v.opt.eps), forward_bound.of<T>(), {.may_be_empty = of.rows == 0}));
+        EXPECT_TRUE(
+            close(p.y.f64(), norm(s, p.factor(), v.opt.eps), forward_bound.of<T>(), {.may_be_empty = of.rows == 0}));
         EXPECT_TRUE(close(pick(p.dx.f64(), at_x), dx, gradient_bound.of<T>(),
                           {.scale = p.dx_terms(), .may_be_empty = of.rows == 0}));
         EXPECT_TRUE(close(pick(p.dw.f64(), at_w), dw, gradient_bound.of<T>(), {.may_be_empty = !v.affine}));
@@ -164,8 +167,10 @@ TYPED_TEST(fused_add_rms_norm, has_the_bits_of_an_addition_and_a_norm) {
     p.template forward<B>(p.y.view(), p.s.view());
     guarded_matrix<T> y(3, p.x.cols());
     guarded<accumulator_t<T>> rstd(3);
-    if (v.affine) tigon::rms_norm_forward<B>(p.s, p.w, y.view(), rstd, v.opt);
-    else tigon::rms_norm_forward<B>(p.s, absent, y.view(), rstd, v.opt);
+    if (v.affine)
+      tigon::rms_norm_forward<B>(p.s, p.w, y.view(), rstd, v.opt);
+    else
+      tigon::rms_norm_forward<B>(p.s, absent, y.view(), rstd, v.opt);
     EXPECT_EQ(bits_of(p.y, p.rstd), bits_of(y, rstd)) << v.name;
   }
 }
@@ -239,7 +244,8 @@ TYPED_TEST(fused_add_rms_norm, large_outputs_have_the_bits_of_small_ones) {
   EXPECT_TRUE(p.y.padding_intact() && p.s.padding_intact() && p.dx.padding_intact() && p.dr.padding_intact());
   for (const std::size_t first : {std::size_t{0}, of.rows - 3}) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
-    tigon::fused_add_rms_norm_forward<B>(part(p.x), part(p.r), p.w, small.y.view(), small.s.view(), small.rstd, p.v.opt);
+    tigon::fused_add_rms_norm_forward<B>(part(p.x), part(p.r), p.w, small.y.view(), small.s.view(), small.rstd,
+                                         p.v.opt);
     tigon::fused_add_rms_norm_backward<B>(part(p.dy), part(p.ds), part(p.s), p.w, small.rstd, small.dx.view(), small.dw,
                                           p.v.opt);
     for (std::size_t i = 0; i < 3; ++i)
@@ -281,13 +287,14 @@ class fused_add_rms_norm_doors : public testing::Test {
   }
   void forward(view x, view r, floats w, view y, view s, floats rstd, tigon::error_code code, const std::string& part,
                tigon::fused_add_rms_norm_options opt = {}) {
-    EXPECT_TRUE(refuses([&] { tigon::fused_add_rms_norm_forward(x, r, std::span<const float>(w), y, s, rstd, opt); }, code,
-                        "fused_add_rms_norm_forward: " + part, p.y, p.s, p.rstd, all));
+    EXPECT_TRUE(refuses([&] { tigon::fused_add_rms_norm_forward(x, r, std::span<const float>(w), y, s, rstd, opt); },
+                        code, "fused_add_rms_norm_forward: " + part, p.y, p.s, p.rstd, all));
   }
   void backward(view dy, view ds, view s, floats w, floats rstd, view dx, floats dw, view dr, tigon::error_code code,
                 const std::string& part, tigon::fused_add_rms_norm_options opt = {}) {
-    EXPECT_TRUE(refuses([&] { tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd, dx, dw, opt, dr); },
-                        code, "fused_add_rms_norm_backward: " + part, p.dx, p.dr, p.dw, all));
+    EXPECT_TRUE(refuses(
+        [&] { tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd, dx, dw, opt, dr); }, code,
+        "fused_add_rms_norm_backward: " + part, p.dx, p.dr, p.dw, all));
   }
 
   problem<float> p{{3, 8, 2}};
@@ -299,7 +306,8 @@ class fused_add_rms_norm_doors : public testing::Test {
 
 TEST_F(fused_add_rms_norm_doors, forward_refuses) {
   using enum tigon::error_code;
-  forward({x.data, 3, 0, 8}, {r.data, 3, 0, 8}, {}, {y.data, 3, 0, 8}, {s.data, 3, 0, 8}, rstd, shape, "cols is 0; expected");
+  forward({x.data, 3, 0, 8}, {r.data, 3, 0, 8}, {}, {y.data, 3, 0, 8}, {s.data, 3, 0, 8}, rstd, shape,
+          "cols is 0; expected");
   forward({nullptr, 3, 8}, r, w, y, s, rstd, shape, "x is a null pointer");
   forward({x.data, 3, 8, 7}, r, w, y, s, rstd, stride, "x is of row stride 7");
   forward(x, {r.data, 2, 8, 10}, w, y, s, rstd, shape, "r is 2 x 8; expected 3 x 8");
@@ -336,8 +344,10 @@ TEST_F(fused_add_rms_norm_doors, backward_refuses) {
   backward(dy, ds, s, w, rstd, dx, dw.first(7), dr, shape, "dw is of 7 elements; expected 8");
   backward(dy, ds, s, w, rstd.first(2), dx, dw, dr, shape, "rstd is of 2 elements; expected 3");
   backward(dy, ds, s, w, rstd, dx, dw, dr, argument, "offset is nan", {.offset = nan});
-  backward(front, ds, s, w, rstd, shifted, dw, dr, alias, "dx overlaps dy; expected the same buffer or no common memory");
-  backward(dy, front, s, w, rstd, shifted, dw, dr, alias, "dx overlaps ds; expected the same buffer or no common memory");
+  backward(front, ds, s, w, rstd, shifted, dw, dr, alias,
+           "dx overlaps dy; expected the same buffer or no common memory");
+  backward(dy, front, s, w, rstd, shifted, dw, dr, alias,
+           "dx overlaps ds; expected the same buffer or no common memory");
   backward(dy, ds, front, w, rstd, front, dw, dr, alias, "dx overlaps s");
   backward(dy, ds, s, row, rstd, front, dw, dr, alias, "dx overlaps w");
   backward(dy, ds, s, w, three, front, dw, dr, alias, "dx overlaps rstd");
@@ -361,7 +371,8 @@ TEST_F(fused_add_rms_norm_doors, backward_needs_the_workspace_that_it_names) {
   const auto call = [&](context& ctx) {
     tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd, dx, dw, {}, dr, ctx);
   };
-  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "fused_add_rms_norm_backward: workspace is of", p.dx, p.dw);
+  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "fused_add_rms_norm_backward: workspace is of",
+                     p.dx, p.dw);
   with_workspace_of(bytes, call);
   EXPECT_FALSE(p.dx.untouched());
 }

@@ -17,8 +17,8 @@ struct geglu_gate {
   static constexpr by_type bounds{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-15};
 
   static const std::vector<options>& variants() {
-    static const std::vector<options> all{{}, {.form = gelu_form::erf}, {.round_gate = true},
-                                          {.form = gelu_form::erf, .round_gate = true}};
+    static const std::vector<options> all{
+        {}, {.form = gelu_form::erf}, {.round_gate = true}, {.form = gelu_form::erf, .round_gate = true}};
     return all;
   }
   static double inner(options) { return 1; }
@@ -41,8 +41,8 @@ struct geglu_gate {
     tigon::geglu_forward<B>(a, b, c, opt, ctx);
   }
   template <class B, class T>
-  static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db, options opt,
-                       context& ctx) {
+  static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
+                       options opt, context& ctx) {
     tigon::geglu_backward<B>(dc, a, b, da, db, opt, ctx);
   }
 };
@@ -54,7 +54,8 @@ TEST(geglu_forms, differ_by_what_the_literature_says) {
   double largest = 0;
   for (std::size_t j = 0; j < 801; ++j)
     tanh_form.a(0, j) = erf_form.a(0, j) = static_cast<double>(j) * 0.01 - 4, tanh_form.b(0, j) = erf_form.b(0, j) = 1;
-  tanh_form.forward<tigon::default_backend>(tanh_form.c.view()), erf_form.forward<tigon::default_backend>(erf_form.c.view());
+  tanh_form.forward<tigon::default_backend>(tanh_form.c.view()),
+      erf_form.forward<tigon::default_backend>(erf_form.c.view());
   for (std::size_t j = 0; j < 801; ++j) largest = std::max(largest, std::abs(tanh_form.c(0, j) - erf_form.c(0, j)));
   EXPECT_NEAR(largest, 4.7e-4, 0.2e-4);
 }

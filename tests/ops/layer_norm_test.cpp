@@ -50,7 +50,8 @@ struct variant {
   const char* name;
   bool weight, bias;
 };
-const variant variants[] = {{"affine", true, true}, {"weight", true, false}, {"bias", false, true}, {"plain", false, false}};
+const variant variants[] = {
+    {"affine", true, true}, {"weight", true, false}, {"bias", false, true}, {"plain", false, false}};
 
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T, class W = T>
@@ -79,20 +80,28 @@ struct problem {
     const auto with = [&](const auto& weight, const auto& bias) {
       tigon::layer_norm_forward<B>(x, weight, bias, y.view(), mean, rstd, opt, ctx);
     };
-    if (v.weight && v.bias) with(w, b);
-    else if (v.weight) with(w, absent);
-    else if (v.bias) with(absent, b);
-    else with(absent, absent);
+    if (v.weight && v.bias)
+      with(w, b);
+    else if (v.weight)
+      with(w, absent);
+    else if (v.bias)
+      with(absent, b);
+    else
+      with(absent, absent);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     const auto with = [&](const auto& weight, auto&& dweight, auto&& dbias) {
       tigon::layer_norm_backward<B>(dy, x, weight, mean, rstd, to, dweight, dbias, opt, ctx);
     };
-    if (v.weight && v.bias) with(w, dw, db);
-    else if (v.weight) with(w, dw, absent);
-    else if (v.bias) with(absent, absent, db);
-    else with(absent, absent, absent);
+    if (v.weight && v.bias)
+      with(w, dw, db);
+    else if (v.weight)
+      with(w, dw, absent);
+    else if (v.bias)
+      with(absent, absent, db);
+    else
+      with(absent, absent, absent);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -226,8 +235,8 @@ TYPED_TEST(layer_norm, large_outputs_have_the_bits_of_small_ones) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, 7); };
     const auto of_rows = [&](auto& numbers) { return std::span(numbers).subspan(first, 7); };
     tigon::layer_norm_forward<B>(part(p.x), p.w, p.b, small.y.view(), small.mean, small.rstd, p.opt);
-    tigon::layer_norm_backward<B>(part(p.dy), part(p.x), p.w, of_rows(p.mean), of_rows(p.rstd), small.dx.view(), small.dw,
-                                  small.db, p.opt);
+    tigon::layer_norm_backward<B>(part(p.dy), part(p.x), p.w, of_rows(p.mean), of_rows(p.rstd), small.dx.view(),
+                                  small.dw, small.db, p.opt);
     for (std::size_t i = 0; i < 7; ++i)
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -257,9 +266,11 @@ TEST(layer_norm_mixed, parameters_keep_their_own_type) {
 
 TEST(layer_norm_mixed, one_gradient_of_two) {
   problem<float> both({5, 67}), one({5, 67}), other({5, 67});
-  both.both_ways<tigon::default_backend>(), one.forward<tigon::default_backend>(), other.forward<tigon::default_backend>();
+  both.both_ways<tigon::default_backend>(), one.forward<tigon::default_backend>(),
+      other.forward<tigon::default_backend>();
   tigon::layer_norm_backward(one.dy, one.x, one.w, one.mean, one.rstd, one.dx.view(), one.dw, absent, one.opt);
-  tigon::layer_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd, other.dx.view(), absent, other.db, other.opt);
+  tigon::layer_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd, other.dx.view(), absent, other.db,
+                             other.opt);
   EXPECT_EQ(bits_of(one.dx, one.dw), bits_of(both.dx, both.dw));
   EXPECT_EQ(bits_of(other.dx, other.db), bits_of(both.dx, both.db));
 }
@@ -275,8 +286,8 @@ class layer_norm_doors : public testing::Test {
   void forward(tigon::in_matrix<float> x, view y, in_floats w, in_floats b, floats mean, floats rstd, double e = eps) {
     tigon::layer_norm_forward(x, w, b, y, mean, rstd, {.eps = e});
   }
-  void backward(tigon::in_matrix<float> dy, tigon::in_matrix<float> x, in_floats w, in_floats mean, in_floats rstd, view dx,
-                floats dw, floats db) {
+  void backward(tigon::in_matrix<float> dy, tigon::in_matrix<float> x, in_floats w, in_floats mean, in_floats rstd,
+                view dx, floats dw, floats db) {
     tigon::layer_norm_backward(dy, x, w, mean, rstd, dx, dw, db);
   }
 
@@ -294,11 +305,14 @@ TEST_F(layer_norm_doors, forward_refuses_wrong_shapes_and_numbers) {
                                  tigon::error_code code = tigon::error_code::shape) {
     EXPECT_TRUE(refuses([&] { forward(x, y, w, b, m, r); }, code, part, p.y, p.mean, p.rstd));
   };
-  refuses_shape({x.data, 3, 0, 8}, {y.data, 3, 0, 8}, {}, {}, m, r, "layer_norm_forward: cols is 0; expected at least 1");
-  refuses_shape({x.data, 3, 8, 7}, y, w, b, m, r, "layer_norm_forward: x is of row stride 7", tigon::error_code::stride);
+  refuses_shape({x.data, 3, 0, 8}, {y.data, 3, 0, 8}, {}, {}, m, r,
+                "layer_norm_forward: cols is 0; expected at least 1");
+  refuses_shape({x.data, 3, 8, 7}, y, w, b, m, r, "layer_norm_forward: x is of row stride 7",
+                tigon::error_code::stride);
   refuses_shape({nullptr, 3, 8, 8}, y, w, b, m, r, "layer_norm_forward: x is a null pointer");
   refuses_shape(x, {y.data, 2, 8, 10}, w, b, m, r, "layer_norm_forward: y is 2 x 8; expected 3 x 8");
-  refuses_shape(x, {y.data, 3, 8, 7}, w, b, m, r, "layer_norm_forward: y is of row stride 7", tigon::error_code::stride);
+  refuses_shape(x, {y.data, 3, 8, 7}, w, b, m, r, "layer_norm_forward: y is of row stride 7",
+                tigon::error_code::stride);
   refuses_shape(x, {nullptr, 3, 8, 8}, w, b, m, r, "layer_norm_forward: y is a null pointer");
   refuses_shape(x, y, w.first(7), b, m, r, "layer_norm_forward: w is of 7 elements; expected 8");
   refuses_shape(x, y, w, b.first(7), m, r, "layer_norm_forward: b is of 7 elements; expected 8");
@@ -309,7 +323,8 @@ TEST_F(layer_norm_doors, forward_refuses_wrong_shapes_and_numbers) {
 }
 
 TEST_F(layer_norm_doors, forward_refuses_overlaps) {
-  const auto overlaps = [&](tigon::in_matrix<float> x, view y, floats w, floats b, floats m, floats r, std::string_view part) {
+  const auto overlaps = [&](tigon::in_matrix<float> x, view y, floats w, floats b, floats m, floats r,
+                            std::string_view part) {
     EXPECT_TRUE(refuses([&] { forward(x, y, w, b, m, r); }, tigon::error_code::alias, part, all, p.y, p.mean, p.rstd));
   };
   overlaps(front, front, w, b, mean, rstd, "layer_norm_forward: y overlaps x");
@@ -346,12 +361,15 @@ TEST_F(layer_norm_doors, backward_refuses_wrong_shapes) {
 }
 
 TEST_F(layer_norm_doors, backward_refuses_overlaps) {
-  const auto overlaps = [&](tigon::in_matrix<float> dy, tigon::in_matrix<float> x, floats w, floats m, floats r, view dx,
-                            floats dw, floats db, std::string_view part) {
-    EXPECT_TRUE(refuses([&] { backward(dy, x, w, m, r, dx, dw, db); }, tigon::error_code::alias, part, all, p.dx, p.dw, p.db));
+  const auto overlaps = [&](tigon::in_matrix<float> dy, tigon::in_matrix<float> x, floats w, floats m, floats r,
+                            view dx, floats dw, floats db, std::string_view part) {
+    EXPECT_TRUE(
+        refuses([&] { backward(dy, x, w, m, r, dx, dw, db); }, tigon::error_code::alias, part, all, p.dx, p.dw, p.db));
   };
-  overlaps(front, x, w, mean, rstd, shifted, dw, db, "layer_norm_backward: dx overlaps dy; expected the same buffer or");
-  overlaps(dy, front, w, mean, rstd, shifted, dw, db, "layer_norm_backward: dx overlaps x; expected the same buffer or");
+  overlaps(front, x, w, mean, rstd, shifted, dw, db,
+           "layer_norm_backward: dx overlaps dy; expected the same buffer or");
+  overlaps(dy, front, w, mean, rstd, shifted, dw, db,
+           "layer_norm_backward: dx overlaps x; expected the same buffer or");
   overlaps(dy, x, row, mean, rstd, front, dw, db, "layer_norm_backward: dx overlaps w");
   overlaps(dy, x, w, three, rstd, front, dw, db, "layer_norm_backward: dx overlaps mean");
   overlaps(dy, x, w, mean, three, front, dw, db, "layer_norm_backward: dx overlaps rstd");

@@ -31,7 +31,8 @@ struct sizes {
 // In units of the pair's length; at most ten times the worst that was seen.
 constexpr by_type bound{.f32 = 2e-7, .bf16 = 4e-3, .f16 = 5e-4, .f64 = 4e-16};
 
-/// Every buffer at a guard page, outputs full of canaries. Tables are as wide as heads: the second half must not matter.
+/// Every buffer at a guard page, outputs full of canaries. Tables are as wide as heads: the second half must not
+/// matter.
 template <class T, class U = T>
 struct problem {
   sizes s;
@@ -49,7 +50,8 @@ struct problem {
     q.assign(normal_values(q.count(), 1)), k.assign(normal_values(k.count(), 2));
     for (std::size_t i = 0; i < cos.rows(); ++i)
       for (std::size_t j = 0; j < s.d / 2; ++j) {
-        const double angle = static_cast<double>(i) * std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(s.d));
+        const double angle =
+            static_cast<double>(i) * std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(s.d));
         cos(i, j) = from_f64<U>(std::cos(angle)), sin(i, j) = from_f64<U>(std::sin(angle));
       }
   }
@@ -64,9 +66,11 @@ struct problem {
   }
 
   /// Each pair as a complex number times cos + i sin (backward: cos - i sin), within the bound of the pair's length.
-  TIGON_TEST_NOINLINE testing::AssertionResult turned(const guarded_heads<T>& from, const guarded_heads<T>& to, double sign) const {
+  TIGON_TEST_NOINLINE testing::AssertionResult turned(const guarded_heads<T>& from, const guarded_heads<T>& to,
+                                                      double sign) const {
     const auto x = from.f64(), y = to.f64(), c = cos.f64(), z = sin.f64();
-    const std::size_t half = s.d / 2, heads = s.d == 0 || s.seq_len == 0 || s.batch == 0 ? 0 : x.size() / (s.batch * s.seq_len * s.d);
+    const std::size_t half = s.d / 2,
+                      heads = s.d == 0 || s.seq_len == 0 || s.batch == 0 ? 0 : x.size() / (s.batch * s.seq_len * s.d);
     for (std::size_t row = 0; row < s.batch * heads * s.seq_len; ++row) {
       const std::size_t position = row % s.seq_len, sequence = row / s.seq_len / heads;
       const std::size_t table = (s.table_for_each ? sequence * s.seq_len + position : position) * half;
@@ -75,7 +79,8 @@ struct problem {
         const double error = std::hypot(y[row * s.d + j] - (u * c[table + j] - v * w),
                                         y[row * s.d + half + j] - (v * c[table + j] + u * w));
         if (!(error <= bound.of<T>() * std::hypot(u, v) * std::hypot(c[table + j], w)))
-          return testing::AssertionFailure() << "row " << row << ", pair " << j << ": error " << error / std::hypot(u, v);
+          return testing::AssertionFailure()
+                 << "row " << row << ", pair " << j << ": error " << error / std::hypot(u, v);
       }
     }
     return testing::AssertionSuccess();
@@ -87,7 +92,8 @@ template <class B, class T>
 std::vector<sizes> every_size() {
   constexpr std::size_t n = lanes<B, T>;
   std::vector<sizes> out{{0, 2, 1, 3, 8}, {2, 0, 1, 3, 8}, {2, 2, 0, 3, 8}, {2, 2, 1, 0, 8}, {2, 2, 1, 3, 0}};
-  for (const std::size_t half : {std::size_t{1}, std::max<std::size_t>(n, 2) - 1, n, n + 1, 2 * n + 3, 4 * n, std::size_t{64}}) {
+  for (const std::size_t half :
+       {std::size_t{1}, std::max<std::size_t>(n, 2) - 1, n, n + 1, 2 * n + 3, 4 * n, std::size_t{64}}) {
     out.push_back({1, 1, 1, 1, 2 * half});
     out.push_back({2, 4, 2, 3, 2 * half, layout::tokens, 3});
     out.push_back({2, 3, 1, 5, 2 * half, layout::heads, 1, true});
@@ -143,7 +149,8 @@ TYPED_TEST(rope, q_and_k_may_be_columns_of_one_buffer) {
   p.template forward<B>(p.q_out.view(), p.k_out.view());
   const std::size_t width = 6 * s.d;  // of a token: four heads of q, two of k
   guarded<T> both(6 * width);
-  const heads_view<T> q(both.data(), 2, 4, 3, s.d, 3 * width, s.d, width), k(both.data() + 4 * s.d, 2, 2, 3, s.d, 3 * width, s.d, width);
+  const heads_view<T> q(both.data(), 2, 4, 3, s.d, 3 * width, s.d, width),
+      k(both.data() + 4 * s.d, 2, 2, 3, s.d, 3 * width, s.d, width);
   for (std::size_t i = 0; i < p.q.count(); ++i) *(q.at(i / s.d / 12, i / s.d / 3 % 4, i / s.d % 3) + i % s.d) = p.q[i];
   for (std::size_t i = 0; i < p.k.count(); ++i) *(k.at(i / s.d / 6, i / s.d / 3 % 2, i / s.d % 3) + i % s.d) = p.k[i];
   tigon::rope_forward<B>(q, k, p.cos.view(), p.sin.view(), q, k);
@@ -212,11 +219,12 @@ class rope_doors : public testing::Test {
  protected:
   using view = heads_view<float>;
   using table = tigon::matrix_view<float>;
-  void call(view q, view k, table cos, table sin, view q_out, view k_out, tigon::error_code code, const std::string& part) {
-    EXPECT_TRUE(refuses([&] { tigon::rope_forward(q, k, cos, sin, q_out, k_out); }, code, "rope_forward: " + part, p.q, p.k,
-                        p.q_out, p.k_out, p.cos, p.sin));
-    EXPECT_TRUE(refuses([&] { tigon::rope_backward(q, k, cos, sin, q_out, k_out); }, code, "rope_backward: " + part, p.q, p.k,
-                        p.q_out, p.k_out, p.cos, p.sin));
+  void call(view q, view k, table cos, table sin, view q_out, view k_out, tigon::error_code code,
+            const std::string& part) {
+    EXPECT_TRUE(refuses([&] { tigon::rope_forward(q, k, cos, sin, q_out, k_out); }, code, "rope_forward: " + part, p.q,
+                        p.k, p.q_out, p.k_out, p.cos, p.sin));
+    EXPECT_TRUE(refuses([&] { tigon::rope_backward(q, k, cos, sin, q_out, k_out); }, code, "rope_backward: " + part,
+                        p.q, p.k, p.q_out, p.k_out, p.cos, p.sin));
   }
   static view with(view v, std::size_t view::*field, std::size_t value) {
     v.*field = value;
@@ -232,9 +240,12 @@ TEST_F(rope_doors, refuse_wrong_shapes) {
   using enum tigon::error_code;
   const auto odd = [](view v) { return with(v, &view::head_dim, 7); };
   call(odd(q), odd(k), cos, sin, odd(q_out), odd(k_out), shape, "head_dim of q is odd; expected an even number");
-  call(q, with(k, &view::head_dim, 6), cos, sin, q_out, k_out, shape, "k is 2 sequences x 1 heads x 3 tokens x 6; expected");
-  call(q, with(k, &view::seq_len, 2), cos, sin, q_out, k_out, shape, "k is 2 sequences x 1 heads x 2 tokens x 8; expected");
-  call(q, with(k, &view::batch, 1), cos, sin, q_out, k_out, shape, "k is 1 sequences x 1 heads x 3 tokens x 8; expected");
+  call(q, with(k, &view::head_dim, 6), cos, sin, q_out, k_out, shape,
+       "k is 2 sequences x 1 heads x 3 tokens x 6; expected");
+  call(q, with(k, &view::seq_len, 2), cos, sin, q_out, k_out, shape,
+       "k is 2 sequences x 1 heads x 2 tokens x 8; expected");
+  call(q, with(k, &view::batch, 1), cos, sin, q_out, k_out, shape,
+       "k is 1 sequences x 1 heads x 3 tokens x 8; expected");
   call(q, k, cos, sin, with(q_out, &view::heads, 1), k_out, shape, "q_out is 2 sequences x 1 heads");
   call(q, k, cos, sin, q_out, with(k_out, &view::heads, 2), shape, "k_out is 2 sequences x 2 heads");
   call(q, k, cos.cols_from(0, 3), sin, q_out, k_out, shape, "cos is narrower than head_dim / 2");
@@ -257,11 +268,14 @@ TEST_F(rope_doors, refuse_overlaps) {
   using enum tigon::error_code;
   guarded<float> buffer(256);
   buffer.assign(std::vector<double>(256, 1.0));
-  const view front = view::of_tokens(buffer.data(), 2, 3, 2, 8), shifted = view::of_tokens(buffer.data() + 16, 2, 3, 2, 8);
-  const view narrow = view::of_tokens(buffer.data(), 2, 3, 1, 8), narrow_shifted = view::of_tokens(buffer.data() + 8, 2, 3, 1, 8);
+  const view front = view::of_tokens(buffer.data(), 2, 3, 2, 8),
+             shifted = view::of_tokens(buffer.data() + 16, 2, 3, 2, 8);
+  const view narrow = view::of_tokens(buffer.data(), 2, 3, 1, 8),
+             narrow_shifted = view::of_tokens(buffer.data() + 8, 2, 3, 1, 8);
   const table in_buffer(buffer.data(), 3, 4);
   call(front, k, cos, sin, shifted, k_out, alias, "q_out overlaps q; expected the same buffer or no common memory");
-  call(q, narrow, cos, sin, q_out, narrow_shifted, alias, "k_out overlaps k; expected the same buffer or no common memory");
+  call(q, narrow, cos, sin, q_out, narrow_shifted, alias,
+       "k_out overlaps k; expected the same buffer or no common memory");
   call(q, narrow, cos, sin, front, k_out, alias, "q_out overlaps k");
   call(q, k, cos, sin, front, narrow, alias, "q_out overlaps k_out");
   call(q, k, in_buffer, sin, front, k_out, alias, "q_out overlaps cos");

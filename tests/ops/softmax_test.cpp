@@ -32,7 +32,8 @@ std::vector<X> reference(const std::vector<X>& x, std::size_t cols, double scale
 }
 
 /// dx by its definition, from the stored y.
-std::vector<double> gradient(const std::vector<double>& dy, const std::vector<double>& y, std::size_t cols, double scale) {
+std::vector<double> gradient(const std::vector<double>& dy, const std::vector<double>& y, std::size_t cols,
+                             double scale) {
   std::vector<double> dx;
   for (std::size_t row = 0; row < y.size(); row += cols) {
     long double delta = 0;
@@ -88,7 +89,8 @@ TYPED_TEST(softmax, keeps_its_error_and_the_padding) {
         SCOPED_TRACE(testing::Message() << s << ", scale " << scale << ", " << side);
         problem<T> p(s, scale, side);
         p.template both_ways<B>();
-        const comparison with{.scale = s.cols == 1 ? scale * 3 : 0, .may_be_empty = s.rows == 0};  // one column: dx is 0
+        const comparison with{.scale = s.cols == 1 ? scale * 3 : 0,
+                              .may_be_empty = s.rows == 0};  // one column: dx is 0
         EXPECT_TRUE(close(p.y.f64(), reference(p.x.f64(), s.cols, scale), forward_bound.of<T>(), with));
         EXPECT_TRUE(close(p.dx.f64(), gradient(p.dy.f64(), p.y.f64(), s.cols, scale), gradient_bound.of<T>(), with));
         EXPECT_TRUE(p.y.padding_intact() && p.dx.padding_intact());
@@ -205,8 +207,8 @@ class softmax_doors : public testing::Test {
 
 TEST_F(softmax_doors, forward_refuses) {
   const auto forward = [](view x, view y, double scale = 1) { tigon::softmax_forward(x, y, {.scale = scale}); };
-  EXPECT_TIGON_ERROR(forward({x.data, 3, 0, 8}, {y.data, 3, 0, 8}), shape, "softmax_forward: cols is 0; expected at least 1",
-                     p.y);
+  EXPECT_TIGON_ERROR(forward({x.data, 3, 0, 8}, {y.data, 3, 0, 8}), shape,
+                     "softmax_forward: cols is 0; expected at least 1", p.y);
   EXPECT_TIGON_ERROR(forward({x.data, 3, 8, 7}, y), stride, "softmax_forward: x is of row stride 7", p.y);
   EXPECT_TIGON_ERROR(forward({nullptr, 3, 8, 8}, y), shape, "softmax_forward: x is a null pointer", p.y);
   EXPECT_TIGON_ERROR(forward(x, {y.data, 2, 8, 10}), shape, "softmax_forward: y is 2 x 8; expected 3 x 8", p.y);
@@ -220,23 +222,31 @@ TEST_F(softmax_doors, forward_refuses) {
 
 TEST_F(softmax_doors, forward_needs_the_workspace_that_it_names) {
   for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(64, [&](context& of_size) {
-      const std::size_t bytes = tigon::softmax_workspace<tigon::default_backend, float>(8, of_size);
-      const auto call = [&](context& ctx) { tigon::softmax_forward(x, y, {}, ctx); };
-      p.y.clear();
-      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, "softmax_forward: workspace is of", p.y);
-      with_workspace_of(bytes, call, threads);
-      EXPECT_FALSE(p.y.untouched());
-    }, threads);
+    with_workspace_of(
+        64,
+        [&](context& of_size) {
+          const std::size_t bytes = tigon::softmax_workspace<tigon::default_backend, float>(8, of_size);
+          const auto call = [&](context& ctx) { tigon::softmax_forward(x, y, {}, ctx); };
+          p.y.clear();
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, "softmax_forward: workspace is of",
+                             p.y);
+          with_workspace_of(bytes, call, threads);
+          EXPECT_FALSE(p.y.untouched());
+        },
+        threads);
 }
 
 TEST_F(softmax_doors, backward_refuses) {
-  const auto backward = [](view dy, view y, view dx, double scale = 1) { tigon::softmax_backward(dy, y, dx, {.scale = scale}); };
+  const auto backward = [](view dy, view y, view dx, double scale = 1) {
+    tigon::softmax_backward(dy, y, dx, {.scale = scale});
+  };
   EXPECT_TIGON_ERROR(backward({dy.data, 3, 0, 8}, {y.data, 3, 0, 8}, {dx.data, 3, 0, 8}), shape,
                      "softmax_backward: cols is 0; expected at least 1", p.dx);
   EXPECT_TIGON_ERROR(backward(dy, {y.data, 3, 8, 7}, dx), stride, "softmax_backward: y is of row stride 7", p.dx);
-  EXPECT_TIGON_ERROR(backward({dy.data, 2, 8, 10}, y, dx), shape, "softmax_backward: dy is 2 x 8; expected 3 x 8", p.dx);
-  EXPECT_TIGON_ERROR(backward(dy, y, {dx.data, 3, 7, 10}), shape, "softmax_backward: dx is 3 x 7; expected 3 x 8", p.dx);
+  EXPECT_TIGON_ERROR(backward({dy.data, 2, 8, 10}, y, dx), shape, "softmax_backward: dy is 2 x 8; expected 3 x 8",
+                     p.dx);
+  EXPECT_TIGON_ERROR(backward(dy, y, {dx.data, 3, 7, 10}), shape, "softmax_backward: dx is 3 x 7; expected 3 x 8",
+                     p.dx);
   EXPECT_TIGON_ERROR(backward(dy, y, {dx.data, 3, 8, 7}), stride, "softmax_backward: dx is of row stride 7", p.dx);
   EXPECT_TIGON_ERROR(backward(dy, y, dx, nan), argument, "softmax_backward: scale is", p.dx);
   EXPECT_TIGON_ERROR(backward(dy.rows_from(0, 2), y.rows_from(0, 2), dy.rows_from(1, 2)), alias,

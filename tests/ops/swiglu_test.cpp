@@ -35,8 +35,8 @@ struct swiglu_gate {
     tigon::swiglu_forward<B>(a, b, c, opt, ctx);
   }
   template <class B, class T>
-  static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db, options opt,
-                       context& ctx) {
+  static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
+                       options opt, context& ctx) {
     tigon::swiglu_backward<B>(dc, a, b, da, db, opt, ctx);
   }
 };
@@ -62,10 +62,12 @@ TEST(swiglu_doors, refuse_multipliers_that_are_not_finite) {
   for (const double bad : {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
     p.opt = {.gate_multiplier = bad};
     EXPECT_TIGON_ERROR(p.forward<B>(p.c.view()), argument, "swiglu_forward: gate_multiplier is", p.c);
-    EXPECT_TIGON_ERROR(p.backward<B>(p.da.view(), p.db.view()), argument, "swiglu_backward: gate_multiplier is", p.da, p.db);
+    EXPECT_TIGON_ERROR(p.backward<B>(p.da.view(), p.db.view()), argument, "swiglu_backward: gate_multiplier is", p.da,
+                       p.db);
     p.opt = {.down_multiplier = bad};
     EXPECT_TIGON_ERROR(p.forward<B>(p.c.view()), argument, "swiglu_forward: down_multiplier is", p.c);
-    EXPECT_TIGON_ERROR(p.backward<B>(p.da.view(), p.db.view()), argument, "swiglu_backward: down_multiplier is", p.da, p.db);
+    EXPECT_TIGON_ERROR(p.backward<B>(p.da.view(), p.db.view()), argument, "swiglu_backward: down_multiplier is", p.da,
+                       p.db);
   }
 }
 

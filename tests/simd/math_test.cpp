@@ -272,27 +272,53 @@ TYPED_TEST(math, answers_at_the_edges_as_ieee_754_asks) {
   };
   const auto powers = std::vector<std::array<double, 2>>{
       {0, 1}, {-0.0, 1}, {smallest, 1}, {-smallest, 1}, {inf, inf}, {-inf, 0}, {largest, inf}, {lowest, 0}, {nan, nan}};
-  check("exp", [](V x) { return exp(x); }, powers);
+  check(
+      "exp", [](V x) { return exp(x); }, powers);
   check("exp_nonpositive", [](V x) { return exp_nonpositive(x); },
         {{0, 1}, {-0.0, 1}, {-smallest, 1}, {-inf, 0}, {lowest, 0}, {nan, nan}});
   check("expm1", [](V x) { return expm1(x); },
-        {{0, 0}, {-0.0, -0.0}, {smallest, smallest}, {-smallest, -smallest}, {least, least}, {inf, inf}, {-inf, -1},
-         {largest, inf}, {lowest, -1}, {nan, nan}});
+        {{0, 0},
+         {-0.0, -0.0},
+         {smallest, smallest},
+         {-smallest, -smallest},
+         {least, least},
+         {inf, inf},
+         {-inf, -1},
+         {largest, inf},
+         {lowest, -1},
+         {nan, nan}});
   check("log", [](V x) { return log(x); },
-        {{0, -inf}, {-0.0, -inf}, {1, 0}, {inf, inf}, {-inf, nan}, {-1, nan}, {-smallest, nan}, {lowest, nan},
+        {{0, -inf},
+         {-0.0, -inf},
+         {1, 0},
+         {inf, inf},
+         {-inf, nan},
+         {-1, nan},
+         {-smallest, nan},
+         {lowest, nan},
          {nan, nan}});
   check("log1p", [](V x) { return log1p(x); },
-        {{0, 0}, {-0.0, -0.0}, {smallest, smallest}, {-smallest, -smallest}, {-1, -inf}, {inf, inf}, {-inf, nan},
-         {-2, nan}, {lowest, nan}, {nan, nan}});
+        {{0, 0},
+         {-0.0, -0.0},
+         {smallest, smallest},
+         {-smallest, -smallest},
+         {-1, -inf},
+         {inf, inf},
+         {-inf, nan},
+         {-2, nan},
+         {lowest, nan},
+         {nan, nan}});
   check("sigmoid", [](V x) { return sigmoid(x); },
         {{0, 0.5}, {-0.0, 0.5}, {inf, 1}, {-inf, 0}, {largest, 1}, {lowest, 0}, {nan, nan}});
   check("sigmoid of -x", [](V x) { return sigmoid_both(x).of_minus_x; },
         {{0, 0.5}, {-0.0, 0.5}, {inf, 0}, {-inf, 1}, {largest, 0}, {lowest, 1}, {nan, nan}});
-  const auto odd = std::vector<std::array<double, 2>>{{0, 0}, {-0.0, -0.0}, {inf, 1}, {-inf, -1}, {largest, 1},
-                                                      {lowest, -1}, {nan, nan}};
-  check("tanh", [](V x) { return tanh(x); }, odd);
+  const auto odd = std::vector<std::array<double, 2>>{{0, 0},       {-0.0, -0.0}, {inf, 1},  {-inf, -1},
+                                                      {largest, 1}, {lowest, -1}, {nan, nan}};
+  check(
+      "tanh", [](V x) { return tanh(x); }, odd);
   check("tanh", [](V x) { return tanh(x); }, {{smallest, smallest}, {-least, -least}});
-  check("erf", [](V x) { return erf(x); }, odd);
+  check(
+      "erf", [](V x) { return erf(x); }, odd);
   check("rsqrt", [](V x) { return rsqrt(x); },
         {{0, inf}, {-0.0, -inf}, {1, 1}, {4, 0.5}, {inf, 0}, {-inf, nan}, {-1, nan}, {-smallest, nan}, {nan, nan}});
 }
@@ -301,8 +327,8 @@ TYPED_TEST(math, scales_by_powers_of_two_with_one_rounding) {
   using V = TypeParam;
   using A = typename V::value_type;
   const int farthest = sizeof(A) == 4 ? 250 : 2000;
-  for (const A v : {A(1), A(-1.5), A(4) / 3, A(1.9999999), A(0x1.234567p-60), A(-0x1.fedcbap60), A(0), A(-0.0),
-                    A(INFINITY)})
+  for (const A v :
+       {A(1), A(-1.5), A(4) / 3, A(1.9999999), A(0x1.234567p-60), A(-0x1.fedcbap60), A(0), A(-0.0), A(INFINITY)})
     for (int n = -farthest; n <= farthest; ++n) {
       const A got = at<V>([n](V x) { return scale(x, V(A(n))); }, v), want = std::ldexp(v, n);
       ASSERT_TRUE(got == want && std::signbit(got) == std::signbit(want)) << v << " * 2^" << n << " gave " << got;

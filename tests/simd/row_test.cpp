@@ -14,26 +14,32 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::outs, tigon::pack,
-    tigon::vector_view;
+using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::outs,
+    tigon::pack, tigon::vector_view;
 
-/// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small shapes.
+/// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
+/// shapes.
 template <class Parent, std::size_t Unroll>
 struct eager : Parent {
   using parent = Parent;
   static constexpr tigon::backend_info info = Parent::info;
   using overrides = tigon::op_list<>;
-  static constexpr tigon::row_tuning row{
-      .unroll = Unroll, .task_elements = 256, .partials = 5, .stream_bytes = 64, .group_elements = 300, .block_cols = 64};
+  static constexpr tigon::row_tuning row{.unroll = Unroll,
+                                         .task_elements = 256,
+                                         .partials = 5,
+                                         .stream_bytes = 64,
+                                         .group_elements = 300,
+                                         .block_cols = 64};
 };
 
-using pairs = testing::Types<
-    on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>, on<tigon::backends::xsimd, float>,
-    on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::bfloat16>,
-    on<tigon::backends::highway, tigon::bfloat16>, on<tigon::backends::xsimd, double>, on<tigon::backends::highway, double>,
-    on<eager<tigon::backends::generic, 4>, float>, on<eager<tigon::backends::eigen, 2>, float>,
-    on<eager<tigon::backends::xsimd, 4>, float>, on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
-    on<eager<tigon::backends::highway, 4>, double>>;
+using pairs =
+    testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>,
+                   on<tigon::backends::xsimd, float>, on<tigon::backends::highway, float>,
+                   on<tigon::backends::eigen, tigon::bfloat16>, on<tigon::backends::highway, tigon::bfloat16>,
+                   on<tigon::backends::xsimd, double>, on<tigon::backends::highway, double>,
+                   on<eager<tigon::backends::generic, 4>, float>, on<eager<tigon::backends::eigen, 2>, float>,
+                   on<eager<tigon::backends::xsimd, 4>, float>, on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
+                   on<eager<tigon::backends::highway, 4>, double>>;
 
 template <class T>
 TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed, guard side = guard::behind) {
@@ -75,7 +81,11 @@ TYPED_TEST(row, sums_and_maxima) {
       const auto a = x.view(), b = y.view();
       guarded<A> sums(3), maxima(3), products(3), counts(3);
       for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
-        const auto two = row.sum([](auto u, auto v, auto one) { return pack{u * v, one}; }, a, b, tigon::constant(A(1)));
+        const auto two = row.sum(
+            [](auto u, auto v, auto one) {
+              return pack{u * v, one};
+            },
+            a, b, tigon::constant(A(1)));
         products[row.i] = two[0], counts[row.i] = two[1];
         sums[row.i] = row.sum([](auto u) { return u; }, a);
         maxima[row.i] = row.max([](auto u) { return -u; }, a);
@@ -104,7 +114,10 @@ TYPED_TEST(row, reduces_with_any_monoid) {
     for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
       // The largest value and where it is first.
       const auto best = row.reduce(
-          std::array<A, 2>{-1, 1e9}, [](auto v, auto j) { return pack{v, j}; },
+          std::array<A, 2>{-1, 1e9},
+          [](auto v, auto j) {
+            return pack{v, j};
+          },
           [](auto p, auto q) {
             const auto better = q.v[0] > p.v[0] || (q.v[0] == p.v[0] && q.v[1] < p.v[1]);
             return decltype(p){{select(better, q.v[0], p.v[0]), select(better, q.v[1], p.v[1])}};
@@ -154,9 +167,12 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
         const vector_view<const T> g{w.view().data, cols};
         for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
           if (after_reading && row.sum([](auto v) { return v; }, a) < 0) ADD_FAILURE();
-          const auto two = row.map_sum(out, [](auto v, auto j, auto f, auto one) {
-            return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
-          }, a, tigon::columns, g, tigon::constant(A(1)));
+          const auto two = row.map_sum(
+              out,
+              [](auto v, auto j, auto f, auto one) {
+                return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
+              },
+              a, tigon::columns, g, tigon::constant(A(1)));
           sums[row.i] = two[0], counts[row.i] = two[1];
         });
         for (std::size_t i = 0; i < 3; ++i) {
@@ -164,7 +180,8 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
           for (std::size_t j = 0; j < cols; ++j) {
             const double v = to_f64(x(i, j));
             sum += v;
-            ASSERT_EQ(to_f64(y(i, j)), 2 * v + (j < 64 ? static_cast<double>(j) : 0)) << "row " << i << ", column " << j;
+            ASSERT_EQ(to_f64(y(i, j)), 2 * v + (j < 64 ? static_cast<double>(j) : 0))
+                << "row " << i << ", column " << j;
             ASSERT_EQ(to_f64(z(i, j)), v * to_f64(w(0, j)) + 1) << "row " << i << ", column " << j;
           }
           EXPECT_EQ(to_f64(sums[i]), sum);
@@ -186,17 +203,28 @@ TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
       guarded_matrix<T> y(4, room, 1), z(4, room, 3);
       const auto first_out = y.view().cols_from(shift, cols), second_out = z.view().cols_from(second, cols);
       for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
-        row.map(outs(first_out, second_out), [](auto v) { return pack{v + v, v * v}; }, a);
+        row.map(
+            outs(first_out, second_out),
+            [](auto v) {
+              return pack{v + v, v * v};
+            },
+            a);
       });
       for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t j = 0; j < room; ++j) {
           const bool in_first = j >= shift && j < shift + cols, in_second = j >= second && j < second + cols;
-          ASSERT_TRUE(in_first ? to_f64(y(i, j)) == 2 * to_f64(x(i, j - shift)) : std::isnan(to_f64(y(i, j)))) << i << ", " << j;
+          ASSERT_TRUE(in_first ? to_f64(y(i, j)) == 2 * to_f64(x(i, j - shift)) : std::isnan(to_f64(y(i, j))))
+              << i << ", " << j;
           const double v = in_second ? to_f64(x(i, j - second)) : 0;
           ASSERT_TRUE(in_second ? to_f64(z(i, j)) == v * v : std::isnan(to_f64(z(i, j)))) << i << ", " << j;
         }
       for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
-        row.map(outs(second_out, first_out), [](auto u, auto v) { return pack{u, v}; }, first_out, second_out);  // exchange
+        row.map(
+            outs(second_out, first_out),
+            [](auto u, auto v) {
+              return pack{u, v};
+            },
+            first_out, second_out);  // exchange
       });
       for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t j = 0; j < cols; ++j) {
@@ -215,8 +243,11 @@ TYPED_TEST(row, narrows_reads_and_puts) {
   guarded_matrix<T> y(3, cols);
   const auto a = x.view(), out = y.view();
   for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
-    row.narrow(cols - 3).map(out, [](auto v) { return v; }, a);
-    row.part(cols - 3, 2).map(out, [](auto v, auto j) { return v + j; }, a, tigon::columns);
+    row.narrow(cols - 3).map(
+        out, [](auto v) { return v; }, a);
+    row.part(cols - 3, 2)
+        .map(
+            out, [](auto v, auto j) { return v + j; }, a, tigon::columns);
     row.put(out, cols - 1, row.at(a, 0) + 1);
   });
   for (std::size_t i = 0; i < 3; ++i) {
@@ -244,9 +275,12 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
             tigon::default_context(), rows, cols, [=](auto row) { return row.sum([](auto v) { return v; }, a); },
             [=](auto row, A sum) {
               const auto nowhere = row.partial(0), square = row.partial(1);
-              row.map(outs(out, nowhere, square), [=](auto v, auto s, auto t) {
-                return pack{v - v + decltype(v)(sum > 0 ? A(1) : A(0)), s + v, t + v * v};
-              }, a, nowhere, square);
+              row.map(
+                  outs(out, nowhere, square),
+                  [=](auto v, auto s, auto t) {
+                    return pack{v - v + decltype(v)(sum > 0 ? A(1) : A(0)), s + v, t + v * v};
+                  },
+                  a, nowhere, square);
             },
             tigon::parameter_gradient<T>{{}, mode}, tigon::parameter_gradient<T>{{second.view().data, cols}, mode});
         for (std::size_t j = 0; j < cols; ++j) {
@@ -276,17 +310,22 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
     sums.clear(), dw.clear(), tails.clear();
     ctx.workspace().expect("test", tigon::simd::partials_workspace<B, A>(s.rows, s.cols, 1));
     tigon::for_rows_with_partials<B, A>(
-        ctx, s.rows, s.cols,
-        [&](auto row) { return sums[row.i] = row.sum([](auto v) { return v * v; }, a); },
+        ctx, s.rows, s.cols, [&](auto row) { return sums[row.i] = row.sum([](auto v) { return v * v; }, a); },
         [=](auto row, A sum) {
           const auto dw_row = row.partial(0);
-          row.map(dw_row, [=](auto v, auto d) { return d + v * sum; }, a, dw_row);
+          row.map(
+              dw_row, [=](auto v, auto d) { return d + v * sum; }, a, dw_row);
         },
         tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
     tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
-      row.map(outs(first, second), [](auto v) { return pack{v, v * v}; }, a);
+      row.map(
+          outs(first, second),
+          [](auto v) {
+            return pack{v, v * v};
+          },
+          a);
       tails[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
     });
     return bits_of(sums, dw, tails);

@@ -29,10 +29,11 @@ template <class... T>
 using every_pair_of = decltype(as_types((with_element<T>(engine_backends{}) + ...)));
 using every_pair = every_pair_of<float, bfloat16, float16, double>;
 
-/// For operators that take long to compile: f16 differs from bf16 in loads and stores alone, and is seen on two engines.
-using most_pairs = decltype(as_types(with_element<float>(engine_backends{}) + with_element<bfloat16>(engine_backends{}) +
-                                     with_element<float16>(list<backends::generic, backends::highway>{}) +
-                                     with_element<double>(engine_backends{})));
+/// For operators that take long to compile: f16 differs from bf16 in loads and stores alone, and is seen on two
+/// engines.
+using most_pairs = decltype(as_types(
+    with_element<float>(engine_backends{}) + with_element<bfloat16>(engine_backends{}) +
+    with_element<float16>(list<backends::generic, backends::highway>{}) + with_element<double>(engine_backends{})));
 
 /// For operators with products inside, which a child of highway overrides.
 template <class... T>

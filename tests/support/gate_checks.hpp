@@ -1,5 +1,5 @@
-// What swiglu and geglu promise alike. A Gate has `name`, `options`, `variants()`, `bounds`, `value<N>(a, b, options)` for
-// any number type, `forward<B>(a, b, c, options, ctx)` and `backward<B>(dc, a, b, da, db, options, ctx)`.
+// What swiglu and geglu promise alike. A Gate has `name`, `options`, `variants()`, `bounds`, `value<N>(a, b, options)`
+// for any number type, `forward<B>(a, b, c, options, ctx)` and `backward<B>(dc, a, b, da, db, options, ctx)`.
 #ifndef TIGON_TESTS_SUPPORT_GATE_CHECKS_HPP
 #define TIGON_TESTS_SUPPORT_GATE_CHECKS_HPP
 
@@ -176,7 +176,8 @@ void check_gate_streams() {
   for (const std::size_t first : {std::size_t{0}, s.rows - 3}) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
     Gate::template forward<B>(part(p.a), part(p.b), small.c.view(), p.opt, default_context());
-    Gate::template backward<B>(part(p.dc), part(p.a), part(p.b), small.da.view(), small.db.view(), p.opt, default_context());
+    Gate::template backward<B>(part(p.dc), part(p.a), part(p.b), small.da.view(), small.db.view(), p.opt,
+                               default_context());
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.c(first + i, j)), to_f64(small.c(i, j))) << "row " << first + i << ", column " << j;
@@ -205,11 +206,14 @@ void check_gate_doors() {
   buffer.assign(std::vector<double>(64, 1.0));
   const view a = p.a.view(), b = p.b.view(), c = p.c.view(), dc = p.dc.view(), da = p.da.view(), db = p.db.view();
   const view front(buffer.data(), 3, 8), shifted(buffer.data() + 8, 3, 8);
-  const std::string forward = std::string(Gate::name) + "_forward: ", backward = std::string(Gate::name) + "_backward: ";
+  const std::string forward = std::string(Gate::name) + "_forward: ",
+                    backward = std::string(Gate::name) + "_backward: ";
   const auto refuses_forward = [&](error_code code, const std::string& part, view a, view b, view c) {
-    EXPECT_TRUE(refuses([&] { Gate::template forward<B>(a, b, c, p.opt, default_context()); }, code, forward + part, p.c, buffer));
+    EXPECT_TRUE(refuses([&] { Gate::template forward<B>(a, b, c, p.opt, default_context()); }, code, forward + part,
+                        p.c, buffer));
   };
-  const auto refuses_backward = [&](error_code code, const std::string& part, view dc, view a, view b, view da, view db) {
+  const auto refuses_backward = [&](error_code code, const std::string& part, view dc, view a, view b, view da,
+                                    view db) {
     EXPECT_TRUE(refuses([&] { Gate::template backward<B>(dc, a, b, da, db, p.opt, default_context()); }, code,
                         backward + part, p.da, p.db, buffer));
   };
@@ -241,17 +245,17 @@ void check_gate_doors() {
 }
 
 /// The eight tests that a gate's file consists of.
-#define TIGON_TEST_GATE(gate, suite)                                                                         \
-  template <class On>                                                                                        \
-  class suite : public testing::Test {};                                                                     \
-  TYPED_TEST_SUITE(suite, ::tigon::test::every_pair, ::tigon::test::names);                                  \
-  TIGON_TEST_GATE_CHECK(gate, suite, keeps_its_error_and_the_padding, check_gate_errors)                     \
-  TIGON_TEST_GATE_CHECK(gate, suite, round_gate_rounds_the_gate_and_nothing_else, check_gate_rounding)       \
-  TIGON_TEST_GATE_CHECK(gate, suite, results_may_overwrite_inputs, check_gate_in_place)                      \
-  TIGON_TEST_GATE_CHECK(gate, suite, halves_of_one_buffer, check_gate_halves)                                \
-  TIGON_TEST_GATE_CHECK(gate, suite, infinities_and_nan, check_gate_edges)                                   \
-  TIGON_TEST_GATE_CHECK(gate, suite, large_outputs_have_the_bits_of_small_ones, check_gate_streams)          \
-  TIGON_TEST_GATE_CHECK(gate, suite, bits_do_not_depend_on_threads, check_gate_threads)                      \
+#define TIGON_TEST_GATE(gate, suite)                                                                   \
+  template <class On>                                                                                  \
+  class suite : public testing::Test {};                                                               \
+  TYPED_TEST_SUITE(suite, ::tigon::test::every_pair, ::tigon::test::names);                            \
+  TIGON_TEST_GATE_CHECK(gate, suite, keeps_its_error_and_the_padding, check_gate_errors)               \
+  TIGON_TEST_GATE_CHECK(gate, suite, round_gate_rounds_the_gate_and_nothing_else, check_gate_rounding) \
+  TIGON_TEST_GATE_CHECK(gate, suite, results_may_overwrite_inputs, check_gate_in_place)                \
+  TIGON_TEST_GATE_CHECK(gate, suite, halves_of_one_buffer, check_gate_halves)                          \
+  TIGON_TEST_GATE_CHECK(gate, suite, infinities_and_nan, check_gate_edges)                             \
+  TIGON_TEST_GATE_CHECK(gate, suite, large_outputs_have_the_bits_of_small_ones, check_gate_streams)    \
+  TIGON_TEST_GATE_CHECK(gate, suite, bits_do_not_depend_on_threads, check_gate_threads)                \
   TEST(suite##_doors, refuse_before_the_first_write) { ::tigon::test::check_gate_doors<gate>(); }
 #define TIGON_TEST_GATE_CHECK(gate, suite, name, check) \
   TYPED_TEST(suite, name) { ::tigon::test::check<gate, typename TypeParam::backend, typename TypeParam::element>(); }

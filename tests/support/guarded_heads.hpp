@@ -1,4 +1,5 @@
-// Heads in guarded memory, in either layout and with padded strides; values go in and out as [batch, heads, seq_len, d].
+// Heads in guarded memory, in either layout and with padded strides; values go in and out as [batch, heads, seq_len,
+// d].
 #ifndef TIGON_TESTS_SUPPORT_GUARDED_HEADS_HPP
 #define TIGON_TESTS_SUPPORT_GUARDED_HEADS_HPP
 

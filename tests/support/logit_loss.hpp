@@ -28,8 +28,10 @@ struct row_of_loss {
     N others = 0, uniform = 0;
     for (std::size_t j = 0; j < capped.size(); ++j)
       if (j != target) others += exp(capped[j] - capped[target]);
-    if constexpr (std::same_as<N, real>) minus_log_p = std::log1p(others);
-    else minus_log_p = log(N(1) + others);
+    if constexpr (std::same_as<N, real>)
+      minus_log_p = std::log1p(others);
+    else
+      minus_log_p = log(N(1) + others);
     lse = capped[target] + minus_log_p;
     for (std::size_t j = 0; j < capped.size(); ++j) uniform += real(weight[j]) * (lse - capped[j]);
     main = (1 - smoothing) * real(weight[target]) * minus_log_p + smoothing / real(capped.size()) * uniform;
@@ -71,7 +73,8 @@ struct loss_reference {
       for (std::size_t j = 0; j < vocab; ++j) {
         const long double s = row.capped[j], p = std::exp(s - row.capped[t] - row.minus_log_p);
         const long double wanted = (1 - l) * weight[t] * (j == t ? 1 : 0) + uniform * weight[j];
-        const long double ds = a * (((1 - l) * weight[t] + uniform * weight_sum) * p - wanted) + 2 * b * z * row.lse * p;
+        const long double ds =
+            a * (((1 - l) * weight[t] + uniform * weight_sum) * p - wanted) + 2 * b * z * row.lse * p;
         const long double slope = opt.softcap > 0 ? 1 - s / opt.softcap * (s / opt.softcap) : 1;
         dlogits.push_back(static_cast<double>(ds * slope));
       }

@@ -4,6 +4,7 @@
 
 #include <tigon/core/views.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -140,10 +141,19 @@ class expects {
       detail::fail_argument(error_code::shape, op_, name, text(h.batch, h.heads, h.seq_len, h.head_dim),
                             text(batch, heads, seq_len, head_dim));
     if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return;
-    if ((heads > 1 && h.head_stride < head_dim) || (seq_len > 1 && h.seq_stride < head_dim) ||
-        (batch > 1 && h.batch_stride < head_dim))
-      detail::fail_argument(error_code::stride, op_, name, "of a stride below its head_dim",
-                            "strides of at least " + std::to_string(head_dim));
+    // From the smallest stride to the largest, each must step over all that lies below it.
+    struct axis {
+      std::size_t extent, stride;
+    } axes[3] = {{batch, h.batch_stride}, {heads, h.head_stride}, {seq_len, h.seq_stride}};
+    std::sort(axes, axes + 3, [](axis a, axis b) { return a.stride < b.stride; });
+    std::size_t span = head_dim;
+    for (const axis a : axes) {
+      if (a.extent == 1) continue;
+      if (a.stride < span)
+        detail::fail_argument(error_code::stride, op_, name, "of a stride of " + std::to_string(a.stride),
+                              "at least " + std::to_string(span) + ", so that its elements do not overlap");
+      span += (a.extent - 1) * a.stride;
+    }
     if (h.data == nullptr)
       detail::fail_argument(error_code::shape, op_, name, "a null pointer", text(batch, heads, seq_len, head_dim));
 #else

@@ -35,14 +35,15 @@ struct kernel<op::cross_entropy, backends::generic> {
     const std::size_t step = upstream.size() == 1 ? 0 : 1;
     for_rows<B, accumulator_t<T>>(ctx, dlogits.rows, dlogits.cols, [=] TIGON_FN(auto row) {
       const auto factor = g[row.i * step];
-      row.map(dlogits, [=](auto d) { return d * factor; }, saved_dlogits);
+      row.map(
+          dlogits, [=](auto d) { return d * factor; }, saved_dlogits);
     });
   }
 
   /// Weighted: every column has a weight in the uniform part of label smoothing, which may be 0.
   template <backend B, bool Capped, bool Weighted, element T, token_id I, class A>
-  static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> weight, matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
-                           cross_entropy_options opt, context& ctx) {
+  static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> weight, matrix_view<T> dlogits,
+                           cross_entropy_rows out, cross_entropy_scale scale, cross_entropy_options opt, context& ctx) {
     const A cap = static_cast<A>(opt.softcap), smoothing = static_cast<A>(opt.label_smoothing);
     const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
     const A uniform = smoothing / static_cast<A>(logits.cols), weight_sum = static_cast<A>(scale.weight_sum);
@@ -53,24 +54,33 @@ struct kernel<op::cross_entropy, backends::generic> {
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) out.loss[row.i] = out.z_loss[row.i] = 0;
         if (row.first() && out.predicted != nullptr) out.predicted[row.i] = -1;
-        if (write) row.map(dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        if (write)
+          row.map(
+              dlogits, [](auto zero) { return zero; }, constant(A(0)));
         return;
       }
       const auto capped = [=](auto v) {
-        if constexpr (Capped) return tanh(v / cap) * cap;
-        else return v;
+        if constexpr (Capped)
+          return tanh(v / cap) * cap;
+        else
+          return v;
       };
       const std::size_t column = static_cast<std::size_t>(t);
       // Capped by the same lanes as m: tanh of a single number may differ in its last bit, and m - st has to be 0 where
       // the target is the maximum.
-      const A st = Capped ? max_lanes(capped(simd::vec<typename B::engine, A>(row.at(logits, column)))) : row.at(logits, column);
+      const A st =
+          Capped ? max_lanes(capped(simd::vec<typename B::engine, A>(row.at(logits, column)))) : row.at(logits, column);
       if (out.predicted != nullptr) {
-        const auto best = row.reduce(std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
-            [](auto v, auto j) { return pack{v, j}; },
+        const auto best = row.reduce(
+            std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+            [](auto v, auto j) {
+              return pack{v, j};
+            },
             [](auto x, auto y) {
               const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
               return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
-            }, logits, columns);
+            },
+            logits, columns);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
       }
       const A m = row.max(capped, logits);
@@ -80,32 +90,40 @@ struct kernel<op::cross_entropy, backends::generic> {
         if (in_place) e = {dlogits.row(row.i), row.cols};
       A sum, weighted(0);
       if constexpr (Weighted) {
-        const auto sums = row.map_sum(e, [=](auto v, auto w) {
-          const auto s = capped(v) - m;
-          const auto p = exp_nonpositive(s);
-          const decltype(v) zero(A(0));
-          return pack{p, p, select(w == zero, zero, w * s)};
-        }, logits, weight);
+        const auto sums = row.map_sum(
+            e,
+            [=](auto v, auto w) {
+              const auto s = capped(v) - m;
+              const auto p = exp_nonpositive(s);
+              const decltype(v) zero(A(0));
+              return pack{p, p, select(w == zero, zero, w * s)};
+            },
+            logits, weight);
         sum = sums[0], weighted = sums[1];
       } else {
-        sum = row.map_sum(e, [=](auto v) {
-          const auto p = exp_nonpositive(capped(v) - m);
-          return pack{p, p};
-        }, logits);
+        sum = row.map_sum(
+            e,
+            [=](auto v) {
+              const auto p = exp_nonpositive(capped(v) - m);
+              return pack{p, p};
+            },
+            logits);
       }
       // d = sum - 1. Where that cancels, the rest is summed without the maximum.
       A d = sum - A(1);
       if (d < A(1)) {
-        const auto rest = row.sum([](auto p) {
-          const decltype(p) zero(A(0)), one(A(1));
-          return pack{select(p == one, zero, p), select(p == one, one, zero)};
-        }, e);
+        const auto rest = row.sum(
+            [](auto p) {
+              const decltype(p) zero(A(0)), one(A(1));
+              return pack{select(p == one, zero, p), select(p == one, one, zero)};
+            },
+            e);
         d = rest[0] + (rest[1] - A(1));
       }
       const A tail = math::log1p(d), lse = m + tail;
       const A w_t = weight ? weight.data[column] : A(1);
       const A minus_log_p = (m - st) + tail;
-      const A p_t = math::exp(-minus_log_p);
+      const A p_t = math::exp(st - m) / (A(1) + d);
       const A token = out.token_scaling ? p_t : A(1);
       if (row.first()) {
         const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - weighted) : A(0);
@@ -121,16 +139,21 @@ struct kernel<op::cross_entropy, backends::generic> {
       const A subtract = token * a * uniform;
       // The logits are operands throughout: dlogits may be them, and then their lines are near and not to be streamed.
       if constexpr (Capped) {
-        row.map(dlogits, [=](auto p, auto v, auto w) {
-          const auto r = tanh(v / cap);
-          const decltype(v) one(A(1));
-          return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
-        }, e, logits, weight);
+        row.map(
+            dlogits,
+            [=](auto p, auto v, auto w) {
+              const auto r = tanh(v / cap);
+              const decltype(v) one(A(1));
+              return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
+            },
+            e, logits, weight);
       } else if constexpr (Weighted) {
-        row.map(dlogits, [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); }, e, weight,
-                logits);
+        row.map(
+            dlogits, [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); }, e, weight,
+            logits);
       } else {
-        row.map(dlogits, [=](auto p, auto) { return normal_or_zero(p * factor); }, e, logits);
+        row.map(
+            dlogits, [=](auto p, auto) { return normal_or_zero(p * factor); }, e, logits);
       }
       if (row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.
@@ -160,8 +183,9 @@ std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const c
 
 /// Loss, metrics and dlogits. See cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
-void cross_entropy_forward(in_matrix<T> logits, const Target& target, std::type_identity_t<std::span<accumulator_t<T>>> loss,
-                           matrix_view<T> dlogits, cross_entropy_options opt = {}, const Weight& class_weight = absent,
+void cross_entropy_forward(in_matrix<T> logits, const Target& target,
+                           std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dlogits,
+                           cross_entropy_options opt = {}, const Weight& class_weight = absent,
                            cross_entropy_metrics<accumulator_t<T>> metrics = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
@@ -176,8 +200,8 @@ void cross_entropy_forward(in_matrix<T> logits, const Target& target, std::type_
   if (dlogits.data != nullptr) {
     expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
     expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)), "class_weight",
-                   as_row(weight));
+    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)),
+                   "class_weight", as_row(weight));
   }
   detail::expect_loss<A>(expect, "cross_entropy_forward", labels, logits.rows, logits.cols, weight, loss, metrics, opt,
                          "logits", logits, "dlogits", dlogits);
@@ -193,8 +217,9 @@ void cross_entropy_forward(in_matrix<T> logits, const Target& target, std::type_
 /// dlogits = upstream * saved: the gradient for another upstream gradient than 1, one number or one a row (for
 /// reduction::none). dlogits may be the saved gradient itself.
 template <class B = default_backend, class T>
-void cross_entropy_backward(in_matrix<T> saved_dlogits, std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                            matrix_view<T> dlogits, context& ctx = default_context()) {
+void cross_entropy_backward(in_matrix<T> saved_dlogits,
+                            std::type_identity_t<std::span<const accumulator_t<T>>> upstream, matrix_view<T> dlogits,
+                            context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const expects expect("cross_entropy_backward");
   expect.memory("dlogits", dlogits);

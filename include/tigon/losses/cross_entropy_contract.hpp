@@ -28,7 +28,8 @@ struct cross_entropy {
 ///   k_j   = 1 - (s_j / softcap)^2, or 1
 ///   sum, none: a = b = 1.  mean: a = 1 / (sum of w_t over the kept rows), b = 1 / (number of kept rows)
 ///
-/// Formula    docs/formulas/cross_entropy.md. Leaving the maximum's 1 out of the sum keeps the loss exact where a target
+/// Formula    docs/formulas/cross_entropy.md. Leaving the maximum's 1 out of the sum keeps the loss exact where a
+/// target
 ///            is predicted with confidence; the target's gradient uses p_t - 1 = expm1(log p_t) for the same reason.
 /// Shapes     logits, dlogits [rows, vocab]; target [rows]; class weight [vocab] or `absent`; loss [1], or [rows] with
 ///            reduction::none; metrics as loss, predicted_tokens [rows]. vocab >= 1, rows may be 0.
@@ -46,18 +47,18 @@ struct cross_entropy {
 struct cross_entropy_options {
   std::int64_t ignore_index = -100;
   tigon::reduction reduction = tigon::reduction::mean;
-  double label_smoothing = 0;    ///< in [0, 1]
-  double lse_square_scale = 0;   ///< weight of the z-loss, at least 0
-  double softcap = 0;            ///< above 0, or 0 for none
-  double denominator = 0;        ///< what mean divides by instead of its counts, for a batch in several calls; 0: counts
+  double label_smoothing = 0;   ///< in [0, 1]
+  double lse_square_scale = 0;  ///< weight of the z-loss, at least 0
+  double softcap = 0;           ///< above 0, or 0 for none
+  double denominator = 0;       ///< what mean divides by instead of its counts, for a batch in several calls; 0: counts
 };
 
 /// Optional results; a span without memory is not written.
 template <class A>
 struct cross_entropy_metrics {
-  std::span<A> z_loss;                        ///< the part b z lse^2 of the loss
-  std::span<A> token_accuracy;                ///< mean over the kept rows; 0 or 1 a row with reduction::none
-  std::span<std::int64_t> predicted_tokens;   ///< smallest index of the largest raw logit, -1 where there is none
+  std::span<A> z_loss;                       ///< the part b z lse^2 of the loss
+  std::span<A> token_accuracy;               ///< mean over the kept rows; 0 or 1 a row with reduction::none
+  std::span<std::int64_t> predicted_tokens;  ///< smallest index of the largest raw logit, -1 where there is none
 };
 
 /// The same for the rows of one call of a kernel, before reduction.
@@ -83,14 +84,14 @@ void expect_labels(std::string_view op, std::span<const I> target, std::size_t v
   for (std::size_t i = 0; i < target.size(); ++i) {
     const auto t = static_cast<std::int64_t>(target[i]);
     if (t != ignore_index && (t < 0 || static_cast<std::uint64_t>(t) >= vocab))
-      fail_argument(error_code::index, op, "target[" + std::to_string(i) + "]", std::to_string(t),
-                    "at least 0 and below " + std::to_string(vocab) + ", or ignore_index " +
-                        std::to_string(ignore_index));
+      fail_argument(
+          error_code::index, op, "target[" + std::to_string(i) + "]", std::to_string(t),
+          "at least 0 and below " + std::to_string(vocab) + ", or ignore_index " + std::to_string(ignore_index));
   }
 }
 
-/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows; `others` are the names and views of
-/// everything else that the call reads or writes.
+/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows; `others` are the names and views
+/// of everything else that the call reads or writes.
 template <class A, class Labels, class Weight, class Metrics, class Options, class... Others>
 void expect_loss(const expects& expect, std::string_view op, const Labels& target, std::size_t rows, std::size_t vocab,
                  Weight weight, std::span<A> loss, const Metrics& metrics, const Options& opt, Others... others) {
@@ -106,7 +107,8 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
                 "a number from 0 to 1");
   expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
                 "a finite number of at least 0");
-  expect.option(opt.softcap >= 0 && opt.softcap <= 1e300, "softcap", opt.softcap, "a finite number above 0, or 0 for none");
+  expect.option(opt.softcap >= 0 && opt.softcap <= 1e300, "softcap", opt.softcap,
+                "a finite number above 0, or 0 for none");
   expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
   const std::span<const typename Labels::value_type> labels(target);
@@ -177,9 +179,8 @@ struct loss_rows {
     reduce(loss, [&](std::size_t i) { return out.loss[i]; });
     reduce(metrics.z_loss, [&](std::size_t i) { return out.z_loss[i]; });
     const double share = opt.reduction == reduction::none ? 1 : kept == 0 ? 0 : 1 / static_cast<double>(kept);
-    reduce(metrics.token_accuracy, [&](std::size_t i) {
-      return target[i] != opt.ignore_index && out.predicted[i] == target[i] ? share : 0;
-    });
+    reduce(metrics.token_accuracy,
+           [&](std::size_t i) { return target[i] != opt.ignore_index && out.predicted[i] == target[i] ? share : 0; });
     if (metrics.predicted_tokens.data() != nullptr)
       std::copy(out.predicted, out.predicted + target.size(), metrics.predicted_tokens.data());
   }

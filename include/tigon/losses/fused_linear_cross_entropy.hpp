@@ -30,7 +30,8 @@ struct fused_linear_cross_entropy {
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_cross_entropy_workspace.
 /// Throws     tigon::error as cross_entropy; before the first write.
-/// Max error  4e-7 of the loss, 2e-6 of the largest |gradient| in f32 (tests/losses/fused_linear_cross_entropy_test.cpp).
+/// Max error  4e-7 of the loss, 2e-6 of the largest |gradient| in f32
+/// (tests/losses/fused_linear_cross_entropy_test.cpp).
 struct fused_linear_cross_entropy_options {
   cross_entropy_options loss;
   bool token_scaling = false;              ///< loss and gradient of a row times the probability of its target
@@ -55,8 +56,7 @@ template <class B, class A>
 constexpr std::size_t chunk_rows(std::size_t rows, std::size_t vocab) {
   const std::size_t multiple = B::chunk.row_multiple;
   const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
-  const std::size_t most = rounded(std::clamp<std::size_t>(B::chunk.logits_bytes / (vocab * sizeof(A)), 1,
-                                                           std::max<std::size_t>(rows, 1)));
+  const std::size_t most = rounded(std::max<std::size_t>(B::chunk.logits_bytes / (vocab * sizeof(A)), 1));
   const std::size_t chunks = (rows + most - 1) / most;
   if (chunks <= 1) return std::max<std::size_t>(rows, 1);
   const std::size_t even = (rows + chunks - 1) / chunks;
@@ -87,11 +87,16 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     A* logits = frame.template take<A>(chunk * vocab);
     const vector_view<A> bias{t.bias ? frame.template take<A>(vocab) : nullptr, vocab};
     if (t.bias)
-      for_rows<B, A>(ctx, 1, vocab, [=] TIGON_FN(auto row) { row.map(bias, [](auto v) { return v; }, t.bias); });
+      for_rows<B, A>(ctx, 1, vocab, [=] TIGON_FN(auto row) {
+        row.map(
+            bias, [](auto v) { return v; }, t.bias);
+      });
     // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
     matrix_view<A> dw;
-    if constexpr (wide) dw = t.dw;
-    else if (t.dw.data != nullptr) dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
+    if constexpr (wide)
+      dw = t.dw;
+    else if (t.dw.data != nullptr)
+      dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
     const vector_view<A> dbias{t.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
     out.token_scaling = opt.token_scaling;
 
@@ -111,10 +116,14 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       if (dw.data != nullptr)
         product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
       if (t.dbias)
-        for_rows_with_partials<B, A>(ctx, n, vocab, no_statistic{}, [=] TIGON_FN(auto row, int) {
-          const auto sum = row.partial(0);
-          row.map(sum, [](auto d, auto s) { return s + d; }, z, sum);
-        }, parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate});
+        for_rows_with_partials<B, A>(
+            ctx, n, vocab, no_statistic{},
+            [=] TIGON_FN(auto row, int) {
+              const auto sum = row.partial(0);
+              row.map(
+                  sum, [](auto d, auto s) { return s + d; }, z, sum);
+            },
+            parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate});
       first = false;
     }
     if (first) clear<B>(t, add, ctx);
@@ -145,7 +154,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t step = upstream.size == 1 ? 0 : 1;
     for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
       const A factor = g[row.i * step];
-      row.map(z, [=](auto d) { return d * factor; }, z);
+      row.map(
+          z, [=](auto d) { return d * factor; }, z);
     });
   }
 
@@ -153,9 +163,11 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   static void store_sums(matrix_view<const A> sums, matrix_view<T> to, bool add, context& ctx) {
     for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       if (add)
-        row.map(to, [](auto s, auto old) { return old + s; }, sums, to);
+        row.map(
+            to, [](auto s, auto old) { return old + s; }, sums, to);
       else
-        row.map(to, [](auto s) { return s; }, sums);
+        row.map(
+            to, [](auto s) { return s; }, sums);
     });
   }
 
@@ -165,7 +177,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     if (add) return;
     const auto zero = [&](matrix_view<T> m) {
       for_rows<B, A>(ctx, m.rows, m.cols, [=] TIGON_FN(auto row) {
-        row.map(m, [](auto v) { return v; }, constant(A(0)));
+        row.map(
+            m, [](auto v) { return v; }, constant(A(0)));
       });
     };
     if (t.dw.data != nullptr) zero(t.dw);
@@ -179,11 +192,13 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
                                                  const context& ctx = default_context()) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab), workers = ctx.executor().workers();
-  const std::size_t inner = std::max({gemm_workspace<B, T, T, A>(chunk, vocab, hidden, workers),
-                                      gemm_workspace<B, A, T, T>(chunk, hidden, vocab, workers),
-                                      gemm_workspace<B, A, T, A>(vocab, hidden, chunk, workers),
-                                      simd::scratch_workspace<B, A>(vocab, 1, ctx),
-                                      simd::partials_workspace<B, A>(chunk, vocab, 1)});
+  std::size_t inner = simd::scratch_workspace<B, A>(vocab, 1, ctx);
+  // The last chunk is shorter, and a shorter product may want more.
+  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
+    inner =
+        std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
+                  gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
+                  gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
   return cross_entropy_workspace<B, T>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx) + inner +
          workspace::bytes_for<A>(chunk * vocab) + 2 * workspace::bytes_for<A>(vocab) +
          (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab * hidden));
@@ -224,7 +239,8 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   auto checked = opt.loss;
   if (backward) checked.reduction = reduction::sum;
   expect_loss<A>(expect, name, labels, t.x.rows, t.w.rows, weight, backward ? std::span<A>(&unused, 1) : loss, metrics,
-                 checked, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "dx", t.dx, "dw", t.dw, "dbias", dbias);
+                 checked, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "dx", t.dx, "dw", t.dw, "dbias",
+                 dbias);
   ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(t.x.rows, t.x.cols, t.w.rows, ctx));
 
   workspace::frame frame(ctx.workspace());

@@ -186,16 +186,25 @@ struct kernel<op::attention, backends::generic> {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
       const auto row = line.narrow(seen);
       const A m = row.max([](auto s) { return s; }, p);
-      const A sum = row.map_sum(p, [=](auto s) {
-        const auto e = exp_nonpositive(s - m);
-        return pack{e, e};
-      }, p);
-      line.narrow(p.cols - seen).map(p.cols_from(seen, p.cols - seen), [](auto zero) { return zero; }, constant(A(0)));
+      const A sum = row.map_sum(
+          p,
+          [=](auto s) {
+            const auto e = exp_nonpositive(s - m);
+            return pack{e, e};
+          },
+          p);
+      line.narrow(p.cols - seen)
+          .map(
+              p.cols_from(seen, p.cols - seen), [](auto zero) { return zero; }, constant(A(0)));
       if (row.first()) lse.data[row.i] = m, inverse.data[row.i] = sum;
     });
     for_rows<B, A>(ctx, 1, p.rows, [=] TIGON_FN(auto row) {  // one logarithm for many rows
-      row.map(outs(lse, inverse), [](auto m, auto sum) { return pack{m + log(sum), decltype(m)(A(1)) / sum}; }, lse,
-              inverse);
+      row.map(
+          outs(lse, inverse),
+          [](auto m, auto sum) {
+            return pack{m + log(sum), decltype(m)(A(1)) / sum};
+          },
+          lse, inverse);
     });
   }
 
@@ -204,7 +213,8 @@ struct kernel<op::attention, backends::generic> {
   static void scaled_rows(matrix_view<A> x, vector_view<A> factor, matrix_view<T> o, context& ctx) {
     for_rows<B, A>(ctx, o.rows, o.cols, [=] TIGON_FN(auto row) {
       const A r = factor.data[row.i];
-      row.map(o, [=](auto v) { return v * r; }, x);
+      row.map(
+          o, [=](auto v) { return v * r; }, x);
     });
   }
 
@@ -216,13 +226,20 @@ struct kernel<op::attention, backends::generic> {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
       const A l = lse.data[line.i];
       const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
-      line.narrow(seen).map(outs(p, ds), [=](auto s, auto g) {
-        const auto e = exp_nonpositive(s - l);
-        return pack{e, e * (g - delta)};
-      }, p, ds);
+      line.narrow(seen).map(
+          outs(p, ds),
+          [=](auto s, auto g) {
+            const auto e = exp_nonpositive(s - l);
+            return pack{e, e * (g - delta)};
+          },
+          p, ds);
       const std::size_t hidden = p.cols - seen;
-      line.narrow(hidden).map(outs(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
-                              [](auto zero) { return pack{zero, zero}; }, constant(A(0)));
+      line.narrow(hidden).map(
+          outs(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
+          [](auto zero) {
+            return pack{zero, zero};
+          },
+          constant(A(0)));
     });
   }
 
@@ -230,7 +247,12 @@ struct kernel<op::attention, backends::generic> {
   static void key_gradients(matrix_view<A> dk_sums, matrix_view<A> dv_sums, A scale, matrix_view<T> dk,
                             matrix_view<T> dv, context& ctx) {
     for_rows<B, A>(ctx, dk.rows, dk.cols, [=] TIGON_FN(auto row) {
-      row.map(outs(dk, dv), [=](auto k, auto v) { return pack{k * scale, v}; }, dk_sums, dv_sums);
+      row.map(
+          outs(dk, dv),
+          [=](auto k, auto v) {
+            return pack{k * scale, v};
+          },
+          dk_sums, dv_sums);
     });
   }
 
@@ -247,9 +269,9 @@ struct kernel<op::attention, backends::generic> {
   static std::size_t backward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
     const std::size_t of_block = detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      return 2 * detail::scores_bytes<A>(at) + std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
-                                                         gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
-                                                         gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
+      return 2 * detail::scores_bytes<A>(at) +
+             std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
+                       gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
     });
     return of_block + 2 * workspace::bytes_for<A>(seq_len * d);
   }

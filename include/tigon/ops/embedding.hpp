@@ -45,9 +45,11 @@ struct kernel<op::embedding, backends::generic> {
     for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const I token = id[row.i];
       if (static_cast<std::ptrdiff_t>(token) == padding)
-        row.map(y, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
+        row.map(
+            y, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
       else
-        row.map(y, [](auto v) { return v; }, in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols});
+        row.map(
+            y, [](auto v) { return v; }, in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols});
     });
   }
 
@@ -71,17 +73,24 @@ struct kernel<op::embedding, backends::generic> {
       std::size_t k = row.i == 0 ? 0 : first[row.i - 1];
       const std::size_t end = row.i == padding ? k : first[row.i];
       if (k == end) {
-        if (!accumulate) row.map(dweight, [](auto zero) { return zero; }, constant(A(0)));
+        if (!accumulate)
+          row.map(
+              dweight, [](auto zero) { return zero; }, constant(A(0)));
         return;
       }
       const auto sum = row.scratch(0);
       const auto token = [=](std::size_t n) { return in_vector<T>{dy.row(order[n]), dy.cols}; };
       if (accumulate)
-        row.map(sum, [](auto d, auto v) { return d + v; }, dweight, token(k));
+        row.map(
+            sum, [](auto d, auto v) { return d + v; }, dweight, token(k));
       else
-        row.map(sum, [](auto v) { return v; }, token(k));
-      for (++k; k < end; ++k) row.map(sum, [](auto s, auto v) { return s + v; }, sum, token(k));
-      row.map(dweight, [](auto s) { return s; }, sum);
+        row.map(
+            sum, [](auto v) { return v; }, token(k));
+      for (++k; k < end; ++k)
+        row.map(
+            sum, [](auto s, auto v) { return s + v; }, sum, token(k));
+      row.map(
+          dweight, [](auto s) { return s; }, sum);
     });
   }
 };

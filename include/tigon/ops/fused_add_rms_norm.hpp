@@ -26,9 +26,9 @@ struct fused_add_rms_norm {
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where a separate copy is asked for;
 ///            dw is overwritten, or added to with gradient::accumulate.
-/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds; dr is apart.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Max error  as rms_norm (tests/ops/fused_add_rms_norm_test.cpp).
+/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds; dr is
+/// apart. Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first
+/// write. Max error  as rms_norm (tests/ops/fused_add_rms_norm_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
 template <>
@@ -74,16 +74,21 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                            matrix_view<T> s, A* rstd, rms_norm_options opt, context& ctx) {
     const A eps = static_cast<A>(opt.eps);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A q = row.sum([](auto a, auto b) {
-        const auto v = round_to<T>(a + b);
-        return v * v;
-      }, x, r);
+      const A q = row.sum(
+          [](auto a, auto b) {
+            const auto v = round_to<T>(a + b);
+            return v * v;
+          },
+          x, r);
       const A scale = math::rsqrt(q / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = scale;
-      row.map(outs(s, y), [=](auto a, auto b, auto g) {
-        const auto v = round_to<T>(a + b);
-        return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
-      }, x, r, w);
+      row.map(
+          outs(s, y),
+          [=](auto a, auto b, auto g) {
+            const auto v = round_to<T>(a + b);
+            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+          },
+          x, r, w);
     });
   }
 
@@ -102,10 +107,14 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
           const A r = rstd[row.i];
           const auto dw_row = row.partial(0);
           if (dr.data != nullptr)
-            row.map(dr, [=](auto d, auto e, auto v, auto g) { return d * (g + offset) * r - v * c + e; }, dy, ds, s, w);
-          row.map(outs(dx, dw_row), [=](auto d, auto e, auto v, auto g, auto acc) {
-            return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-          }, dy, ds, s, w, dw_row);
+            row.map(
+                dr, [=](auto d, auto e, auto v, auto g) { return d * (g + offset) * r - v * c + e; }, dy, ds, s, w);
+          row.map(
+              outs(dx, dw_row),
+              [=](auto d, auto e, auto v, auto g, auto acc) {
+                return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+              },
+              dy, ds, s, w, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
   }

@@ -67,9 +67,11 @@ struct kernel<op::geglu, backends::generic> {
                            context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
       if (round_gate)
-        row.map(c, [](auto av, auto bv) { return round_to<T>(gelu<F>(av)) * bv; }, a, b);
+        row.map(
+            c, [](auto av, auto bv) { return round_to<T>(gelu<F>(av)) * bv; }, a, b);
       else
-        row.map(c, [](auto av, auto bv) { return gelu<F>(av) * bv; }, a, b);
+        row.map(
+            c, [](auto av, auto bv) { return gelu<F>(av) * bv; }, a, b);
     });
   }
 
@@ -78,15 +80,21 @@ struct kernel<op::geglu, backends::generic> {
                             matrix_view<T> db, bool round_gate, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
       if (round_gate)
-        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
-          const auto [v, slope] = gelu_and_slope<F>(av);
-          return pack{dv * bv * slope, dv * round_to<T>(v)};
-        }, dc, a, b);
+        row.map(
+            outs(da, db),
+            [](auto dv, auto av, auto bv) {
+              const auto [v, slope] = gelu_and_slope<F>(av);
+              return pack{dv * bv * slope, dv * round_to<T>(v)};
+            },
+            dc, a, b);
       else
-        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
-          const auto [v, slope] = gelu_and_slope<F>(av);
-          return pack{dv * bv * slope, dv * v};
-        }, dc, a, b);
+        row.map(
+            outs(da, db),
+            [](auto dv, auto av, auto bv) {
+              const auto [v, slope] = gelu_and_slope<F>(av);
+              return pack{dv * bv * slope, dv * v};
+            },
+            dc, a, b);
     });
   }
 

@@ -71,10 +71,20 @@ struct kernel<op::layer_norm, backends::generic> {
                            layer_norm_options opt, context& ctx) {
     const A eps = static_cast<A>(opt.eps);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A m = row.sum([](auto v) { return v; }, x) / static_cast<A>(row.cols);
-      const A r = math::rsqrt(row.sum([=](auto v) { return (v - m) * (v - m); }, x) / static_cast<A>(row.cols) + eps);
+      const A n = static_cast<A>(row.cols);
+      const A m = row.sum([](auto v) { return v; }, x) / n;
+      // m is rounded; what it lacks, e, shows in the sum of the centred row.
+      const auto s = row.sum(
+          [=](auto v) {
+            const auto c = v - m;
+            return pack{c, c * c};
+          },
+          x);
+      const A e = s[0] / n;
+      const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
       if (row.first()) mean[row.i] = m, rstd[row.i] = r;
-      row.map(y, [=](auto v, auto g, auto c) { return fma((v - m) * r, g, c); }, x, w, b);
+      row.map(
+          y, [=](auto v, auto g, auto c) { return fma((v - m - e) * r, g, c); }, x, w, b);
     });
   }
 
@@ -86,19 +96,25 @@ struct kernel<op::layer_norm, backends::generic> {
         ctx, x.rows, x.cols,
         [=] TIGON_FN(auto row) {
           const A m = mean[row.i], r = rstd[row.i], n = static_cast<A>(row.cols);
-          const auto s = row.sum([=](auto d, auto v, auto g) {
-            const auto h = d * g;
-            return pack{(v - m) * r * h, h};
-          }, dy, x, w);
-          return std::array<A, 2>{s[0] / n, s[1] / n};
+          const auto s = row.sum(
+              [=](auto d, auto v, auto g) {
+                const auto h = d * g, c = v - m;
+                return pack{c * r * h, h, c};
+              },
+              dy, x, w);
+          const A c2 = s[1] / n, e = s[2] / n;
+          return std::array<A, 3>{s[0] / n - e * r * c2, c2, e};
         },
-        [=] TIGON_FN(auto row, std::array<A, 2> c) {
-          const A m = mean[row.i], r = rstd[row.i], c1 = c[0], c2 = c[1];
+        [=] TIGON_FN(auto row, std::array<A, 3> c) {
+          const A m = mean[row.i], r = rstd[row.i], c1 = c[0], c2 = c[1], e = c[2];
           const auto dw_row = row.partial(0), db_row = row.partial(1);
-          row.map(outs(dx, dw_row, db_row), [=](auto d, auto v, auto g, auto sw, auto sb) {
-            const auto xh = (v - m) * r;
-            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
-          }, dy, x, w, dw_row, db_row);
+          row.map(
+              outs(dx, dw_row, db_row),
+              [=](auto d, auto v, auto g, auto sw, auto sb) {
+                const auto xh = (v - m - e) * r;
+                return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+              },
+              dy, x, w, dw_row, db_row);
         },
         parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
   }

@@ -38,8 +38,8 @@ struct rms_norm {
 /// Max error  3e-7 of 1 + |reference| in f32, forward; 1e-6 of the largest |reference| for gradients
 ///            (tests/ops/rms_norm_test.cpp).
 struct rms_norm_options {
-  double eps = 1e-6;                       ///< inside the square root
-  double offset = 0;                       ///< added to w; 1 for checkpoints that store w - 1
+  double eps = 1e-6;  ///< inside the square root
+  double offset = 0;  ///< added to w; 1 for checkpoints that store w - 1
   tigon::casting casting = casting::llama;
   gradient dw = gradient::overwrite;
 };
@@ -49,8 +49,10 @@ inline namespace TIGON_ABI {
 /// The normalised row as the casting rule wants it.
 template <casting C, element T, class V>
 TIGON_INLINE V cast_normalised(V v) {
-  if constexpr (C == casting::llama) return round_to<T>(v);
-  else return v;
+  if constexpr (C == casting::llama)
+    return round_to<T>(v);
+  else
+    return v;
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -78,7 +80,9 @@ struct kernel<op::rms_norm, backends::generic> {
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A offset = static_cast<A>(opt.offset);
-    if (!w)
+    if (x.cols <= narrow)
+      backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
+    else if (!w)
       backward_rows<B>(dy, x, rstd.data(), dx, ctx);
     else if (opt.casting == casting::llama)
       backward_rows<B, casting::llama>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
@@ -93,7 +97,8 @@ struct kernel<op::rms_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
-      row.map(y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
+      row.map(
+          y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
     });
   }
 
@@ -110,9 +115,12 @@ struct kernel<op::rms_norm, backends::generic> {
         [=] TIGON_FN(auto row, A c) {
           const A r = rstd[row.i];
           const auto dw_row = row.partial(0);
-          row.map(outs(dx, dw_row), [=](auto d, auto v, auto g, auto acc) {
-            return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-          }, dy, x, w, dw_row);
+          row.map(
+              outs(dx, dw_row),
+              [=](auto d, auto v, auto g, auto acc) {
+                return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+              },
+              dy, x, w, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
   }
@@ -124,8 +132,44 @@ struct kernel<op::rms_norm, backends::generic> {
       const A r = rstd[row.i];
       const A k = row.sum([](auto d, auto v) { return d * v; }, dy, x);
       const A c = r * r * r / static_cast<A>(row.cols) * k;
-      row.map(dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
+      row.map(
+          dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
     });
+  }
+
+  /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
+  /// everything is made anew in f64.
+  static constexpr std::size_t narrow = 8;
+  template <backend B, element T, element W>
+  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<T> dx,
+                              vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const double eps = opt.eps, offset = opt.offset;
+    const bool weighted = w.data != nullptr, llama = weighted && opt.casting == casting::llama;
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols, no_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          if (!row.first()) return;
+          const double n = static_cast<double>(row.cols);
+          const auto m = [=](std::size_t j) {
+            return static_cast<double>(row.at(dy, j)) * (weighted ? static_cast<double>(w.data[j]) + offset : 1.0);
+          };
+          double square = 0, k = 0;
+          for (std::size_t j = 0; j < row.cols; ++j) {
+            const double v = row.at(x, j);
+            square += v * v;
+            k += m(j) * v;
+          }
+          const double r = math::rsqrt(square / n + eps), c = r * r * k / n;
+          const auto dw_row = row.partial(0);
+          for (std::size_t j = 0; j < row.cols; ++j) {
+            const double v = row.at(x, j);
+            const A xh = static_cast<A>(v * r);
+            dw_row.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
+            row.put(dx, j, static_cast<A>(r * (m(j) - v * c)));
+          }
+        },
+        parameter_gradient<W>{dw, opt.dw});
   }
 };
 
@@ -138,8 +182,8 @@ std::size_t rms_norm_workspace(std::size_t rows, std::size_t cols) {
 /// y and rstd from x and w. See rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W>
 void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
-                      std::type_identity_t<saved_t<op::rms_norm, B, accumulator_t<T>>> rstd,
-                      rms_norm_options opt = {}, context& ctx = default_context()) {
+                      std::type_identity_t<saved_t<op::rms_norm, B, accumulator_t<T>>> rstd, rms_norm_options opt = {},
+                      context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -153,8 +197,7 @@ void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
   expect.finite("offset", opt.offset);
   expect.disjoint("y", y, "x", x);
   expect.disjoint("y", y, "w", as_row(weight));
-  expect.disjoint("rstd", as_row(rstd), "x", x);
-  expect.disjoint("rstd", as_row(rstd), "y", y);
+  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight));
   kernel_for<op::rms_norm, B>::template forward<B, T>(x, weight, y, rstd, opt, ctx);
 }
 

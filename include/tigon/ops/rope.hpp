@@ -22,8 +22,8 @@ struct rope {
 ///
 /// Formula    docs/formulas/rope.md; Su et al., "RoFormer", 2021, in the pairing of Llama.
 /// Shapes     q, q' [batch, heads, seq_len, d], k, k' [batch, kv_heads, seq_len, d] with any strides; d even;
-///            cos, sin [seq_len, >= d/2], or [batch * seq_len, >= d/2] with a table for every sequence. Columns from d/2
-///            on are not read. Any extent may be 0.
+///            cos, sin [seq_len, >= d/2], or [batch * seq_len, >= d/2] with a table for every sequence. Columns from
+///            d/2 on are not read. Any extent may be 0.
 /// Types      q and k one of f32, bf16, f16, f64; tables any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
 /// Writes     q', k' (backward: dq, dk).
@@ -62,10 +62,13 @@ struct kernel<op::rope, backends::generic> {
         for (std::size_t h = 0; h < in.heads; ++h) {
           const T* p = in.at(b, h, s);
           T* r = out.at(b, h, s);
-          row.map(outs(vector_view<T>{r, half}, vector_view<T>{r + half, half}), [=](auto u, auto v, auto cv, auto zv) {
-            const auto w = zv * sign;
-            return pack{fnma(v, w, u * cv), fma(u, w, v * cv)};
-          }, in_vector<T>{p, half}, in_vector<T>{p + half, half}, c, z);
+          row.map(
+              outs(vector_view<T>{r, half}, vector_view<T>{r + half, half}),
+              [=](auto u, auto v, auto cv, auto zv) {
+                const auto w = zv * sign;
+                return pack{fnma(v, w, u * cv), fma(u, w, v * cv)};
+              },
+              in_vector<T>{p, half}, in_vector<T>{p + half, half}, c, z);
         }
       };
       rotate_heads(q, q_out);

@@ -46,12 +46,16 @@ struct kernel<op::softmax, backends::generic> {
       auto e = row.scratch(0);
       if constexpr (std::same_as<T, A>)
         if (y.data == x.data) e = {y.row(row.i), row.cols};
-      const A sum = row.map_sum(e, [=](auto v) {
-        const auto p = exp_nonpositive((v - m) * scale);
-        return pack{p, p};
-      }, x);
+      const A sum = row.map_sum(
+          e,
+          [=](auto v) {
+            const auto p = exp_nonpositive((v - m) * scale);
+            return pack{p, p};
+          },
+          x);
       const A r = A(1) / sum;
-      row.map(y, [=](auto p, auto) { return p * r; }, e, x);  // x: y may be x, whose lines are near and not to be streamed
+      row.map(
+          y, [=](auto p, auto) { return p * r; }, e, x);  // x: y may be x, whose lines are near and not to be streamed
     });
   }
 
@@ -60,8 +64,11 @@ struct kernel<op::softmax, backends::generic> {
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const A delta = row.sum([](auto d, auto p) { return d * p; }, dy, y);
-      row.map(dx, [=](auto d, auto p) { return (d - delta) * p * scale; }, dy, y);
+      const A first = row.sum([](auto d, auto p) { return d * p; }, dy, y);
+      // Once more on what is left: dy - delta cancels, and the sum of y is 1.
+      const A delta = first + row.sum([=](auto d, auto p) { return (d - first) * p; }, dy, y);
+      row.map(
+          dx, [=](auto d, auto p) { return (d - delta) * p * scale; }, dy, y);
     });
   }
 };

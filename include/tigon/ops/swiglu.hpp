@@ -47,11 +47,14 @@ struct kernel<op::swiglu, backends::generic> {
     const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
     for_rows<B, A>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
       if (plain)
-        row.map(c, [](auto av, auto bv) { return silu(av) * bv; }, a, b);
+        row.map(
+            c, [](auto av, auto bv) { return silu(av) * bv; }, a, b);
       else if (round_gate)
-        row.map(c, [=](auto av, auto bv) { return round_to<T>(silu(av * g)) * bv * d; }, a, b);
+        row.map(
+            c, [=](auto av, auto bv) { return round_to<T>(silu(av * g)) * bv * d; }, a, b);
       else
-        row.map(c, [=](auto av, auto bv) { return silu(av * g) * bv * d; }, a, b);
+        row.map(
+            c, [=](auto av, auto bv) { return silu(av * g) * bv * d; }, a, b);
     });
   }
 
@@ -63,20 +66,29 @@ struct kernel<op::swiglu, backends::generic> {
     const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
     for_rows<B, A>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
       if (plain)
-        row.map(outs(da, db), [](auto dv, auto av, auto bv) {
-          const auto [v, slope] = silu_and_slope(av);
-          return pack{dv * bv * slope, dv * v};
-        }, dc, a, b);
+        row.map(
+            outs(da, db),
+            [](auto dv, auto av, auto bv) {
+              const auto [v, slope] = silu_and_slope(av);
+              return pack{dv * bv * slope, dv * v};
+            },
+            dc, a, b);
       else if (round_gate)
-        row.map(outs(da, db), [=](auto dv, auto av, auto bv) {
-          const auto [v, slope] = silu_and_slope(av * g);
-          return pack{dv * bv * slope * (d * g), dv * round_to<T>(v) * d};
-        }, dc, a, b);
+        row.map(
+            outs(da, db),
+            [=](auto dv, auto av, auto bv) {
+              const auto [v, slope] = silu_and_slope(av * g);
+              return pack{dv * bv * slope * (d * g), dv * round_to<T>(v) * d};
+            },
+            dc, a, b);
       else
-        row.map(outs(da, db), [=](auto dv, auto av, auto bv) {
-          const auto [v, slope] = silu_and_slope(av * g);
-          return pack{dv * bv * slope * (d * g), dv * v * d};
-        }, dc, a, b);
+        row.map(
+            outs(da, db),
+            [=](auto dv, auto av, auto bv) {
+              const auto [v, slope] = silu_and_slope(av * g);
+              return pack{dv * bv * slope * (d * g), dv * v * d};
+            },
+            dc, a, b);
     });
   }
 

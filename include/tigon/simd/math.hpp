@@ -67,9 +67,9 @@ struct constants<float> {
   static constexpr float log_l[] = {-0x1p-1f,       0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
                                     0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
   // -log(1 - erf(a)) = a + a s(a) for 0 <= a <= 3.95; 4.3e-9 of erf(a).
-  static constexpr float erf_s[] = {0x1.06eba8p-3f,   0x1.45f300p-1f,  0x1.a4f8c4p-4f,
+  static constexpr float erf_s[] = {0x1.06eba8p-3f,   0x1.45f300p-1f,   0x1.a4f8c4p-4f,
                                     -0x1.39b7cep-6f,  -0x1.636f4cp-13f, 0x1.b74238p-10f,
-                                    -0x1.4e2518p-11f, 0x1.f27c4ep-14f, -0x1.3af10ep-17f};
+                                    -0x1.4e2518p-11f, 0x1.f27c4ep-14f,  -0x1.3af10ep-17f};
 };
 
 template <>
@@ -89,8 +89,8 @@ struct constants<double> {
   static constexpr double expm1_lowest = -40;
   static constexpr double erf_highest = 6;
   // 2^-54.7 of e^r - 1.
-  static constexpr double exp_q[] = {0x1.0000000000005p-1, 0x1.5555555555539p-3, 0x1.555555555228ep-5,
-                                     0x1.111111111900ep-7, 0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
+  static constexpr double exp_q[] = {0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,
+                                     0x1.111111111900ep-7,  0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
                                      0x1.a019a74a87471p-16, 0x1.71de882372904p-19, 0x1.28a2067f05181p-22,
                                      0x1.ae6bae8c28464p-26};
   // log(1 + f) = 2 s + s z l(z), s = f / (2 + f), z = s^2 <= 0.0401; 2^-62.
@@ -98,15 +98,14 @@ struct constants<double> {
                                      0x1.c71c7490db620p-3, 0x1.745c4a959ba4cp-3, 0x1.3b35c9fc6a36ap-3,
                                      0x1.0dcaf88055d85p-3, 0x1.1b85c84cf831fp-3};
   // 2^-56 of erf(a), 0 <= a <= 5.95.
-  static constexpr double erf_s[] = {0x1.06eba8214db69p-3, 0x1.45f306dc9c885p-1, 0x1.a4f4e2a1b466bp-4,
-                                     -0x1.39668594d53b9p-6, -0x1.b6b684faa9ba3p-13, 0x1.bca674634e3ecp-10,
-                                     -0x1.3564fb2c916f8p-11, 0x1.b2017df009d83p-16, 0x1.0e9eadf92f115p-14,
-                                     -0x1.f3c43986a4291p-16, 0x1.d82bd473f9bfcp-19, 0x1.6870c5ca686abp-19,
-                                     -0x1.a8449c57eec98p-20, 0x1.a7985eac3e3cap-23, 0x1.f703f73b1195ep-23,
-                                     -0x1.a636c70f880acp-23, 0x1.8632b1ddbe6bap-24, -0x1.03ee6d23562f3p-25,
-                                     0x1.0ac1c5d908600p-27, -0x1.ada71366541cfp-30, 0x1.0edab50c9d954p-32,
-                                     -0x1.06b93a83ae2fbp-35, 0x1.7b16ff4d7a7b9p-39, -0x1.7f50c0ce4b3e7p-43,
-                                     0x1.e4a6e25190dc3p-48, -0x1.202f92631904cp-53};
+  static constexpr double erf_s[] = {
+      0x1.06eba8214db69p-3,   0x1.45f306dc9c885p-1,   0x1.a4f4e2a1b466bp-4,   -0x1.39668594d53b9p-6,
+      -0x1.b6b684faa9ba3p-13, 0x1.bca674634e3ecp-10,  -0x1.3564fb2c916f8p-11, 0x1.b2017df009d83p-16,
+      0x1.0e9eadf92f115p-14,  -0x1.f3c43986a4291p-16, 0x1.d82bd473f9bfcp-19,  0x1.6870c5ca686abp-19,
+      -0x1.a8449c57eec98p-20, 0x1.a7985eac3e3cap-23,  0x1.f703f73b1195ep-23,  -0x1.a636c70f880acp-23,
+      0x1.8632b1ddbe6bap-24,  -0x1.03ee6d23562f3p-25, 0x1.0ac1c5d908600p-27,  -0x1.ada71366541cfp-30,
+      0x1.0edab50c9d954p-32,  -0x1.06b93a83ae2fbp-35, 0x1.7b16ff4d7a7b9p-39,  -0x1.7f50c0ce4b3e7p-43,
+      0x1.e4a6e25190dc3p-48,  -0x1.202f92631904cp-53};
 };
 
 // c[0] + c[1] x + c[2] x^2 + ... by Horner's rule: fewest instructions, and those bind once four vectors are in flight.
@@ -435,26 +434,72 @@ inline namespace TIGON_ABI {
 template <class A>
 using lane = simd::vec<simd::scalar, A>;
 
-template <std::floating_point A> TIGON_INLINE A exp(A x) { return simd::exp(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A exp_nonpositive(A x) { return simd::exp_nonpositive(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A expm1(A x) { return simd::expm1(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A log(A x) { return simd::log(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A log1p(A x) { return simd::log1p(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A tanh(A x) { return simd::tanh(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A erf(A x) { return simd::erf(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A sigmoid(A x) { return simd::sigmoid(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE simd::sigmoids<A> sigmoid_both(A x) {
+template <std::floating_point A>
+TIGON_INLINE A exp(A x) {
+  return simd::exp(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A exp_nonpositive(A x) {
+  return simd::exp_nonpositive(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A expm1(A x) {
+  return simd::expm1(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A log(A x) {
+  return simd::log(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A log1p(A x) {
+  return simd::log1p(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A tanh(A x) {
+  return simd::tanh(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A erf(A x) {
+  return simd::erf(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A sigmoid(A x) {
+  return simd::sigmoid(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE simd::sigmoids<A> sigmoid_both(A x) {
   const auto s = simd::sigmoid_both(lane<A>(x));
   return {s.of_x.r, s.of_minus_x.r};
 }
-template <std::floating_point A> TIGON_INLINE A scale(A v, A n) { return simd::scale(lane<A>(v), lane<A>(n)).r; }
-template <std::floating_point A> TIGON_INLINE A rsqrt(A x) { return simd::rsqrt(lane<A>(x)).r; }
-template <std::floating_point A> TIGON_INLINE A sqrt(A x) { return std::sqrt(x); }
-template <std::floating_point A> TIGON_INLINE A abs(A x) { return std::fabs(x); }
+template <std::floating_point A>
+TIGON_INLINE A scale(A v, A n) {
+  return simd::scale(lane<A>(v), lane<A>(n)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A rsqrt(A x) {
+  return simd::rsqrt(lane<A>(x)).r;
+}
+template <std::floating_point A>
+TIGON_INLINE A sqrt(A x) {
+  return std::sqrt(x);
+}
+template <std::floating_point A>
+TIGON_INLINE A abs(A x) {
+  return std::fabs(x);
+}
 /// As those of vectors: a NaN in b is kept.
-template <std::floating_point A> TIGON_INLINE A max(A a, A b) { return a > b ? a : b; }
-template <std::floating_point A> TIGON_INLINE A min(A a, A b) { return a < b ? a : b; }
-template <std::floating_point A> TIGON_INLINE bool is_nan(A x) { return x != x; }
+template <std::floating_point A>
+TIGON_INLINE A max(A a, A b) {
+  return a > b ? a : b;
+}
+template <std::floating_point A>
+TIGON_INLINE A min(A a, A b) {
+  return a < b ? a : b;
+}
+template <std::floating_point A>
+TIGON_INLINE bool is_nan(A x) {
+  return x != x;
+}
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::math

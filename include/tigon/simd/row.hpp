@@ -143,9 +143,9 @@ template <class B, class Sinks, class... Source>
 struct write_vec_of;
 template <class B, class... Sink, class... Source>
 struct write_vec_of<B, std::tuple<Sink...>, Source...> {
-  using type = vec<typename B::engine,
-                   accumulator_t<typename first_element<typename Source::element_type...,
-                                                        typename Sink::element_type...>::type>>;
+  using type = vec<
+      typename B::engine,
+      accumulator_t<typename first_element<typename Source::element_type..., typename Sink::element_type...>::type>>;
 };
 template <class B, class Sinks, class... Source>
 using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
@@ -403,8 +403,8 @@ class row_worker {
     return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, at_)...); }, y.out);
   }
 
-  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten. Writing passes also ask for
-  // the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
+  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten. Writing passes also ask
+  // for the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
   template <std::size_t K, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
@@ -505,11 +505,11 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
   return std::clamp<std::size_t>(fitting, 1, std::max<std::size_t>(rows, 1));
 }
 
-/// Partial rows of one parameter gradient: fixed by shape.
+/// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
-constexpr std::size_t partial_tasks(std::size_t rows, std::size_t cols) {
-  const std::size_t per_task = std::max(rows_per_task<B>(rows, cols), (rows + B::row.partials - 1) / B::row.partials);
-  return per_task == 0 ? 0 : (rows + per_task - 1) / per_task;
+constexpr std::size_t partial_tasks(std::size_t rows, std::size_t) {
+  const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 4);
+  return (rows + per_task - 1) / per_task;
 }
 
 // Rows of scratch begin a cache line apart.
@@ -579,7 +579,8 @@ struct no_statistic {
 /// the gradients are zero.
 ///
 /// The second step goes over a few rows a block of columns at a time, so that weights and partial rows stay in the
-/// first-level cache; fn therefore sees parts of rows, and all of a row's statistic is made before any of it is written.
+/// first-level cache; fn therefore sees parts of rows, and all of a row's statistic is made before any of it is
+/// written.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {

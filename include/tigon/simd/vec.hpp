@@ -105,7 +105,8 @@ concept raw_store = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86:
 template <class L, class T>
 concept raw_stream = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::stream(v, p); };
 template <class L, class T>
-concept raw_load_n = requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load_n(p, std::size_t{1}, v); };
+concept raw_load_n =
+    requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load_n(p, std::size_t{1}, v); };
 template <class L, class T>
 concept raw_store_n = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store_n(v, p, std::size_t{1}); };
 template <class L, class T>

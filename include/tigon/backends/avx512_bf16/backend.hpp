@@ -3,7 +3,8 @@
 #define TIGON_BACKENDS_AVX512_BF16_BACKEND_HPP
 
 #if !defined(__AVX512BF16__)
-#error "tigon: backend avx512_bf16 needs a CPU with AVX512_BF16; compile with -mavx512bf16 or -march=cooperlake and later"
+#error \
+    "tigon: backend avx512_bf16 needs a CPU with AVX512_BF16; compile with -mavx512bf16 or -march=cooperlake and later"
 #endif
 
 #include <tigon/backends/highway/backend.hpp>

@@ -50,12 +50,27 @@ struct eigen::lanes {
   static TIGON_INLINE reg div(reg a, reg b) { return Eigen::internal::pdiv(a, b); }
   static TIGON_INLINE reg neg(reg a) { return bit_xor(a, set(A(-0.0))); }
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return Eigen::internal::pmadd(a, b, c); }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return Eigen::internal::pmadd(neg(a), b, c); }
+  static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
+#if defined(TIGON_X86)
+    if constexpr (requires { x86::fnma(a, b, c); })
+      return x86::fnma(a, b, c);
+    else
+#endif
+      return Eigen::internal::pmadd(neg(a), b, c);
+  }
   // Eigen keeps the first operand where the comparison with NaN fails; the engines here keep the second.
   static TIGON_INLINE reg min(reg a, reg b) { return Eigen::internal::pmin(b, a); }
   static TIGON_INLINE reg max(reg a, reg b) { return Eigen::internal::pmax(b, a); }
   static TIGON_INLINE reg abs(reg a) { return Eigen::internal::pabs(a); }
-  static TIGON_INLINE reg sqrt(reg a) { return Eigen::internal::psqrt(a); }
+  // Eigen's approximates, flushes subnormal numbers and loses the sign of zero.
+  static TIGON_INLINE reg sqrt(reg a) {
+#if defined(TIGON_X86)
+    if constexpr (requires { x86::square_root(a); })
+      return x86::square_root(a);
+    else
+#endif
+      return Eigen::internal::psqrt(a);
+  }
   static TIGON_INLINE reg round(reg a) { return Eigen::internal::print(a); }
 
   static TIGON_INLINE mask lt(reg a, reg b) { return Eigen::internal::pcmp_lt(a, b); }

@@ -37,8 +37,12 @@ struct highway {
   static constexpr std::string_view name = "highway";
   static constexpr std::string_view target =
 #if defined(__x86_64__)
-      HWY_TARGET <= HWY_AVX3_DL ? "AVX3_DL" : HWY_TARGET <= HWY_AVX3 ? "AVX3" : HWY_TARGET <= HWY_AVX2 ? "AVX2" :
-      HWY_TARGET <= HWY_SSE4 ? "SSE4" : HWY_TARGET <= HWY_SSSE3 ? "SSSE3" : "EMU128 or SCALAR";
+      HWY_TARGET <= HWY_AVX3_DL ? "AVX3_DL"
+      : HWY_TARGET <= HWY_AVX3  ? "AVX3"
+      : HWY_TARGET <= HWY_AVX2  ? "AVX2"
+      : HWY_TARGET <= HWY_SSE4  ? "SSE4"
+      : HWY_TARGET <= HWY_SSSE3 ? "SSSE3"
+                                : "EMU128 or SCALAR";
 #else
       "of this architecture";
 #endif
@@ -70,8 +74,14 @@ struct highway::lanes {
   static TIGON_INLINE reg neg(reg a) { return hwy::HWY_NAMESPACE::Neg(a); }
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::MulAdd(a, b, c); }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::NegMulAdd(a, b, c); }
+#if HWY_TARGET == HWY_SCALAR || (defined(HWY_EMU128) && HWY_TARGET == HWY_EMU128)
+  // Here Highway's own lose a NaN in b.
+  static TIGON_INLINE reg min(reg a, reg b) { return select(lt(a, b), a, b); }
+  static TIGON_INLINE reg max(reg a, reg b) { return select(lt(b, a), a, b); }
+#else
   static TIGON_INLINE reg min(reg a, reg b) { return hwy::HWY_NAMESPACE::Min(a, b); }
   static TIGON_INLINE reg max(reg a, reg b) { return hwy::HWY_NAMESPACE::Max(a, b); }
+#endif
   static TIGON_INLINE reg abs(reg a) { return hwy::HWY_NAMESPACE::Abs(a); }
   static TIGON_INLINE reg sqrt(reg a) { return hwy::HWY_NAMESPACE::Sqrt(a); }
   static TIGON_INLINE reg round(reg a) { return hwy::HWY_NAMESPACE::Round(a); }

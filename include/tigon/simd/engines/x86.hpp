@@ -5,10 +5,6 @@
 
 #include <tigon/core/element.hpp>
 
-#if defined(__x86_64__) || defined(__i386__)
-#define TIGON_X86 1
-#include <immintrin.h>
-
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace x86 {
@@ -29,6 +25,18 @@ void reciprocal_estimate(none);
 void square_root(none);
 void fma(none);
 void fnma(none);
+
+}  // namespace x86
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#if defined(__x86_64__) || defined(__i386__)
+#define TIGON_X86 1
+#include <immintrin.h>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace x86 {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 

@@ -46,8 +46,23 @@ struct xsimd::lanes {
   static TIGON_INLINE reg mul(reg a, reg b) { return a * b; }
   static TIGON_INLINE reg div(reg a, reg b) { return a / b; }
   static TIGON_INLINE reg neg(reg a) { return -a; }
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return ::xsimd::fma(a, b, c); }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return ::xsimd::fnma(a, b, c); }
+  // xsimd 8 multiplies and adds with two roundings on AVX-512.
+  static TIGON_INLINE reg fma(reg a, reg b, reg c) {
+#if defined(TIGON_X86)
+    if constexpr (requires { x86::fma(a.data, b.data, c.data); })
+      return reg(x86::fma(a.data, b.data, c.data));
+    else
+#endif
+      return ::xsimd::fma(a, b, c);
+  }
+  static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
+#if defined(TIGON_X86)
+    if constexpr (requires { x86::fnma(a.data, b.data, c.data); })
+      return reg(x86::fnma(a.data, b.data, c.data));
+    else
+#endif
+      return ::xsimd::fnma(a, b, c);
+  }
   static TIGON_INLINE reg min(reg a, reg b) { return ::xsimd::min(a, b); }
   static TIGON_INLINE reg max(reg a, reg b) { return ::xsimd::max(a, b); }
   static TIGON_INLINE reg abs(reg a) { return ::xsimd::abs(a); }
