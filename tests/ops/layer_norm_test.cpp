@@ -28,6 +28,9 @@ auto reference(const std::vector<X>& x, const std::vector<W>& w, const std::vect
   for (std::size_t row = 0; row < x.size(); row += n) {
     X mean = 0, square = 0;
     for (std::size_t j = 0; j < n; ++j) mean += x[row + j] / static_cast<double>(n);
+    X rest = 0;  // what rounding left: far from zero it shows
+    for (std::size_t j = 0; j < n; ++j) rest += (x[row + j] - mean) / static_cast<double>(n);
+    mean += rest;
     for (std::size_t j = 0; j < n; ++j) square += (x[row + j] - mean) * (x[row + j] - mean);
     const X deviation = sqrt(square / static_cast<double>(n) + eps);
     for (std::size_t j = 0; j < n; ++j) y.push_back((x[row + j] - mean) / deviation * w[j] + b[j]);

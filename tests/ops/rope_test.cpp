@@ -259,8 +259,8 @@ TEST_F(rope_doors, refuse_wrong_shapes) {
   call(no_memory, k, cos, sin, q_out, k_out, shape, "q is a null pointer");
   call(q, k, cos, sin, no_memory, k_out, shape, "q_out is a null pointer");
   for (const auto stride_of : {&view::batch_stride, &view::head_stride, &view::seq_stride}) {
-    call(with(q, stride_of, 7), k, cos, sin, q_out, k_out, stride, "q is of a stride below its head_dim; expected");
-    call(q, k, cos, sin, with(q_out, stride_of, 7), k_out, stride, "q_out is of a stride below its head_dim; expected");
+    call(with(q, stride_of, 7), k, cos, sin, q_out, k_out, stride, "q is of a stride of 7; expected");
+    call(q, k, cos, sin, with(q_out, stride_of, 7), k_out, stride, "q_out is of a stride of 7; expected");
   }
 }
 

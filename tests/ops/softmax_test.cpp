@@ -36,8 +36,9 @@ std::vector<double> gradient(const std::vector<double>& dy, const std::vector<do
                              double scale) {
   std::vector<double> dx;
   for (std::size_t row = 0; row < y.size(); row += cols) {
-    long double delta = 0;
-    for (std::size_t j = 0; j < cols; ++j) delta += (long double)dy[row + j] * y[row + j];
+    long double delta = 0, sum = 0;
+    for (std::size_t j = 0; j < cols; ++j) delta += (long double)dy[row + j] * y[row + j], sum += y[row + j];
+    delta /= sum;
     for (std::size_t j = 0; j < cols; ++j)
       dx.push_back(static_cast<double>(scale * y[row + j] * (dy[row + j] - delta)));
   }

@@ -59,17 +59,24 @@ struct kernel<op::cross_entropy, backends::generic> {
               dlogits, [](auto zero) { return zero; }, constant(A(0)));
         return;
       }
-      const auto capped = [=](auto v) {
+      // t = tanh(logit / softcap), or the logit, and s - max s = (t - top) * cap: exactly 0 at the maximum, however the
+      // compiler fuses.
+      const auto squashed = [=](auto v) {
         if constexpr (Capped)
-          return tanh(v / cap) * cap;
+          return tanh(v / cap);
         else
           return v;
       };
+      const auto distance = [=](auto v, A top) {
+        if constexpr (Capped)
+          return (squashed(v) - top) * cap;
+        else
+          return v - top;
+      };
       const std::size_t column = static_cast<std::size_t>(t);
-      // Capped by the same lanes as m: tanh of a single number may differ in its last bit, and m - st has to be 0 where
-      // the target is the maximum.
-      const A st =
-          Capped ? max_lanes(capped(simd::vec<typename B::engine, A>(row.at(logits, column)))) : row.at(logits, column);
+      // Squashed by the same lanes as the rest of the row: tanh of a single number may differ in its last bit.
+      const A own = Capped ? max_lanes(squashed(simd::vec<typename B::engine, A>(row.at(logits, column))))
+                           : row.at(logits, column);
       if (out.predicted != nullptr) {
         const auto best = row.reduce(
             std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
@@ -83,7 +90,7 @@ struct kernel<op::cross_entropy, backends::generic> {
             logits, columns);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
       }
-      const A m = row.max(capped, logits);
+      const A top = row.max(squashed, logits);
       // exp(s - m) goes where the gradient will be, if that is in place and wide enough, and its sum beside it.
       vector_view<A> e = row.scratch(0);
       if constexpr (std::same_as<T, A> && !Capped)
@@ -93,7 +100,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         const auto sums = row.map_sum(
             e,
             [=](auto v, auto w) {
-              const auto s = capped(v) - m;
+              const auto s = distance(v, top);
               const auto p = exp_nonpositive(s);
               const decltype(v) zero(A(0));
               return pack{p, p, select(w == zero, zero, w * s)};
@@ -104,7 +111,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         sum = row.map_sum(
             e,
             [=](auto v) {
-              const auto p = exp_nonpositive(capped(v) - m);
+              const auto p = exp_nonpositive(distance(v, top));
               return pack{p, p};
             },
             logits);
@@ -120,10 +127,11 @@ struct kernel<op::cross_entropy, backends::generic> {
             e);
         d = rest[0] + (rest[1] - A(1));
       }
-      const A tail = math::log1p(d), lse = m + tail;
+      const A tail = math::log1p(d), lse = (Capped ? top * cap : top) + tail;
       const A w_t = weight ? weight.data[column] : A(1);
-      const A minus_log_p = (m - st) + tail;
-      const A p_t = math::exp(st - m) / (A(1) + d);
+      const A below = Capped ? (own - top) * cap : own - top;
+      const A minus_log_p = tail - below;
+      const A p_t = math::exp(below) / (A(1) + d);
       const A token = out.token_scaling ? p_t : A(1);
       if (row.first()) {
         const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - weighted) : A(0);
@@ -157,7 +165,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       }
       if (row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.
-        const A r = Capped ? st / cap : A(0);
+        const A r = Capped ? own : A(0);
         const A main = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
         row.put(dlogits, column, token * (a * main + A(2) * b * z * lse * p_t) * ((A(1) - r) * (A(1) + r)));
       }

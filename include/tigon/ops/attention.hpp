@@ -39,8 +39,8 @@ struct attention {
 ///            lse [batch * heads * seq_len]. heads a multiple of kv_heads, both and d >= 1; batch, seq_len may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; lse f32 (f64 for f64).
 /// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
-///            products. o, dq, dk, dv are rounded once; delta is made from the rounded o. Products are op::gemm of the
-///            backend, with its precision.
+///            products. o, dq, dk, dv are rounded once; delta is made of p and do v^T where o is rounded. Products are
+///            op::gemm of the backend, with its precision.
 /// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
 ///            in f32) for each worker, B::attention.query_block rows high.
 /// Aliasing   none.
@@ -225,14 +225,27 @@ struct kernel<op::attention, backends::generic> {
     for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
       const A l = lse.data[line.i];
-      const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
-      line.narrow(seen).map(
-          outs(p, ds),
-          [=](auto s, auto g) {
-            const auto e = exp_nonpositive(s - l);
-            return pack{e, e * (g - delta)};
-          },
-          p, ds);
+      const auto row = line.narrow(seen);
+      if constexpr (std::same_as<T, A>) {
+        const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
+        row.map(
+            outs(p, ds),
+            [=](auto s, auto g) {
+              const auto e = exp_nonpositive(s - l);
+              return pack{e, e * (g - delta)};
+            },
+            p, ds);
+      } else {  // o was rounded to 16 bits: delta from p and do v^T, which were not
+        const A delta = row.map_sum(
+            p,
+            [=](auto s, auto g) {
+              const auto e = exp_nonpositive(s - l);
+              return pack{e, e * g};
+            },
+            p, ds);
+        row.map(
+            ds, [=](auto e, auto g) { return e * (g - delta); }, p, ds);
+      }
       const std::size_t hidden = p.cols - seen;
       line.narrow(hidden).map(
           outs(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),

@@ -16,11 +16,12 @@ struct softmax {
 /// Softmax over the last axis.
 ///
 ///   y[i,j] = exp(scale * (x[i,j] - max_j x[i,j])) / sum_j of the same
-///   delta[i] = sum_j dy[i,j] y[i,j],   dx = scale * y * (dy - delta)
+///   delta[i] = sum_j dy[i,j] y[i,j] / sum_j y[i,j],   dx = scale * y * (dy - delta)
 ///
 /// Formula    docs/formulas/softmax.md.
 /// Shapes     x, y, dy, dx [rows, cols]. cols >= 1, rows may be 0.
 /// Types      f32, bf16, f16, f64, one for all.
+///            The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
 /// Precision  maximum, exponentials, sum and delta in f32 (f64 for f64), one rounding at y and dx.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x. backward: dx may be dy or y.
@@ -64,9 +65,8 @@ struct kernel<op::softmax, backends::generic> {
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const A first = row.sum([](auto d, auto p) { return d * p; }, dy, y);
-      // Once more on what is left: dy - delta cancels, and the sum of y is 1.
-      const A delta = first + row.sum([=](auto d, auto p) { return (d - first) * p; }, dy, y);
+      const auto s = row.sum([](auto d, auto p) { return pack{d * p, p}; }, dy, y);
+      const A delta = s[1] > A(0) ? s[0] / s[1] : s[0];
       row.map(
           dx, [=](auto d, auto p) { return (d - delta) * p * scale; }, dy, y);
     });
