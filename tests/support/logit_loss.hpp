@@ -72,9 +72,9 @@ struct loss_reference {
       total += loss.back(), z_total += z_loss.back();
       for (std::size_t j = 0; j < vocab; ++j) {
         const long double s = row.capped[j], p = std::exp(s - row.capped[t] - row.minus_log_p);
-        const long double wanted = (1 - l) * weight[t] * (j == t ? 1 : 0) + uniform * weight[j];
-        const long double ds =
-            a * (((1 - l) * weight[t] + uniform * weight_sum) * p - wanted) + 2 * b * z * row.lse * p;
+        // At the target p - 1 in one piece: it cancels where p is near 1, in any precision.
+        const long double hard = weight[t] * (1 - l) * (j == t ? std::expm1(-row.minus_log_p) : p);
+        const long double ds = a * (hard + uniform * (weight_sum * p - weight[j])) + 2 * b * z * row.lse * p;
         const long double slope = opt.softcap > 0 ? 1 - s / opt.softcap * (s / opt.softcap) : 1;
         dlogits.push_back(static_cast<double>(ds * slope));
       }

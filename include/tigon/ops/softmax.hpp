@@ -65,10 +65,12 @@ struct kernel<op::softmax, backends::generic> {
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const auto s = row.sum([](auto d, auto p) { return pack{d * p, p}; }, dy, y);
-      const A delta = s[1] > A(0) ? s[0] / s[1] : s[0];
+      // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
+      const A near = row.sum([](auto d, auto p) { return d * p; }, dy, y);
+      const auto s = row.sum([=](auto d, auto p) { return pack{(d - near) * p, p}; }, dy, y);
+      const A rest = s[1] > A(0) ? s[0] / s[1] : s[0];
       row.map(
-          dx, [=](auto d, auto p) { return (d - delta) * p * scale; }, dy, y);
+          dx, [=](auto d, auto p) { return (d - near - rest) * p * scale; }, dy, y);
     });
   }
 };
