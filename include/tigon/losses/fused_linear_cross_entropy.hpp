@@ -228,8 +228,8 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, t.x.rows);
   const auto bias = as_row(t.bias), upstream = as_row(t.upstream);
   const auto dbias = as_row(t.dbias);
-  const auto apart = [&](std::string_view name, auto gradient, auto... more) {
-    expect.outside(name, gradient, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "target",
+  const auto apart = [&](std::string_view written, auto gradient, auto... more) {
+    expect.outside(written, gradient, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "target",
                    as_row(std::span<const I>(labels)), "class_weight", as_row(weight), more...);
   };
   apart("dx", t.dx, "dw", t.dw, "dbias", dbias);

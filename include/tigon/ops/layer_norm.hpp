@@ -82,7 +82,7 @@ struct kernel<op::layer_norm, backends::generic> {
           x);
       const A e = s[0] / n;
       const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
-      if (row.first()) mean[row.i] = m, rstd[row.i] = r;
+      if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
       row.map(
           y, [=](auto v, auto g, auto c) { return fma((v - m - e) * r, g, c); }, x, w, b);
     });
@@ -98,20 +98,19 @@ struct kernel<op::layer_norm, backends::generic> {
           const A m = mean[row.i], r = rstd[row.i], n = static_cast<A>(row.cols);
           const auto s = row.sum(
               [=](auto d, auto v, auto g) {
-                const auto h = d * g, c = v - m;
-                return pack{c * r * h, h, c};
+                const auto h = d * g;
+                return pack{(v - m) * r * h, h};
               },
               dy, x, w);
-          const A c2 = s[1] / n, e = s[2] / n;
-          return std::array<A, 3>{s[0] / n - e * r * c2, c2, e};
+          return std::array<A, 2>{s[0] / n, s[1] / n};
         },
-        [=] TIGON_FN(auto row, std::array<A, 3> c) {
-          const A m = mean[row.i], r = rstd[row.i], c1 = c[0], c2 = c[1], e = c[2];
+        [=] TIGON_FN(auto row, std::array<A, 2> c) {
+          const A m = mean[row.i], r = rstd[row.i], c1 = c[0], c2 = c[1];
           const auto dw_row = row.partial(0), db_row = row.partial(1);
           row.map(
               outs(dx, dw_row, db_row),
               [=](auto d, auto v, auto g, auto sw, auto sb) {
-                const auto xh = (v - m - e) * r;
+                const auto xh = (v - m) * r;
                 return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
               },
               dy, x, w, dw_row, db_row);
