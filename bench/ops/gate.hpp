@@ -1,15 +1,18 @@
-// What swiglu and geglu share: two inputs, one output, two gradients that may replace the inputs.
+// What swiglu and geglu share: two inputs, one output, two gradients that may replace the inputs. A Gate has
+// forward<B>(a, b, c, ctx) and backward<B>(dc, a, b, da, db, ctx), which call the doors.
 #ifndef TIGON_BENCH_OPS_GATE_HPP
 #define TIGON_BENCH_OPS_GATE_HPP
 
+#include "support/backends.hpp"
 #include "support/matrix.hpp"
 #include "support/registry.hpp"
 
+#include <string>
+
 namespace tigon_bench {
 
-/// forward(a, b, c, ctx) and backward(dc, a, b, da, db, ctx) call the doors.
-template <class T, class Forward, class Backward>
-plan gate_plan(const request& r, Forward forward_door, Backward backward_door) {
+template <class Gate, class B, class T>
+plan gate_plan(const request& r) {
   const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
   const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
              backward = r.direction != mode::forward;
@@ -24,8 +27,8 @@ plan gate_plan(const request& r, Forward forward_door, Backward backward_door) {
     const auto db = !backward ? matrix<T>() : in_place ? b : matrix<T>(rows, cols);
     runnable run;
     run.run = [=, &ctx] {
-      if (forward) forward_door(a.view(), b.view(), c.view(), ctx);
-      if (backward) backward_door(dc.view(), a.view(), b.view(), da.view(), db.view(), ctx);
+      if (forward) Gate::template forward<B>(a.view(), b.view(), c.view(), ctx);
+      if (backward) Gate::template backward<B>(dc.view(), a.view(), b.view(), da.view(), db.view(), ctx);
     };
     if (in_place)
       run.restore = [=] { a.fill(-2, 2, 1), b.fill(1, 2, 2); };
@@ -34,6 +37,19 @@ plan gate_plan(const request& r, Forward forward_door, Backward backward_door) {
     return run;
   };
   return p;
+}
+
+template <class Gate>
+op_entry gate_entry(const std::string& name) {
+  return {.name = name,
+          .dims = "rows x cols",
+          .dtypes = all_dtypes(),
+          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                       {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},
+          .backends = all_backends::names(),
+          .make_plan = [](const request& r) {
+            return with_types<plan>(r, [&]<class B, class T>() { return gate_plan<Gate, B, T>(r); });
+          }};
 }
 
 }  // namespace tigon_bench

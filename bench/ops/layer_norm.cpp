@@ -1,61 +1,34 @@
 #include <tigon/ops/layer_norm.hpp>
 
+#include "ops/norm.hpp"
 #include "ops/table.hpp"
-#include "support/backends.hpp"
-#include "support/matrix.hpp"
 
 namespace tigon_bench {
 namespace {
 
-template <class B, class T>
-plan layer_norm_plan(const request& r) {
-  const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
-  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
-             backward = r.direction != mode::forward;
-  plan p;
-  if (forward) p.limits.push_back(limit_request::stream(1, 1, bytes));
-  if (backward) p.limits.push_back(limit_request::stream(2, 1, bytes, in_place));
-  p.set_up = [=](tigon::context& ctx) -> runnable {
-    using A = tigon::accumulator_t<T>;
-    const auto x = uniform_matrix<T>(rows, cols, -2, 2, 1);
-    const auto w = uniform<T>(cols, 0.5, 1.5, 2), b = uniform<T>(cols, -1, 1, 3);
-    const buffer<A> mean(rows), rstd(rows);
-    const matrix<T> y(rows, cols);
-    const auto run_forward = [=, &ctx] {
-      tigon::layer_norm_forward<B>(x.view(), w.span(), b.span(), y.view(), mean.span(), rstd.span(), {}, ctx);
-    };
-    const std::size_t forward_bytes = y.bytes() + mean.bytes() + rstd.bytes();
-    if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = forward_bytes};
+template <class T>
+struct mean_and_deviation {
+  using view = tigon::matrix_view<T>;
+  buffer<T> w, b, dw, db;
+  buffer<tigon::accumulator_t<T>> mean, rstd;
 
-    run_forward();  // leaves mean and rstd
-    const auto dy = uniform_matrix<T>(rows, cols, -2, 2, 4);
-    const auto dx = in_place ? dy : forward ? matrix<T>(rows, cols) : y;
-    const buffer<T> dw(cols), db(cols);
-    runnable run;
-    run.run = [=, &ctx] {
-      if (forward) run_forward();
-      tigon::layer_norm_backward<B>(dy.view(), x.view(), w.span(), mean.span(), rstd.span(), dx.view(), dw.span(),
-                                    db.span(), {}, ctx);
-    };
-    if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
-    run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes() + db.bytes();
-    return run;
-  };
-  return p;
-}
+  mean_and_deviation(std::size_t rows, std::size_t cols)
+      : w(uniform<T>(cols, 0.5, 1.5, 2)), b(uniform<T>(cols, -1, 1, 3)), dw(cols), db(cols), mean(rows), rstd(rows) {}
+  std::size_t saved_bytes() const { return mean.bytes() + rstd.bytes(); }
+  std::size_t gradient_bytes() const { return dw.bytes() + db.bytes(); }
+
+  template <class B>
+  void forward(view x, view y, tigon::context& ctx) const {
+    tigon::layer_norm_forward<B>(x, w.span(), b.span(), y, mean.span(), rstd.span(), {}, ctx);
+  }
+  template <class B>
+  void backward(view dy, view x, view dx, tigon::context& ctx) const {
+    tigon::layer_norm_backward<B>(dy, x, w.span(), mean.span(), rstd.span(), dx, dw.span(), db.span(), {}, ctx);
+  }
+};
 
 }  // namespace
 
-op_entry layer_norm() {
-  return {.name = "layer_norm",
-          .dims = "rows x cols",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return layer_norm_plan<B, T>(r); });
-          }};
-}
+op_entry layer_norm() { return norm_entry<mean_and_deviation>("layer_norm"); }
 
 }  // namespace tigon_bench

@@ -1,59 +1,33 @@
 #include <tigon/ops/rms_norm.hpp>
 
+#include "ops/norm.hpp"
 #include "ops/table.hpp"
-#include "support/backends.hpp"
-#include "support/matrix.hpp"
 
 namespace tigon_bench {
 namespace {
 
-template <class B, class T>
-plan rms_norm_plan(const request& r) {
-  const std::size_t rows = r.shape[0], cols = r.shape[1], bytes = rows * cols * sizeof(T);
-  const bool in_place = r.variant == "in_place", forward = r.direction != mode::backward,
-             backward = r.direction != mode::forward;
-  plan p;
-  if (forward) p.limits.push_back(limit_request::stream(1, 1, bytes));
-  if (backward) p.limits.push_back(limit_request::stream(2, 1, bytes, in_place));
-  p.set_up = [=](tigon::context& ctx) -> runnable {
-    using A = tigon::accumulator_t<T>;
-    const auto x = uniform_matrix<T>(rows, cols, -2, 2, 1);
-    const auto w = uniform<T>(cols, 0.5, 1.5, 2);
-    const buffer<A> rstd(rows);
-    const matrix<T> y(rows, cols);
-    const auto run_forward = [=, &ctx] {
-      tigon::rms_norm_forward<B>(x.view(), w.span(), y.view(), rstd.span(), {}, ctx);
-    };
-    if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = y.bytes() + rstd.bytes()};
+template <class T>
+struct root_mean_square {
+  using view = tigon::matrix_view<T>;
+  buffer<T> w, dw;
+  buffer<tigon::accumulator_t<T>> rstd;
 
-    run_forward();  // leaves rstd
-    const auto dy = uniform_matrix<T>(rows, cols, -2, 2, 3);
-    const auto dx = in_place ? dy : forward ? matrix<T>(rows, cols) : y;
-    const buffer<T> dw(cols);
-    runnable run;
-    run.run = [=, &ctx] {
-      if (forward) run_forward();
-      tigon::rms_norm_backward<B>(dy.view(), x.view(), w.span(), rstd.span(), dx.view(), dw.span(), {}, ctx);
-    };
-    if (in_place) run.restore = [=] { dy.fill(-2, 2, 3); };
-    run.output_bytes = (forward ? y.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();
-    return run;
-  };
-  return p;
-}
+  root_mean_square(std::size_t rows, std::size_t cols) : w(uniform<T>(cols, 0.5, 1.5, 2)), dw(cols), rstd(rows) {}
+  std::size_t saved_bytes() const { return rstd.bytes(); }
+  std::size_t gradient_bytes() const { return dw.bytes(); }
+
+  template <class B>
+  void forward(view x, view y, tigon::context& ctx) const {
+    tigon::rms_norm_forward<B>(x, w.span(), y, rstd.span(), {}, ctx);
+  }
+  template <class B>
+  void backward(view dy, view x, view dx, tigon::context& ctx) const {
+    tigon::rms_norm_backward<B>(dy, x, w.span(), rstd.span(), dx, dw.span(), {}, ctx);
+  }
+};
 
 }  // namespace
 
-op_entry rms_norm() {
-  return {.name = "rms_norm",
-          .dims = "rows x cols",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return rms_norm_plan<B, T>(r); });
-          }};
-}
+op_entry rms_norm() { return norm_entry<root_mean_square>("rms_norm"); }
 
 }  // namespace tigon_bench

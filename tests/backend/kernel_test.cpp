@@ -2,7 +2,6 @@
 // compile_fail).
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <tigon/tigon.hpp>
 
 #include "own_backend.hpp"
@@ -60,6 +59,28 @@ TEST(Provider, TuningAloneOverridesNothing) {
   }
 }
 
+// A type that restates a number and nothing else is its base with that number, by the base's kernels.
+TEST(Provider, NumbersAloneNeedNoKernelAndNoName) {
+  static_assert(std::same_as<tigon::parent_t<tb::my_cpu>, tb::highway>);
+  static_assert(std::same_as<tigon::parent_t<tb::my_acme>, tb::acme>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::my_cpu>, tb::highway>);
+  static_assert(std::same_as<tigon::provider_t<op::softmax, tb::my_cpu>, tb::generic>);
+  static_assert(std::same_as<tigon::provider_t<op::gemm, tb::renamed>, tb::highway>);
+  static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::my_acme>, tb::acme>);
+  static_assert(tb::my_cpu::info.name == "highway" && tb::my_cpu::row != tb::highway::row);
+  calls().clear();
+  norm a, b, c, d;
+  a.forward<tb::my_cpu>(), a.backward<tb::my_cpu>();
+  b.forward<tb::renamed>(), b.backward<tb::renamed>();
+  c.forward<tb::highway>(), c.backward<tb::highway>();
+  EXPECT_TRUE(calls().empty());
+  EXPECT_EQ(b.y, c.y);
+  EXPECT_EQ(b.dw, c.dw);
+  for (std::size_t i = 0; i < a.y.size(); ++i) EXPECT_NEAR(a.dx[i], c.dx[i], 1e-5f);
+  d.forward<tb::my_acme>(), d.backward<tb::my_acme>();
+  EXPECT_EQ(calls(), (strings{"rms_norm forward acme", "rms_norm backward acme"}));
+}
+
 TEST(Provider, AnOverrideIsSeenByTheDoor) {
   calls().clear();
   norm a, b;
@@ -77,6 +98,8 @@ TEST(Provider, AChildInheritsTheOverrideAndKeepsItsNumbers) {
   norm a;
   a.forward<tb::acme2>(), a.backward<tb::acme2>();
   EXPECT_EQ(calls(), (strings{"rms_norm forward acme2", "rms_norm backward acme2"}));
+  a.forward<tb::my_acme2>();
+  EXPECT_EQ(calls().back(), "rms_norm forward my_acme2");
 }
 
 TEST(Provider, SavedComesFromIt) {
@@ -111,8 +134,37 @@ TEST(Composite, AttentionSeesTheOverride) {
   std::vector<float> q(2 * 4, 0.5f), k = q, v = q, o(q.size()), lse(2);
   const auto heads = [](auto& m) { return tigon::heads_view<float>::of_heads(m.data(), 1, 1, 2, 4); };
   tigon::attention_forward<tb::acme>(heads(q), heads(k), heads(v), heads(o), lse);
-  EXPECT_FALSE(calls().empty());
-  EXPECT_EQ(std::ranges::count(calls(), "gemm forward acme"), std::ssize(calls()));
+  EXPECT_EQ(calls(), strings(2, "gemm forward acme")) << "scores, o";
+  calls().clear();
+  std::vector<float> d(2 * 4, 0.25f), dq(d.size()), dk(d.size()), dv(d.size());
+  tigon::attention_backward<tb::acme>(heads(d), heads(q), heads(k), heads(v), heads(o), lse, heads(dq), heads(dk),
+                                      heads(dv));
+  EXPECT_EQ(calls(), strings(5, "gemm forward acme")) << "scores, dp, dq, dk, dv";
+}
+
+// A composite of the user's own: a gated MLP, whose products and gate are the backend's.
+template <class B>
+void mlp(matrix_view<float> x, matrix_view<float> up, matrix_view<float> down, matrix_view<float> gated,
+         matrix_view<float> y) {
+  std::vector<float> wide(x.rows * up.rows);
+  const matrix_view<float> h(wide.data(), x.rows, up.rows);
+  tigon::gemm<B>(x, up, h, {.b = tigon::transpose::yes});
+  tigon::swiglu_forward<B>(h, h, gated);
+  tigon::gemm<B>(gated, down, y, {.b = tigon::transpose::yes});
+}
+
+TEST(Composite, AnMlpSeesTheOverride) {
+  std::vector<float> x(2 * 3, 1), up(5 * 3, 0.5f), down(3 * 5, 0.5f), gated(2 * 5), y(2 * 3), expected(2 * 3);
+  const auto run = [&]<class B>(B*, std::vector<float>& out) {
+    mlp<B>(matrix_view(x.data(), 2, 3), matrix_view(up.data(), 5, 3), matrix_view(down.data(), 3, 5),
+           matrix_view(gated.data(), 2, 5), matrix_view(out.data(), 2, 3));
+  };
+  calls().clear();
+  run(static_cast<tb::highway*>(nullptr), expected);
+  EXPECT_TRUE(calls().empty());
+  run(static_cast<tb::acme2*>(nullptr), y);
+  EXPECT_EQ(calls(), strings(2, "gemm forward acme2"));
+  EXPECT_EQ(y, expected);
 }
 
 TEST(Audit, AcceptsEveryBackendOfThisBuild) {

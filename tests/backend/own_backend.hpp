@@ -20,8 +20,22 @@ struct tuned : highway {
   static constexpr row_tuning row{.unroll = 1};
 };
 
+/// The same without a name: nothing is restated but the numbers.
+struct my_cpu : highway {
+  static constexpr row_tuning row{.unroll = 2};
+  static constexpr std::size_t tile_capacity_bits = 32 * 8192;
+};
+
+/// Says its name, and inherits the list of overrides with the kernels.
+struct renamed : highway {
+  using parent = highway;
+  static constexpr backend_info info{"renamed", {device::cpu}};
+  static constexpr chunk_tuning chunk{.logits_bytes = 1 << 20};
+};
+
 /// Has its own RMSNorm and its own product.
 struct acme : highway {
+  using self = acme;
   using parent = highway;
   static constexpr backend_info info{"acme", {device::cpu}};
   using overrides = op_list<op::rms_norm, op::gemm>;
@@ -33,6 +47,18 @@ struct acme2 : acme {
   static constexpr backend_info info{"acme2", {device::cpu}};
   using overrides = op_list<>;
   static constexpr row_tuning row{.unroll = 2};
+};
+
+/// An acme2 with other numbers.
+struct my_acme2 : acme2 {
+  using parent = acme2;
+  static constexpr backend_info info{"my_acme2", {device::cpu}};
+  static constexpr row_tuning row{.unroll = 1};
+};
+
+/// An acme with other numbers and no name of its own.
+struct my_acme : acme {
+  static constexpr row_tuning row{.unroll = 1};
 };
 
 }  // namespace TIGON_ABI

@@ -1,6 +1,7 @@
 // Not asked for and not installed: the next backend, said aloud. Asked for: refused.
 // hide: hwy
-// accepted says: tigon: <hwy/highway.h> was not found, the backend is generic (scalar); install libhwy-dev
+// accepted says: tigon: backend highway needs <hwy/highway.h>; install libhwy-dev
+// accepted says: ; until then device cpu gets backend generic
 // expect: tigon: backend highway needs <hwy/highway.h>; install libhwy-dev
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_BACKEND highway

@@ -3,6 +3,9 @@
 
 #include "../support/backend_list.hpp"
 #include "runners.hpp"
+#if !defined(TIGON_CONFORMANCE_BACKEND)
+#include <tigon/backends/ascend/backend.hpp>
+#endif
 
 // Spaces, which clang-format would insert, become part of the path.
 // clang-format off
@@ -27,6 +30,9 @@ bool add_all(tigon::test::list<B...>) {
 }
 
 const bool added = add_all(tigon::test::all_backends{});
+#if !defined(TIGON_CONFORMANCE_BACKEND)
+const bool added_npu = add_all(tigon::test::list<tigon::backends::ascend>{});
+#endif
 
 }  // namespace
 }  // namespace golden

@@ -4,10 +4,10 @@
 #include <tigon/ops/fused_add_rms_norm.hpp>
 
 #include "support/backends.hpp"
-#include "support/complex_step.hpp"
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
+#include "support/row_norm.hpp"
 #include "support/scratch.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
@@ -19,29 +19,9 @@ using tigon::absent, tigon::accumulator_t, tigon::bfloat16, tigon::casting, tigo
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
-/// Norm of the stored sum, for any number type. factor is offset + w, or ones.
-template <class X, class F>
-auto norm(const std::vector<X>& s, const std::vector<F>& factor, double eps) {
-  std::vector<decltype(X() * F())> y;
-  for (std::size_t row = 0; row < s.size(); row += factor.size()) {
-    X square = 0;
-    for (std::size_t j = 0; j < factor.size(); ++j) square += s[row + j] * s[row + j];
-    for (std::size_t j = 0; j < factor.size(); ++j)
-      y.push_back(s[row + j] / sqrt(square / static_cast<double>(factor.size()) + eps) * factor[j]);
-  }
-  return y;
-}
-
-template <class N>
-N dot(const std::vector<double>& a, const std::vector<N>& b) {
-  N sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // In units of |reference| + its root mean square; at most ten times the worst that was seen. casting::llama rounds
 // twice.
-constexpr by_type forward_bound{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 1e-15};
+constexpr by_type forward_bound{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
 constexpr by_type gradient_bound{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
 
 struct variant {
@@ -55,27 +35,20 @@ const variant variants[] = {
     {"without a weight", false, true, {.offset = 3, .casting = casting::none}},
 };
 
-/// Every buffer at a guard page, outputs full of canaries.
 template <class T, class W = T>
-struct problem {
+struct problem : norm_buffers<T, W> {
+  using norm_buffers<T, W>::x, norm_buffers<T, W>::dy, norm_buffers<T, W>::y, norm_buffers<T, W>::dx;
+  using norm_buffers<T, W>::w, norm_buffers<T, W>::dw, norm_buffers<T, W>::rstd;
   variant v;
-  guarded_matrix<T> x, r, y, s, dy, ds, dx, dr;
-  guarded<W> w, dw;
-  guarded<accumulator_t<T>> rstd;
+  guarded_matrix<T> r, s, ds, dr;
 
   TIGON_TEST_NOINLINE explicit problem(shape of, variant which = variants[0], guard side = guard::behind)
-      : v(which),
-        x(random_matrix<T>(of, 1, side, {.deviation = 2})),
-        r(random_matrix<T>(of, 2, side)),
-        y(of.rows, of.cols, of.padding, side),
+      : norm_buffers<T, W>(of, which.affine, side),
+        v(which),
+        r(random_matrix<T>(of, 4, side)),
         s(of.rows, of.cols, of.padding, side),
-        dy(random_matrix<T>(of, 3, side)),
-        ds(random_matrix<T>(of, 4, side)),
-        dx(of.rows, of.cols, of.padding, side),
-        dr(of.rows, of.cols, of.padding, side),
-        w(random_vector<W>(v.affine ? of.cols : 0, 5, side)),
-        dw(w.size(), side),
-        rstd(of.rows, side) {}
+        ds(random_matrix<T>(of, 5, side)),
+        dr(of.rows, of.cols, of.padding, side) {}
 
   template <class B>
   TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_y, tigon::matrix_view<T> to_s,
@@ -100,12 +73,8 @@ struct problem {
     backward<B>(dx.view(), dr.view(), ctx);
   }
 
-  TIGON_TEST_NOINLINE std::vector<double> factor() const {
-    if (!v.affine) return std::vector<double>(x.cols(), 1.0);
-    std::vector<double> out = w.f64();
-    for (double& f : out) f += v.opt.offset;
-    return out;
-  }
+  std::vector<guarded<W>*> gradients() { return v.affine ? std::vector{&dw} : std::vector<guarded<W>*>{}; }
+  void accumulate() { v.opt.dw = tigon::gradient::accumulate; }
   TIGON_TEST_NOINLINE std::vector<double> s_wanted() const {
     std::vector<double> out;
     for (std::size_t i = 0; i < x.rows(); ++i)
@@ -114,20 +83,14 @@ struct problem {
             to_f64(static_cast<T>(static_cast<accumulator_t<T>>(x(i, j)) + static_cast<accumulator_t<T>>(r(i, j)))));
     return out;
   }
+  /// Of the norm, which is taken of the stored sum; dx has ds besides.
+  TIGON_TEST_NOINLINE norm_reference wanted() const {
+    return {s_wanted(), norm_buffers<T, W>::factor(v.opt.offset), dy.f64(), v.opt.eps};
+  }
   TIGON_TEST_NOINLINE std::vector<double> dx_wanted(const std::vector<std::size_t>& at) const {
-    auto out = complex_step([&](const auto& z) { return dot(dy.f64(), norm(z, factor(), v.opt.eps)); }, s_wanted(), at);
+    auto out = wanted().dx(at);
     for (std::size_t k = 0; v.sum_is_used && k < at.size(); ++k) out[k] += ds.f64()[at[k]];
     return out;
-  }
-  TIGON_TEST_NOINLINE std::vector<double> dw_wanted(const std::vector<std::size_t>& at) const {
-    return complex_step([&](const auto& z) { return dot(dy.f64(), norm(s_wanted(), z, v.opt.eps)); }, factor(), at);
-  }
-  /// Size of the terms of dx: in a row of one column they cancel but for eps.
-  double dx_terms() const {
-    double largest = 0;
-    for (std::size_t i = 0; x.cols() == 1 && i < x.rows(); ++i)
-      largest = std::max(largest, std::abs(to_f64(dy(i, 0)) * factor()[0] * to_f64(rstd[i])));
-    return largest;
   }
 };
 
@@ -141,17 +104,18 @@ TYPED_TEST(fused_add_rms_norm, keeps_its_error_and_the_padding) {
   for (const shape of : row_shapes<B, T>())
     for (const variant& v : variants) {
       const auto at_x = probes(of.rows * of.cols, 24), at_w = probes(v.affine ? of.cols : 0, 24);
-      const problem<T> wanted(of, v);
-      const auto dx = wanted.dx_wanted(at_x), dw = wanted.dw_wanted(at_w), s = wanted.s_wanted();
+      const problem<T> given(of, v);
+      const norm_reference wanted = given.wanted();
+      const auto y = wanted.y(), dx = given.dx_wanted(at_x), dw = wanted.dfactor(at_w);
       for (const guard side : both_guards) {
         SCOPED_TRACE(testing::Message() << of << ", " << v.name << ", " << side);
         problem<T> p(of, v, side);
         p.template both_ways<B>();
-        EXPECT_EQ(p.s.f64(), s);  // exact: one rounding of one addition
+        EXPECT_EQ(p.s.f64(), wanted.x);  // exact: one rounding of one addition
+        EXPECT_TRUE(close(p.y.f64(), y, forward_bound.of<T>(), {.may_be_empty = of.rows == 0}));
+        const double terms = of.cols == 1 ? p.dx_terms(v.opt.offset) : 0;  // they cancel but for eps
         EXPECT_TRUE(
-            close(p.y.f64(), norm(s, p.factor(), v.opt.eps), forward_bound.of<T>(), {.may_be_empty = of.rows == 0}));
-        EXPECT_TRUE(close(pick(p.dx.f64(), at_x), dx, gradient_bound.of<T>(),
-                          {.scale = p.dx_terms(), .may_be_empty = of.rows == 0}));
+            close(pick(p.dx.f64(), at_x), dx, gradient_bound.of<T>(), {.scale = terms, .may_be_empty = of.rows == 0}));
         EXPECT_TRUE(close(pick(p.dw.f64(), at_w), dw, gradient_bound.of<T>(), {.may_be_empty = !v.affine}));
         EXPECT_EQ(p.dr.f64(), p.dx.f64());
         EXPECT_TRUE(p.y.padding_intact() && p.s.padding_intact() && p.dx.padding_intact() && p.dr.padding_intact());
@@ -198,18 +162,8 @@ TYPED_TEST(fused_add_rms_norm, results_may_overwrite_inputs) {
 }
 
 TYPED_TEST(fused_add_rms_norm, accumulates_into_dw_when_asked) {
-  using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t rows : {0u, 3u}) {
-    problem<T> once({rows, 37}), added({rows, 37});
-    once.template both_ways<B>();
-    added.v.opt.dw = tigon::gradient::accumulate;
-    added.dw.assign(normal_values(37, 6));
-    std::vector<double> wanted = added.dw.f64();
-    added.template both_ways<B>();
-    for (std::size_t j = 0; j < 37; ++j) wanted[j] += once.dw.f64()[j];
-    EXPECT_TRUE(close(added.dw.f64(), wanted, gradient_bound.of<T>())) << rows << " rows";
-  }
+  check_norm_accumulates<problem<T>, typename TypeParam::backend>(gradient_bound.of<T>());
 }
 
 TYPED_TEST(fused_add_rms_norm, nan_and_infinity_stay_in_their_rows) {
@@ -272,8 +226,8 @@ TYPED_TEST(fused_add_rms_norm, bits_do_not_depend_on_threads) {
 TEST(fused_add_rms_norm_mixed, parameters_keep_their_own_type) {
   problem<bfloat16, float> p({5, 67});
   p.both_ways<tigon::default_backend>();
-  EXPECT_TRUE(close(p.y.f64(), norm(p.s_wanted(), p.factor(), p.v.opt.eps), forward_bound.bf16));
-  EXPECT_TRUE(close(p.dw.f64(), p.dw_wanted(probes(67)), gradient_bound.bf16));
+  EXPECT_TRUE(close(p.y.f64(), p.wanted().y(), forward_bound.bf16));
+  EXPECT_TRUE(close(p.dw.f64(), p.wanted().dfactor(probes(67)), gradient_bound.bf16));
 }
 
 /// The doors, which are the same for every backend: refused before the first write.

@@ -8,8 +8,11 @@
 
 #include "support/backends.hpp"
 #include "support/guarded.hpp"
+#include "support/measure.hpp"
 #include "support/problem.hpp"
+#include "support/scratch.hpp"
 #include "support/threads.hpp"
+#include "support/throws.hpp"
 
 namespace {
 
@@ -88,13 +91,13 @@ TYPED_TEST(row, sums_and_maxima) {
             a, b, tigon::constant(A(1)));
         products[row.i] = two[0], counts[row.i] = two[1];
         sums[row.i] = row.sum([](auto u) { return u; }, a);
-        maxima[row.i] = row.max([](auto u) { return -u; }, a);
+        maxima[row.i] = row.max([](auto u) { return decltype(u)(A(-1)) - u; }, a);  // never 0, where registers begin
       });
       for (std::size_t i = 0; i < 3; ++i) {
         double sum = 0, product = 0, most = -std::numeric_limits<double>::infinity();
         for (std::size_t j = 0; j < cols; ++j) {
           const double u = to_f64(x(i, j));
-          sum += u, product += u * to_f64(y(i, j)), most = std::max(most, -u);
+          sum += u, product += u * to_f64(y(i, j)), most = std::max(most, -1 - u);
         }
         EXPECT_EQ(to_f64(sums[i]), sum);
         EXPECT_EQ(to_f64(products[i]), product);
@@ -138,14 +141,15 @@ TYPED_TEST(row, scans) {
     auto x = whole_numbers<A>({2, cols, 1}, 4);
     guarded_matrix<A> y(2, cols, 1);
     const auto in = x.view(), out = y.view();
-    const auto add = [](auto a, auto b) { return a + b; };
-    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(out, A(5), add, in); });
+    const auto turn = [](auto before, auto v) { return v + v - before; };  // not the same the other way round
+    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(out, A(5), turn, in); });
     for (std::size_t i = 0; i < 2; ++i) {
       double running = 5;
-      for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), running += to_f64(x(i, j)));
+      for (std::size_t j = 0; j < cols; ++j)
+        ASSERT_EQ(to_f64(y(i, j)), running = 2 * to_f64(x(i, j)) - running) << i << ", " << j;
     }
     EXPECT_TRUE(y.padding_intact());
-    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(in, A(5), add, in); });
+    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(in, A(5), turn, in); });
     EXPECT_EQ(x.f64(), y.f64());
   }
 }
@@ -242,18 +246,19 @@ TYPED_TEST(row, narrows_reads_and_puts) {
   const auto x = whole_numbers<T>({3, cols}, 8);
   guarded_matrix<T> y(3, cols);
   const auto a = x.view(), out = y.view();
+  const vector_view<const T> shared{a.row(1), cols};
   for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
     row.narrow(cols - 3).map(
         out, [](auto v) { return v; }, a);
     row.part(cols - 3, 2)
         .map(
             out, [](auto v, auto j) { return v + j; }, a, tigon::columns);
-    row.put(out, cols - 1, row.at(a, 0) + 1);
+    row.put(out, cols - 1, row.at(a, 0) + 8 * row.at(shared, 2));
   });
   for (std::size_t i = 0; i < 3; ++i) {
     for (std::size_t j = 0; j < cols - 1; ++j)
       ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) + (j < cols - 3 ? 0 : static_cast<double>(j)));
-    EXPECT_EQ(to_f64(y(i, cols - 1)), to_f64(x(i, 0)) + 1);
+    EXPECT_EQ(to_f64(y(i, cols - 1)), to_f64(x(i, 0)) + 8 * to_f64(x(1, 2)));
   }
 }
 
@@ -265,20 +270,31 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
     for (const std::size_t rows : {0u, 1u, 7u, 40u})
       for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << (mode == gradient::accumulate ? ", added" : ""));
-        const auto x = whole_numbers<T>({rows, cols}, 9);
+        const auto x = whole_numbers<T>({rows, cols}, 9), factors = whole_numbers<T>({1, cols}, 13);
+        const vector_view<const T> w{factors.view().data, cols};
+        guarded<A> sums(rows), weighted(rows);
         auto second = whole_numbers<T>({1, cols}, 10);
         guarded_matrix<T> y(rows, cols, 1);
         const auto before = second.f64();
         const auto a = x.view();
         const auto out = y.view();
         tigon::for_rows_with_partials<B, A>(
-            tigon::default_context(), rows, cols, [=](auto row) { return row.sum([](auto v) { return v; }, a); },
-            [=](auto row, A sum) {
+            tigon::default_context(), rows, cols,
+            tigon::row_sum(
+                [](std::size_t i) {
+                  return [=](auto v, auto f) {
+                    const decltype(v) number(static_cast<A>(i % 3));
+                    return pack{v + decltype(v)(A(1)), number * v * f};
+                  };
+                },
+                a, w),
+            [&](auto row, std::array<A, 2> sum) {
+              sums[row.i] = sum[0], weighted[row.i] = sum[1];
               const auto nowhere = row.partial(0), square = row.partial(1);
               row.map(
                   outs(out, nowhere, square),
                   [=](auto v, auto s, auto t) {
-                    return pack{v - v + decltype(v)(sum > 0 ? A(1) : A(0)), s + v, t + v * v};
+                    return pack{v + v, s + v, t + v * v};
                   },
                   a, nowhere, square);
             },
@@ -289,12 +305,115 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
           ASSERT_EQ(to_f64(second(0, j)), to_f64(static_cast<T>(static_cast<A>(wanted)))) << "column " << j;
         }
         for (std::size_t i = 0; i < rows; ++i) {
-          double sum = 0;
-          for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j));
-          for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), sum > 0 ? 1 : 0);
+          double sum = 0, of_products = 0;
+          for (std::size_t j = 0; j < cols; ++j) {
+            sum += to_f64(x(i, j)) + 1,
+                of_products += static_cast<double>(i % 3) * to_f64(x(i, j)) * to_f64(factors(0, j));
+            ASSERT_EQ(to_f64(y(i, j)), 2 * to_f64(x(i, j))) << "row " << i << ", column " << j;
+          }
+          ASSERT_EQ(to_f64(sums[i]), sum) << "row " << i;
+          ASSERT_EQ(to_f64(weighted[i]), of_products) << "row " << i;
         }
         EXPECT_TRUE(y.padding_intact());
       }
+}
+
+TYPED_TEST(row, scratch_rows_are_apart) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>()) {
+    const auto x = whole_numbers<T>({9, cols}, 12);
+    const auto a = x.view();
+    guarded<A> results(9);
+    tigon::for_rows_with_scratch<B, A>(tigon::default_context(), 9, cols, 2, [&](auto row) {
+      const auto first = row.scratch(0), second = row.scratch(1);
+      row.map(
+          outs(first, second),
+          [](auto v) {
+            return pack{v, v * v};
+          },
+          a);
+      results[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
+    });
+    for (std::size_t i = 0; i < 9; ++i) {
+      double wanted = 0;
+      for (std::size_t j = 0; j < cols; ++j) wanted += to_f64(x(i, j)) - to_f64(x(i, j)) * to_f64(x(i, j));
+      EXPECT_EQ(to_f64(results[i]), wanted) << cols << " columns, row " << i;
+    }
+  }
+}
+
+TYPED_TEST(row, workspaces_are_enough) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  constexpr std::size_t rows = 70, cols = 67;
+  guarded_matrix<A> x(rows, cols), y(rows, cols);
+  const auto a = x.view(), out = y.view();
+  const auto scratch = [&](context& ctx) {
+    tigon::for_rows_with_scratch<B, A>(ctx, rows, cols, 2, [=](auto row) {
+      row.map(
+          row.scratch(1), [](auto v) { return v; }, a);
+      row.map(
+          out, [](auto v) { return v; }, row.scratch(1));
+    });
+  };
+  guarded<A> dw(cols), db(cols);
+  const auto partials = [&](context& ctx) {
+    tigon::for_rows_with_partials<B, A>(
+        ctx, rows, cols, tigon::no_statistic{},
+        [=](auto row, int) {
+          const auto first = row.partial(0), second = row.partial(1);
+          row.map(
+              outs(first, second),
+              [](auto v, auto s, auto t) {
+                return pack{s + v, t + v};
+              },
+              a, first, second);
+        },
+        tigon::parameter_gradient<A>{{dw.data(), cols}}, tigon::parameter_gradient<A>{{db.data(), cols}});
+  };
+  for (const std::size_t threads : {1u, 3u})
+    with_workspace_of(
+        0,
+        [&](context& ctx) {
+          const std::size_t bytes = tigon::simd::scratch_workspace<B, A>(cols, 2, ctx);
+          with_workspace_of(bytes, scratch, threads);
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, scratch, threads), workspace, "workspace is of");
+        },
+        threads);
+  const std::size_t bytes = tigon::simd::partials_workspace<B, A>(rows, cols, 2);
+  with_workspace_of(bytes, partials);
+  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, partials), workspace, "workspace is of");
+}
+
+/// What is summed in one go grows, and rounds what is added to it: a row of equal numbers is the worst.
+TYPED_TEST(row, long_sums_keep_their_digits) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  constexpr std::size_t cols = std::size_t{1} << 20;
+  const A tenth = A(0.1);
+  guarded<A> x(cols), y(cols);
+  std::ranges::fill(x, tenth);
+  const vector_view<const A> in{x.data(), cols};
+  const vector_view<A> out{y.data(), cols};
+  A sum = 0, of_map = 0;
+  for_rows<B, A>(tigon::default_context(), 1, cols, [&](auto row) {
+    sum = row.sum([](auto v) { return v; }, in);
+    of_map = row.map_sum(
+        out,
+        [](auto v) {
+          return pack{v, v};
+        },
+        in);
+  });
+  // One addition to the total for every 64 steps; each rounds by half an eps of what is there, half the sum on average.
+  const double additions = 64 + cols / (64.0 * B::row.unroll * lanes<B, A>)+16;
+  const double bound = additions / 4 * std::numeric_limits<A>::epsilon();
+  const std::vector<double> wanted{cols * static_cast<double>(tenth)};
+  EXPECT_LE(measure(std::vector<double>{sum}, wanted).rel_l2, bound);
+  EXPECT_LE(measure(std::vector<double>{of_map}, wanted).rel_l2, bound);
 }
 
 TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
@@ -304,17 +423,23 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
   const shape s{90, 1030, 3};
   auto x = random_matrix<T>(s, 11);
   for (std::size_t j = 0; j < s.cols; ++j) x(89, j) = x(0, j);  // the same row elsewhere
-  const auto a = x.view();
+  guarded_matrix<T> y(s.rows, s.cols, s.padding);
+  const auto a = x.view(), out = y.view();
   guarded<A> sums(s.rows), dw(s.cols), tails(s.rows);
   EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
     sums.clear(), dw.clear(), tails.clear();
     ctx.workspace().expect("test", tigon::simd::partials_workspace<B, A>(s.rows, s.cols, 1));
     tigon::for_rows_with_partials<B, A>(
-        ctx, s.rows, s.cols, [&](auto row) { return sums[row.i] = row.sum([](auto v) { return v * v; }, a); },
-        [=](auto row, A sum) {
+        ctx, s.rows, s.cols, tigon::row_sum([](std::size_t) { return [](auto v) { return v * v; }; }, a),
+        [&](auto row, A sum) {
+          sums[row.i] = sum;
           const auto dw_row = row.partial(0);
           row.map(
-              dw_row, [=](auto v, auto d) { return d + v * sum; }, a, dw_row);
+              outs(out, dw_row),
+              [=](auto v, auto d) {
+                return pack{v, d + v * sum};
+              },
+              a, dw_row);
         },
         tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));

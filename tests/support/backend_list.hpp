@@ -1,13 +1,18 @@
-// Every backend that this build has.
+// Every backend that this build has. In a conformance suite (cmake/tigon_conformance.cmake) that is one, a user's own:
+// TIGON_CONFORMANCE_BACKEND is its type, TIGON_CONFORMANCE_HEADER where it is defined.
 #ifndef TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 #define TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 
-#include <tigon/backends/eigen/backend.hpp>
 #include <tigon/backends/generic/backend.hpp>
+#if defined(TIGON_CONFORMANCE_BACKEND)
+#include TIGON_CONFORMANCE_HEADER
+#else
+#include <tigon/backends/eigen/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/backends/xsimd/backend.hpp>
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
+#endif
 #endif
 
 namespace tigon::test {
@@ -17,6 +22,18 @@ struct list {};
 template <class... A, class... B>
 list<A..., B...> operator+(list<A...>, list<B...>);
 
+#if defined(TIGON_CONFORMANCE_BACKEND)
+
+using usual_backend = TIGON_CONFORMANCE_BACKEND;
+using engine_backends = list<usual_backend>;
+using all_backends = engine_backends;
+using half_backends = engine_backends;
+
+#else
+
+/// What a test builds on that needs some backend with products of its own.
+using usual_backend = backends::highway;
+
 /// One backend an engine: what row programs are tested on.
 using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
 
@@ -25,6 +42,11 @@ using engine_backends = list<backends::generic, backends::eigen, backends::xsimd
 using all_backends = decltype(engine_backends{} + list<backends::avx512_bf16>{});
 #else
 using all_backends = engine_backends;
+#endif
+
+/// Where operators that take long to compile are tested in f16.
+using half_backends = list<backends::generic, backends::highway>;
+
 #endif
 
 }  // namespace tigon::test

@@ -31,9 +31,9 @@ using every_pair = every_pair_of<float, bfloat16, float16, double>;
 
 /// For operators that take long to compile: f16 differs from bf16 in loads and stores alone, and is seen on two
 /// engines.
-using most_pairs = decltype(as_types(
-    with_element<float>(engine_backends{}) + with_element<bfloat16>(engine_backends{}) +
-    with_element<float16>(list<backends::generic, backends::highway>{}) + with_element<double>(engine_backends{})));
+using most_pairs =
+    decltype(as_types(with_element<float>(engine_backends{}) + with_element<bfloat16>(engine_backends{}) +
+                      with_element<float16>(half_backends{}) + with_element<double>(engine_backends{})));
 
 /// For operators with products inside, which a child of highway overrides.
 template <class... T>

@@ -34,6 +34,7 @@ struct comparison {
 
   double square = 0;
   std::size_t finite = 0;
+  bound *= error_scale;
   for (const double w : want)
     if (std::isfinite(w)) square += w * w, ++finite;
   const double mean_square = finite == 0 ? 0 : square / static_cast<double>(finite);

@@ -163,7 +163,8 @@ verdict judge(const problem& p, const std::string& tensor_name, const values& go
   const double theirs = relative ? liger.rel_l2 : liger.max_abs;
   const double floor = relative ? bar.floor.rel_l2 : bar.floor.max_abs;
   constexpr double printed = 1 + 1e-5;  // liger_error.csv has six digits
-  const double limit = std::max({std::isfinite(theirs) ? theirs * printed : 0, 2 * floor * printed, least});
+  const double limit =
+      tigon::test::error_scale * std::max({std::isfinite(theirs) ? theirs * printed : 0, 2 * floor * printed, least});
   return {came <= limit, error,
           p.op + ' ' + p.name + ' ' + p.dtype + ' ' + tensor_name + ": " + (relative ? "rel_l2 " : "max_abs ") +
               text(came) + ", at most " + text(limit) + " (Liger " +

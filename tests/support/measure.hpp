@@ -11,7 +11,18 @@
 #include <span>
 #include <type_traits>
 
+#if defined(TIGON_CONFORMANCE_BACKEND)
+#include "backend_list.hpp"
+#endif
+
 namespace tigon::test {
+
+/// By what factor the backend under test loosens every documented error: the library's own by none.
+#if defined(TIGON_CONFORMANCE_BACKEND)
+inline constexpr double error_scale = TIGON_CONFORMANCE_BACKEND::error_scale;
+#else
+inline constexpr double error_scale = 1;
+#endif
 
 struct error_measure {
   double rel_l2 = 0;   ///< |got - want| / |want|; infinite where want is exactly zero and got is not

@@ -23,7 +23,8 @@ TEST(guarded, faults_one_element_too_far) {
   guarded<float> behind(5, guard::behind), before(5, guard::before);
   volatile float* p = behind.data();
   volatile float* q = before.data();
-  p[4] = 1, q[0] = 1;
+  p[4] = 1;
+  q[0] = 1;
   EXPECT_DEATH(p[5] = 1, "");
   EXPECT_DEATH(q[-1] = 1, "");
   guarded<tigon::bfloat16> none(0);
@@ -98,6 +99,26 @@ TEST(threads, sees_a_sum_in_the_order_of_arrival) {
       });
       if (!fixed_order) last_worker[0] = static_cast<std::int64_t>(ctx.executor().workers());
       return bits_of(last_worker);
+    };
+  };
+  EXPECT_TRUE(same_bits_for_any_threads(run(true)));
+  EXPECT_FALSE(same_bits_for_any_threads(run(false)));
+}
+
+TEST(threads, sees_workers_that_share_scratch_memory) {
+  const auto run = [](bool apart) {
+    return [=](tigon::context& ctx) {
+      guarded<int> squares(9);
+      ctx.workspace().expect("test", 7 * tigon::workspace::alignment);
+      tigon::workspace::frame frame(ctx.workspace());
+      int* scratch = frame.take<int>(7 * 16);
+      ctx.executor().run(1, [&](std::size_t, std::size_t) { std::fill_n(scratch, 7 * 16, -1); });
+      ctx.executor().run(9, [&](std::size_t task, std::size_t worker) {
+        int* own = scratch + (apart ? worker * 16 : task % 8 * 8);
+        *own = static_cast<int>(task);
+        squares[task] = *own * *own;
+      });
+      return bits_of(squares);
     };
   };
   EXPECT_TRUE(same_bits_for_any_threads(run(true)));

@@ -5,24 +5,71 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstring>
 #include <tigon/core/context.hpp>
 #include <vector>
 
+#include "guarded.hpp"
+
 namespace tigon::test {
 
-/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads.
+/// Runs tasks one after the other, each worker in turn, and watches the scratch memory: within one run no byte of it
+/// may be changed by two workers. On threads that would be a race, which shows in the bits only now and then.
+class watching_executor {
+ public:
+  watching_executor(std::size_t workers, std::span<const std::byte> memory) : workers_(workers), memory_(memory) {}
+  std::size_t workers() const { return workers_; }
+  bool shared() const { return shared_; }
+
+  TIGON_TEST_NOINLINE void run(std::size_t tasks, task_ref fn) {
+    constexpr std::size_t nobody = 0, line = 64;
+    std::vector<std::size_t> owner(memory_.size(), nobody);
+    for (std::size_t task = 0; task < tasks; ++task) {
+      const std::vector<std::byte> before(memory_.begin(), memory_.end());
+      const std::size_t worker = task % workers_;
+      fn(task, worker);
+      for (std::size_t first = 0; first < before.size(); first += line) {
+        const std::size_t end = std::min(before.size(), first + line);
+        if (std::memcmp(&before[first], &memory_[first], end - first) == 0) continue;
+        for (std::size_t i = first; i < end; ++i) {
+          if (before[i] == memory_[i]) continue;
+          shared_ = shared_ || (owner[i] != nobody && owner[i] != worker + 1);
+          owner[i] = worker + 1;
+        }
+      }
+    }
+  }
+
+ private:
+  std::size_t workers_;
+  std::span<const std::byte> memory_;
+  bool shared_ = false;
+};
+
+/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads, and workers
+/// that keep out of each other's scratch memory.
 template <class Run>
 testing::AssertionResult same_bits_for_any_threads(Run&& run) {
+  std::size_t scratch_bytes = 0;
   const auto with = [&](std::size_t threads) -> std::vector<std::byte> {
     thread_pool pool(threads);
     workspace scratch;
     context ctx(pool, scratch);
-    return run(ctx);
+    const std::vector<std::byte> bits = run(ctx);
+    scratch_bytes = scratch.capacity();
+    return bits;
   };
   const std::vector<std::byte> one = with(1);
   if (one.empty()) return testing::AssertionFailure() << "nothing was compared";
-  for (const std::size_t threads : {2u, 3u, 7u})
+  for (const std::size_t threads : {2u, 7u, 3u})
     if (with(threads) != one) return testing::AssertionFailure() << "other bits with " << threads << " threads";
+
+  guarded<std::byte> memory(scratch_bytes + workspace::alignment);
+  watching_executor three(3, memory.bytes());
+  workspace scratch(std::span(memory.data(), memory.size()));
+  context ctx(three, scratch);
+  if (run(ctx) != one) return testing::AssertionFailure() << "other bits with tasks dealt out in turn";
+  if (three.shared()) return testing::AssertionFailure() << "two workers write the same scratch memory";
   return testing::AssertionSuccess();
 }
 

@@ -23,6 +23,7 @@ class device_set {
   constexpr bool contains(device d) const { return (bits_ >> static_cast<unsigned>(d) & 1u) != 0; }
   constexpr bool contains(device_set other) const { return (other.bits_ & ~bits_) == 0; }
   constexpr bool empty() const { return bits_ == 0; }
+  friend constexpr bool operator==(device_set, device_set) = default;
 
  private:
   unsigned bits_ = 0;
@@ -64,12 +65,15 @@ inline constexpr bool is_op_list<op_list<Ops...>> = true;
 }  // namespace detail
 
 /// A type that states (or inherits) where its kernels come from and which numbers steer them:
-///   parent     the backend whose kernels it inherits, void at the root; restated in every backend
-///   info       name and devices; restated in every backend
+///   info       name and devices; a type that inherits it is its base with other numbers, under the base's name
+///   parent     the backend whose kernels it inherits, void at the root; restated wherever `info` is
+///   self       the type itself, in a backend from which such types without a name may derive
 ///   engine     the SIMD library behind the lanes
 ///   overrides  op_list of the operators it adapts itself
 ///   row, chunk, attention, gemm   tuning values
+///   tile_capacity_bits  scratch memory of one core, from which tiles are derived
 ///   error_scale  by what factor it loosens every documented error (precision trait)
+///   relaxed_16bit  whether functions may be only as exact as a result of 16 bits shows (precision trait)
 template <class B>
 concept backend = requires {
   typename B::parent;
@@ -79,15 +83,38 @@ concept backend = requires {
   { B::row } -> std::convertible_to<row_tuning>;
   { B::chunk } -> std::convertible_to<chunk_tuning>;
   { B::attention } -> std::convertible_to<attention_tuning>;
+  { B::tile_capacity_bits } -> std::convertible_to<std::size_t>;
   { B::error_scale } -> std::convertible_to<double>;
+  { B::relaxed_16bit } -> std::convertible_to<bool>;
 } && detail::is_op_list<typename B::overrides> && (B::row.unroll == 1 || B::row.unroll == 2 || B::row.unroll == 4);
+
+namespace detail {
+
+template <class B>
+struct parent_of {
+  using type = typename B::parent;
+};
+template <const backend_info*>
+struct stated {};
+// B restates no info, so `parent` too is its base's and would skip the base.
+template <class B>
+  requires(!std::same_as<B, typename B::self> && std::same_as<stated<&B::info>, stated<&B::self::info>>)
+struct parent_of<B> {
+  using type = typename B::self;
+};
+
+}  // namespace detail
+
+/// The next backend on the chain, void after the root: B::parent, or what B::info belongs to where B inherits that.
+template <class B>
+using parent_t = typename detail::parent_of<B>::type;
 
 /// True for a backend and an element type that may be used together; otherwise a sentence at compile time.
 template <class B, class T>
 consteval bool admits() {
   static_assert(backend<B>,
                 "tigon: the first template argument is not a backend: it needs parent, info, engine, overrides and "
-                "tuning values; derive it from one of tigon::backends (docs/add_an_op.md)");
+                "tuning values; derive it from one of tigon::backends (docs/backends.md)");
   static_assert(element<T>,
                 "tigon: elements are float, double, tigon::bfloat16 or tigon::float16; convert before the call");
   return backend<B> && element<T>;

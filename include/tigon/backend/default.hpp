@@ -6,6 +6,19 @@
 #include <tigon/backend/backend.hpp>
 #include <tigon/backends/registry.hpp>
 
+// clang-format off
+#define TIGON_BACKEND_PATH_(name) tigon/backends/name/backend.hpp
+// clang-format on
+#define TIGON_BACKEND_PATH(name) TIGON_STRING(TIGON_BACKEND_PATH_(name))
+
+#if !defined(TIGON_BACKEND_HEADER) && !__has_include(TIGON_BACKEND_PATH(TIGON_BACKEND))
+static_assert(false, "tigon: no backend is called " TIGON_STRING(TIGON_BACKEND) " (TIGON_BACKEND, device " TIGON_STRING(
+                         TIGON_DEVICE) "); there are " TIGON_REGISTERED);
+// So that this sentence stands alone.
+#undef TIGON_BACKEND
+#define TIGON_BACKEND generic
+#endif
+
 namespace tigon {
 namespace backends {
 inline namespace TIGON_ABI {
@@ -16,6 +29,34 @@ struct TIGON_BACKEND;
 /// What a door uses when it is given no backend.
 using default_backend = backends::TIGON_BACKEND;
 
+// Constants without `inline`: translation units of one program may be told different things.
+
+/// Why it is that one, for logs.
+constexpr std::string_view default_backend_reason =
+#if TIGON_BACKEND_NAMED
+    "TIGON_BACKEND names it";
+#elif TIGON_BACKEND_FELL_BACK
+    "the first choice is missing: backend " TIGON_FIRST(TIGON_REGISTRY(TIGON_DEFAULT_NEEDS) "", );
+#else
+    "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE);
+#endif
+
+/// A line of the registry: known without a vendor's header.
+struct registered_backend {
+  backend_info info;
+  bool found;              ///< this translation unit could use it
+  std::string_view needs;  ///< for that: a header and its package, or an instruction set
+};
+
+// clang-format off
+#define TIGON_REGISTERED_LINE(name, devices, defaults, library)                                                 \
+  registered_backend{backend_info(#name, TIGON_CAT(TIGON_DEVICES_, devices), TIGON_CAT(TIGON_DEVICES_, defaults)), \
+                     TIGON_FOUND_##library == 1, TIGON_NEEDS_##library},
+// clang-format on
+/// The registry, in order of preference.
+constexpr registered_backend registered_backends[] = {TIGON_REGISTRY(TIGON_REGISTERED_LINE)};
+#undef TIGON_REGISTERED_LINE
+
 namespace detail {
 
 /// At a door, where the backend's definition is known: the default one has to run on the device that was asked for.
@@ -24,7 +65,7 @@ consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)
     static_assert(B::info.devices.contains(device::TIGON_DEVICE),
                   "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(
-                      TIGON_DEVICE) " (TIGON_BACKEND, TIGON_DEVICE); registered are " TIGON_REGISTERED);
+                      TIGON_DEVICE) " (TIGON_BACKEND, TIGON_DEVICE); there are " TIGON_REGISTERED);
   return true;
 }
 

@@ -57,7 +57,7 @@ inline constexpr bool complete_kernel =
 
 template <class Op, class P>
 struct find_provider {
-  using type = typename find_provider<Op, typename P::parent>::type;
+  using type = typename find_provider<Op, parent_t<P>>::type;
 };
 template <class Op, class P>
   requires has_kernel<Op, P>
@@ -69,22 +69,29 @@ struct find_provider<Op, void> {
   using type = void;
 };
 
-// A list that equals the parent's is an inherited one unless a kernel stands behind it.
+template <class B, class L>
+inline constexpr bool has_kernel_of = false;
+template <class B, class... Ops>
+inline constexpr bool has_kernel_of<B, op_list<Ops...>> = (has_kernel<Ops, B> || ...);
+
+// Is `overrides` B's own? A list that equals the parent's is taken for an inherited one, unless B says that it states
+// everything itself (`self`) or has a kernel of the list.
 template <class B>
-inline constexpr bool restates_overrides = true;
+inline constexpr bool states_overrides =
+    !std::same_as<typename B::overrides, typename parent_t<B>::overrides> || has_kernel_of<B, typename B::overrides>;
 template <class B>
-  requires(!std::is_void_v<typename B::parent>)
-inline constexpr bool restates_overrides<B> = !std::same_as<typename B::overrides, typename B::parent::overrides>;
+  requires std::is_void_v<parent_t<B>> || (requires { requires std::same_as<B, typename B::self>; })
+inline constexpr bool states_overrides<B> = true;
 
 template <class Op, class P>
 consteval bool audit_op() {
   constexpr bool listed = P::overrides::template contains<Op>;
   constexpr bool present = has_kernel<Op, P>;
-  static_assert(!(listed && !present && restates_overrides<P>),
+  static_assert(!(listed && !present && states_overrides<P>),
                 "tigon: this backend lists the operator in `overrides`, but no kernel<Op, Backend> is visible: include "
-                "the header with its specialisation before the first use, or restate `parent` and `overrides` if the "
-                "list is inherited");
-  static_assert(std::is_void_v<typename P::parent> || !(present && !listed),
+                "the header with its specialisation before the first use; where the list is inherited, restate `info` "
+                "and `parent` too");
+  static_assert(std::is_void_v<parent_t<P>> || !(present && !listed),
                 "tigon: a kernel<Op, Backend> exists, but the backend does not list the operator in `overrides`");
   if constexpr (present)
     static_assert(complete_kernel<kernel<Op, P>>,
@@ -97,7 +104,7 @@ consteval bool audit_chain() {
   if constexpr (std::is_void_v<P>) {
     return true;
   } else {
-    return audit_op<Op, P>() && audit_chain<Op, typename P::parent>();
+    return audit_op<Op, P>() && audit_chain<Op, parent_t<P>>();
   }
 }
 
@@ -147,15 +154,40 @@ consteval bool audit(op_list<Ops...> all) {
   return audit<B>() && detail::audit_list<B, decltype(all)>::run();
 }
 
+namespace detail {
+template <class P>
+inline constexpr std::string_view name_of = P::info.name;
+template <>
+inline constexpr std::string_view name_of<void> = {};
+}  // namespace detail
+
 struct coverage_row {
   std::string_view op;
-  std::string_view provider;
+  std::string_view provider;  ///< empty: another vendor's operator
 };
 
 /// (operator, provider) for every operator of the list.
 template <backend B, class... Ops>
 constexpr std::array<coverage_row, sizeof...(Ops)> coverage(op_list<Ops...>) {
-  return {{coverage_row{Ops::name, provider_t<Ops, B>::info.name}...}};
+  return {{coverage_row{Ops::name, detail::name_of<provider_t<Ops, B>>}...}};
+}
+
+template <std::size_t N>
+struct coverage_line {
+  std::string_view op;
+  std::array<std::string_view, N> providers;
+};
+
+/// The table operator x backend: who provides what, a line an operator, a column a backend.
+template <backend... B, class... Ops>
+constexpr std::array<coverage_line<sizeof...(B)>, sizeof...(Ops)> coverage_table(op_list<Ops...> all) {
+  std::array<coverage_line<sizeof...(B)>, sizeof...(Ops)> table{coverage_line<sizeof...(B)>{Ops::name, {}}...};
+  const auto column = [&](std::size_t at, const auto& rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) table[i].providers[at] = rows[i].provider;
+  };
+  std::size_t at = 0;
+  (column(at++, coverage<B>(all)), ...);
+  return table;
 }
 
 }  // namespace tigon

@@ -12,11 +12,12 @@ namespace tigon {
 struct row_tuning {
   std::size_t unroll = 4;                    ///< vectors in flight in a loop over a row: 1, 2 or 4
   std::size_t task_elements = 1 << 16;       ///< elements handed to a worker at a time
-  std::size_t partials = 64;                 ///< most partial rows of a parameter gradient
+  std::size_t partials = 32;                 ///< most partial rows of a parameter gradient
   std::size_t stream_bytes = 4 << 20;        ///< outputs of at least this many bytes are written past the caches
   std::size_t prefetch_row_bytes = 1 << 18;  ///< widest row whose successor is asked for during its work; 0: never
   std::size_t group_elements = 1 << 14;      ///< rows that parameter gradients take together, in elements
   std::size_t block_cols = 1024;             ///< columns of those rows at a time; a multiple of every engine's lanes
+  std::size_t near_cols = 4096;              ///< columns whose operands and results stay in the first-level cache
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

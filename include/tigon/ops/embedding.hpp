@@ -26,7 +26,8 @@ struct embedding {
 /// Aliasing   none.
 /// Throws     tigon::error: shape, stride, alias, workspace, and index (in every build) for an id outside [0, vocab);
 ///            before the first write.
-/// Max error  forward exact; backward 1e-6 of the largest |reference| in f32 (tests/ops/embedding_test.cpp).
+/// Max error  none: backward has the bits of the sum in f32 (f64) in the order of the tokens, rounded once
+///            (tests/ops/embedding_test.cpp).
 struct embedding_options {
   std::ptrdiff_t padding_index = -1;  ///< a token whose row is zero and gets no gradient; negative: none
   gradient dweight = gradient::overwrite;

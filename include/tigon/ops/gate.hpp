@@ -1,4 +1,4 @@
-// What the gated activations share: how infinities are kept out of products with zero, and what backward asks for.
+// What the gated activations share: how exact a gate has to be, and what backward asks for.
 #ifndef TIGON_OPS_GATE_HPP
 #define TIGON_OPS_GATE_HPP
 
@@ -8,15 +8,11 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// -inf becomes the lowest finite number, so that its product with an underflown factor is 0; NaN is kept.
-template <class V>
-TIGON_INLINE V above_lowest(V v) {
-  return max(V(std::numeric_limits<typename V::value_type>::lowest()), v);
-}
-template <class V>
-TIGON_INLINE V below_largest(V v) {
-  return min(V(std::numeric_limits<typename V::value_type>::max()), v);
-}
+/// Bits of a result of element type T, for functions that need not be more exact; all where the backend says so.
+template <class B, class T>
+inline constexpr std::size_t gate_bits = !B::relaxed_16bit || sizeof(T) > 2 ? 53
+                                         : std::same_as<T, float16>         ? 11
+                                                                            : 8;
 
 /// Shapes and aliasing of a gate's backward.
 template <class T>

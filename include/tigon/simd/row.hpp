@@ -97,17 +97,17 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
-// Where a worker is: its row, its first column, and how many rows ahead the next one is that it will read.
+// Where a worker is: its row and its first column.
 struct place {
-  std::size_t row, column, ahead;
+  std::size_t row, column;
 };
 
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
-  const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && m.cols * sizeof(T) <= row_bytes &&
+  const bool early = row_bytes != 0 && at.row + 1 < m.rows && m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
-  return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
+  return {m.row(at.row) + at.column, early ? m.row_stride : 0};
 }
 template <class B, class T>
 TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
@@ -184,27 +184,40 @@ struct row_sink {
   TIGON_INLINE void store_n(V v, std::size_t j, std::size_t n) const {
     simd::store_n(v, p + j, n);
   }
-  template <bool Stream, class V>
-  TIGON_INLINE void put(V v, std::size_t j) const {
-    if constexpr (Stream && Matrix)
-      simd::stream(v, p + j);
-    else
-      simd::store(v, p + j);
+  /// The vectors of one unrolled step; of several results the k-th.
+  template <bool Stream, std::size_t U, class R>
+  TIGON_INLINE void put(const R (&r)[U], std::size_t k, std::size_t j) const {
+    using V = std::remove_cvref_t<decltype(r[0].v[k])>;
+    if constexpr (U > 1 && stores_pairs<V, T>) {
+#pragma GCC unroll 4
+      for (std::size_t u = 0; u < U; u += 2)
+        store_pair<Stream && Matrix>(r[u].v[k], r[u + 1].v[k], p + j + u * V::size);
+    } else {
+#pragma GCC unroll 4
+      for (std::size_t u = 0; u < U; ++u) {
+        if constexpr (Stream && Matrix)
+          simd::stream(r[u].v[k], p + j + u * V::size);
+        else
+          simd::store(r[u].v[k], p + j + u * V::size);
+      }
+    }
   }
   /// Large enough to be streamed, and none of the operands.
   template <class... Begin>
   TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
     return !Matrix || (bytes >= stream_bytes && ((static_cast<const void*>(p) != begin) && ... && true));
   }
+  /// What is streamed at a time, in bytes.
+  template <class V>
+  static constexpr std::size_t width = (stores_pairs<V, T> ? 2 : 1) * V::size * sizeof(T);
   /// Elements before the first one at which a vector may be streamed.
   template <class V>
   TIGON_INLINE std::size_t head() const {
-    const std::size_t width = V::size * sizeof(T);
-    return (width - reinterpret_cast<std::uintptr_t>(p) % width) % width / sizeof(T);
+    return (width<V> - reinterpret_cast<std::uintptr_t>(p) % width<V>) % width<V> / sizeof(T);
   }
   template <class V>
   TIGON_INLINE bool aligned_after(std::size_t head) const {
-    return !Matrix || reinterpret_cast<std::uintptr_t>(p + head) % (V::size * sizeof(T)) == 0;
+    return !Matrix || reinterpret_cast<std::uintptr_t>(p + head) % width<V> == 0;
   }
 };
 
@@ -217,24 +230,95 @@ TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
   return {v.data + at.column, 0};
 }
 
+// What a writing loop does in passing: nothing.
+struct no_errand {
+  static constexpr bool any = false;
+  struct state {};
+  template <std::size_t>
+  TIGON_INLINE void run(std::size_t) const {}
+  TIGON_INLINE void add(state&, std::size_t) const {}
+  TIGON_INLINE void add_n(state&, std::size_t, std::size_t) const {}
+  template <std::size_t U>
+  TIGON_INLINE void finish(const state (&)[U]) const {}
+};
+
+// Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
+// lanes compute, all at the same time.
+template <class V, std::size_t K, class F, class... Source>
+struct sum_errand {
+  static constexpr bool any = true;
+  using number = typename V::value_type;
+  struct state {
+    pack<V, K> sum;
+    TIGON_INLINE state() {
+      for (V& v : sum.v) v = V(0);
+    }
+  };
+  F f;
+  std::tuple<Source...> x;
+  number* total;
+
+  TIGON_INLINE void add(state& s, std::size_t j) const {
+    const auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
+    for (std::size_t k = 0; k < K; ++k) s.sum.v[k] = s.sum.v[k] + r.v[k];
+  }
+  TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
+    const auto inside = V::iota() < V(static_cast<number>(n));
+    const auto r =
+        std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
+    for (std::size_t k = 0; k < K; ++k) s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+  }
+  // All of it, in the order in which a loop does it in passing.
+  template <std::size_t U>
+  TIGON_INLINE void run(std::size_t cols) const {
+    constexpr std::size_t N = V::size;
+    state s[U];
+    std::size_t j = 0;
+    for (; j + U * N <= cols; j += U * N) {
+#pragma GCC unroll 4
+      for (std::size_t u = 0; u < U; ++u) add(s[u], j + u * N);
+    }
+    for (; j < cols; j += N) add_n(s[0], j, std::min(N, cols - j));
+    finish(s);
+  }
+  template <std::size_t U>
+  TIGON_INLINE void finish(const state (&s)[U]) const {
+    for (std::size_t k = 0; k < K; ++k) {
+      V sum = s[0].sum.v[k];
+      for (std::size_t u = 1; u < U; ++u) sum = sum + s[u].sum.v[k];
+      total[k] += sum_lanes(sum);
+    }
+  }
+};
+
 }  // namespace detail
 
 /// The worker of one row. Made by for_rows and its cousins.
-template <class B, class A>
+template <class B, class A, class Errand = detail::no_errand>
 class row_worker {
  public:
   std::size_t i;     ///< index of the row
   std::size_t cols;  ///< width of the row
 
   TIGON_INLINE row_worker(std::size_t index, std::size_t width, A* partials = nullptr, A* scratch = nullptr,
-                          std::size_t stride = 0, std::size_t ahead = 1)
-      : i(index), cols(width), partials_(partials), scratch_(scratch), stride_(stride), at_{index, 0, ahead} {}
+                          std::size_t stride = 0, std::size_t first = 0, Errand errand = {})
+      : i(index),
+        cols(width),
+        partials_(partials),
+        scratch_(scratch),
+        stride_(stride),
+        at_{index, first},
+        errand_(errand) {}
 
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
 
   /// The same worker on a part of the row: a row of `width` columns.
-  TIGON_INLINE row_worker narrow(std::size_t width) const { return {i, width, partials_, scratch_, stride_}; }
+  TIGON_INLINE row_worker narrow(std::size_t width) const {
+    row_worker worker = *this;
+    worker.cols = width;
+    return worker;
+  }
   /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
   TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
     row_worker worker = *this;
@@ -413,6 +497,7 @@ class row_worker {
       each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
       if (stream) {
         const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
+        if constexpr (Errand::any) stream = head == 0;  // the order of an errand depends on nothing but the columns
         each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
         if (stream) return write_loop<K, V, true>(head, y, f, x...);
       }
@@ -436,7 +521,9 @@ class row_worker {
       if constexpr (K != 0)
         for (std::size_t k = 0; k < K; ++k) sums.v[k] = sums.v[k] + r.v[W + k];
     };
+    typename Errand::state passing[U];
     const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
+      errand_.add_n(passing[0], j, n);
       R r = detail::as_pack(f(x.template load_n<V>(j, n)...));
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
       if constexpr (K != 0) {
@@ -446,8 +533,9 @@ class row_worker {
       }
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
-    std::size_t at = read_ ? last - U * N : head;
-    const std::size_t step = read_ ? std::size_t{0} - U * N : U * N;
+    const bool backwards = !Errand::any && read_;
+    std::size_t at = backwards ? last - U * N : head;
+    const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
     for (std::size_t left = last - head; left > 0;) {
       const std::size_t count = K == 0 ? left : std::min(block, left);
       pack<V, K == 0 ? 1 : K> acc[U];
@@ -459,12 +547,14 @@ class row_worker {
 #pragma GCC unroll 4
         for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
 #pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
+        for (std::size_t u = 0; u < U; ++u) errand_.add(passing[u], j + u * N);
+        if constexpr (!Errand::any) {
 #pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) {
-          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<Stream>(r[u].v[k], j + u * N); });
-          add(acc[u], r[u]);
+          for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
         }
+        each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<Stream>(r, k, j); });
+#pragma GCC unroll 4
+        for (std::size_t u = 0; u < U; ++u) add(acc[u], r[u]);
       }
       if constexpr (K != 0) {
         for (std::size_t width = U / 2; width > 0; width /= 2)
@@ -476,10 +566,12 @@ class row_worker {
     }
     // What no unrolled step covers: the head and the rest.
     for (std::size_t j = head != 0 ? 0 : last; j < cols;) {
-      const std::size_t n = j < head ? head - j : std::min(N, cols - j);
+      const std::size_t n = std::min(N, (j < head ? head : cols) - j);
       part(j, n);
-      j = j < head ? last : j + n;
+      j += n;
+      if (j == head) j = last;
     }
+    errand_.finish(passing);
     return total;
   }
 
@@ -494,6 +586,7 @@ class row_worker {
   A* scratch_;
   std::size_t stride_;
   detail::place at_;
+  [[no_unique_address]] Errand errand_;
   mutable bool read_ = false;  // a pass over this row has been made
 };
 
@@ -507,9 +600,18 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 
 /// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
-constexpr std::size_t partial_tasks(std::size_t rows, std::size_t) {
+constexpr std::size_t partial_tasks(std::size_t rows) {
   const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 4);
   return (rows + per_task - 1) / per_task;
+}
+
+// Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
+// are written half a page away from what is read beside them.
+inline constexpr std::size_t page = 4096;
+template <class A>
+A* half_a_page_on(A* p) {
+  const std::size_t at = reinterpret_cast<std::uintptr_t>(p) % page;
+  return p + (page + page / 2 - at) % page / sizeof(A);
 }
 
 // Rows of scratch begin a cache line apart.
@@ -562,50 +664,110 @@ struct parameter_gradient {
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
-  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows, cols) * count * detail::padded<A>(cols));
+  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows) * count * detail::padded<A>(cols) +
+                                 detail::page / sizeof(A));
 }
 
-/// `statistic` of a program whose columns need nothing of the row.
+/// Statistic of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
+/// sums where that returns a pack.
+template <class F, class... X>
+struct row_sum {
+  F f;
+  std::tuple<X...> x;
+  explicit row_sum(F function, X... operands) : f(function), x(operands...) {}
+
+  template <class B>
+  static constexpr std::size_t sums =
+      detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
+                                                          .template load<detail::vec_of<B, X...>>(0)...))>;
+
+  // Adds what the columns from `first` on contribute to the sums at `total`.
+  template <class B, class A>
+  TIGON_INLINE auto errand(std::size_t row, std::size_t first, A* total) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const detail::place at{row, first};
+          using errand = detail::sum_errand<detail::vec_of<B, X...>, sums<B>, decltype(f(row)),
+                                            decltype(detail::source<B>(from, at))...>;
+          return errand{f(row), std::make_tuple(detail::source<B>(from, at)...), total};
+        },
+        x);
+  }
+  template <class A, std::size_t K>
+  static TIGON_INLINE auto value(const std::array<A, K>& total) {
+    if constexpr (K == 1)
+      return total[0];
+    else
+      return total;
+  }
+};
+
+/// Statistic of a program whose columns need nothing of the row.
 struct no_statistic {
-  template <class Row>
-  TIGON_INLINE int operator()(Row) const {
+  template <class B>
+  static constexpr std::size_t sums = 0;
+  template <class B, class A>
+  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
+    return {};
+  }
+  template <class A>
+  static TIGON_INLINE int value(const std::array<A, 0>&) {
     return 0;
   }
 };
 
-/// As for_rows, in two steps: statistic(row) returns what the columns need of the whole row, fn(row, value) writes
-/// columns. row.partial(k) in the second is a row of A in which the task sums up its share of the k-th parameter
+/// As for_rows, for parameter gradients: fn(row, value) writes the columns of a row, once, by one map, where value is
+/// the row's statistic. row.partial(k) is a row of A in which the task sums up its share of the k-th parameter
 /// gradient; the partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without rows
 /// the gradients are zero.
 ///
-/// The second step goes over a few rows a block of columns at a time, so that weights and partial rows stay in the
-/// first-level cache; fn therefore sees parts of rows, and all of a row's statistic is made before any of it is
-/// written.
+/// fn goes over a few rows a block of columns at a time, so that weights and partial rows stay in the first-level
+/// cache, and sees parts of rows; its map adds up the statistic of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
+  using errand = decltype(statistic.template errand<B, A>(0, 0, nullptr));
+  using totals = std::array<A, Statistic::template sums<B>>;
+  // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
+  // a row's bits would depend on its place.
+  constexpr bool in_passing = errand::any && V::size > 1;
   constexpr std::size_t K = sizeof...(T);
   constexpr std::size_t most = 8;
-  const std::size_t tasks = detail::partial_tasks<B>(rows, cols);
+  const std::size_t tasks = detail::partial_tasks<B>(rows);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
   const std::size_t group = std::clamp<std::size_t>(B::row.group_elements / std::max<std::size_t>(cols, 1), 1, most);
   workspace::frame frame(ctx.workspace());
-  A* partials = frame.template take<A>(tasks * K * stride);
+  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     A* own = partials + task * K * stride;
     std::fill(own, own + K * stride, A(0));
-    const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t first = task * per_task; first < end; first += group) {
+    const std::size_t begin = task * per_task, end = std::min(rows, begin + per_task);
+    totals now[most], next[most];
+    for (std::size_t first = begin; first < end; first += group) {
       const std::size_t n = std::min(group, end - first);
-      decltype(statistic(row_worker<B, A>(0, cols))) value[most];
-      for (std::size_t i = 0; i < n; ++i) value[i] = statistic(row_worker<B, A>(first + i, cols));
+      if (!in_passing || first == begin) {
+        std::fill(now, now + n, totals{});
+        for (std::size_t column = 0; column < cols; column += B::row.block_cols)
+          for (std::size_t k = 0; k < n; ++k)
+            statistic.template errand<B>(first + k, column, now[k].data())
+                .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
+      }
+      std::fill(next, next + n, totals{});
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)
-        for (std::size_t i = 0; i < n; ++i)
-          fn(row_worker<B, A>(first + i, cols, own, nullptr, stride, group)
-                 .part(column, std::min(B::row.block_cols, cols - column)),
-             value[i]);
+        for (std::size_t k = 0; k < n; ++k) {
+          const std::size_t i = first + k, width = std::min(B::row.block_cols, cols - column);
+          // The last rows add up themselves, for nothing.
+          const std::size_t other = i + group < end ? i + group : i;
+          if constexpr (in_passing)
+            fn(row_worker<B, A, errand>(i, width, own, nullptr, stride, column,
+                                        statistic.template errand<B>(other, column, next[k].data())),
+               Statistic::value(now[k]));
+          else
+            fn(row_worker<B, A>(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+        }
+      if constexpr (in_passing) std::copy(next, next + n, now);
     }
     stream_fence();
   });
@@ -654,6 +816,7 @@ using simd::outs;
 using simd::pack;
 using simd::parameter_gradient;
 using simd::round_to;
+using simd::row_sum;
 }  // namespace tigon
 
 #endif  // TIGON_SIMD_ROW_HPP

@@ -105,6 +105,8 @@ concept raw_store = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86:
 template <class L, class T>
 concept raw_stream = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::stream(v, p); };
 template <class L, class T>
+concept raw_pair = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store_pair(v, v, p); };
+template <class L, class T>
 concept raw_load_n =
     requires(const T* p, decltype(L::raw(typename L::reg{}))& v) { x86::load_n(p, std::size_t{1}, v); };
 template <class L, class T>
@@ -170,6 +172,29 @@ TIGON_INLINE void stream(V v, T* p) {
   else
 #endif
     store(v, p);
+}
+
+/// Whether storing two vectors at once is less work than storing one after the other.
+template <class V, element T>
+inline constexpr bool stores_pairs =
+#if defined(TIGON_X86)
+    V::size > 1 && detail::raw_pair<typename V::lanes, T>;
+#else
+    false;
+#endif
+
+/// Two vectors one after the other; streamed, p is aligned to the bytes of both.
+template <bool Stream, class V, element T>
+TIGON_INLINE void store_pair(V first, V second, T* p) {
+#if defined(TIGON_X86)
+  using L = typename V::lanes;
+  if constexpr (stores_pairs<V, T> && Stream)
+    x86::stream_pair(L::raw(first.r), L::raw(second.r), p);
+  else if constexpr (stores_pairs<V, T>)
+    x86::store_pair(L::raw(first.r), L::raw(second.r), p);
+  else
+#endif
+    store(first, p), store(second, p + V::size);
 }
 
 TIGON_INLINE void stream_fence() {

@@ -1,4 +1,5 @@
-// Child of highway for CPUs with the bf16 dot instruction: products of bf16 operands, nothing else.
+// Child of highway for CPUs with the bf16 dot instruction: products of bf16 operands, nothing else. The default where
+// the flags have the instruction.
 #ifndef TIGON_BACKENDS_AVX512_BF16_BACKEND_HPP
 #define TIGON_BACKENDS_AVX512_BF16_BACKEND_HPP
 
@@ -13,8 +14,9 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 struct avx512_bf16 : highway {
+  using self = avx512_bf16;
   using parent = highway;
-  static constexpr backend_info info{"avx512_bf16", {device::cpu}};
+  static constexpr backend_info info{"avx512_bf16", {device::cpu}, {device::cpu}};
   using overrides = op_list<op::gemm>;
 };
 

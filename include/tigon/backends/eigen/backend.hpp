@@ -13,6 +13,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 struct eigen : generic {
+  using self = eigen;
   using parent = generic;
   static constexpr backend_info info{"eigen", {device::cpu}};
   using engine = simd::eigen;

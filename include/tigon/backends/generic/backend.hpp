@@ -11,6 +11,7 @@ inline namespace TIGON_ABI {
 /// Has a kernel for every operator: the one in the operator's own header. On this backend the lanes are single
 /// numbers, which makes it the reference that the others are compared with.
 struct generic {
+  using self = generic;
   using parent = void;
   static constexpr backend_info info{"generic", {device::cpu, device::npu}};
   using engine = simd::scalar;
@@ -19,6 +20,7 @@ struct generic {
   static constexpr chunk_tuning chunk{};
   static constexpr attention_tuning attention{};
   static constexpr double error_scale = 1.0;
+  static constexpr bool relaxed_16bit = true;  ///< gates for 16-bit results are exact to an eighth of their last bit
   static constexpr std::size_t tile_capacity_bits = 48 * 8192;  ///< one core's first-level cache
 };
 

@@ -1,4 +1,4 @@
-// Lanes by Highway, and a packed matrix product of our own. The default on CPUs.
+// Lanes by Highway, and a packed matrix product of our own. The default on CPUs without a better one.
 #ifndef TIGON_BACKENDS_HIGHWAY_BACKEND_HPP
 #define TIGON_BACKENDS_HIGHWAY_BACKEND_HPP
 
@@ -18,6 +18,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 struct highway : generic {
+  using self = highway;
   using parent = generic;
   static constexpr backend_info info{"highway", {device::cpu}, {device::cpu}};
   using engine = simd::highway;

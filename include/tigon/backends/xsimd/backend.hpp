@@ -13,6 +13,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 struct xsimd : generic {
+  using self = xsimd;
   using parent = generic;
   static constexpr backend_info info{"xsimd", {device::cpu}};
   using engine = simd::xsimd;

@@ -14,6 +14,8 @@ struct none {};
 void load(none);
 void store(none);
 void stream(none);
+void store_pair(none);
+void stream_pair(none);
 void load_n(none);
 void store_n(none);
 void scale(none);
@@ -62,6 +64,21 @@ TIGON_INLINE __m256i to_bfloat16(__m512 v) {
 #endif
   return to_bfloat16_in_integers(v);
 }
+#if defined(__AVX512BF16__)
+/// Two vectors by one instruction, which takes as long as that for one.
+TIGON_INLINE __m512i to_bfloat16(__m512 first, __m512 second) {
+  constexpr int subnormal = 0x20;
+  const auto any = _mm512_fpclass_ps_mask(first, subnormal) | _mm512_fpclass_ps_mask(second, subnormal);
+  if (__builtin_expect(any == 0, 1)) return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(to_bfloat16_in_integers(first)), to_bfloat16_in_integers(second), 1);
+}
+TIGON_INLINE void store_pair(__m512 first, __m512 second, bfloat16* p) {
+  _mm512_storeu_si512(p, to_bfloat16(first, second));
+}
+TIGON_INLINE void stream_pair(__m512 first, __m512 second, bfloat16* p) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), to_bfloat16(first, second));
+}
+#endif
 /// v rounded to the storage type and widened again.
 TIGON_INLINE __m512 round_to(__m512 v, bfloat16) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bfloat16(v)), 16));

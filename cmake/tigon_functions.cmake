@@ -1,0 +1,38 @@
+# What tigon offers to CMake projects beside its target, in an installed package and in a build tree alike:
+#   tigon_conformance        every operator test, on a backend of yours     (tigon_conformance.cmake)
+#   tigon_register_backend   makes it the default for what links it         (below)
+#   tigon_multi_arch         one source for many CPUs, chosen at run time   (tigon_multi_arch.cmake)
+# Of keyword arguments parsed into arg_*: those named are there, and there are no others.
+macro(tigon_require_arguments function)
+  foreach(keyword IN ITEMS ${ARGN})
+    if(NOT DEFINED arg_${keyword})
+      message(FATAL_ERROR "${function}: ${keyword} is missing")
+    endif()
+  endforeach()
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "${function}: what is ${arg_UNPARSED_ARGUMENTS}?")
+  endif()
+endmacro()
+
+# tigon_register_backend(TARGET acme NAME acme HEADER acme/backend.hpp DEVICES cpu)
+#
+# What links TARGET computes on tigon::backends::NAME, if TIGON_DEVICE (cpu when empty) is among DEVICES and TIGON_BACKEND
+# names no other. The same without CMake: -DTIGON_BACKEND=acme -DTIGON_BACKEND_HEADER='"acme/backend.hpp"'.
+function(tigon_register_backend)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TARGET;NAME;HEADER" "DEVICES")
+  tigon_require_arguments(tigon_register_backend TARGET NAME HEADER DEVICES)
+  string(STRIP "${TIGON_DEVICE}" device)
+  string(TOLOWER "${device}" device)
+  string(STRIP "${TIGON_BACKEND}" wish)
+  string(TOLOWER "${wish}" wish)
+  if(device STREQUAL "")
+    set(device cpu)
+  endif()
+  if(wish STREQUAL arg_NAME OR (wish STREQUAL "" AND device IN_LIST arg_DEVICES))
+    # TIGON_BACKEND=NAME comes with tigon::tigon where it was asked for.
+    target_compile_definitions(${arg_TARGET} INTERFACE TIGON_BACKEND_HEADER="${arg_HEADER}" TIGON_BACKEND=${arg_NAME})
+  endif()
+endfunction()
+
+include(${CMAKE_CURRENT_LIST_DIR}/tigon_conformance.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/tigon_multi_arch.cmake)

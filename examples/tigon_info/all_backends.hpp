@@ -1,0 +1,42 @@
+// Every backend of the registry that this build can have, as a list of types in the registry's order.
+#ifndef TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
+#define TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
+
+#include <tigon/tigon.hpp>
+// One that is registered and not included here is an incomplete type below.
+#include <tigon/backends/generic/backend.hpp>
+#if TIGON_FOUND_hwy
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/highway/backend.hpp>
+#endif
+#if TIGON_FOUND_hwy_and_dot
+#include <tigon/backends/avx512_bf16/backend.hpp>
+#endif
+#if TIGON_FOUND_xsimd
+#include <tigon/backends/xsimd/backend.hpp>
+#endif
+#if TIGON_FOUND_eigen
+#include <tigon/backends/eigen/backend.hpp>
+#endif
+
+template <class... B>
+struct backend_list {
+  static constexpr std::size_t size = sizeof...(B);
+};
+template <class... A, class... B>
+backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
+
+// clang-format off
+#define TIGON_INFO_IF_FOUND(name, devices, defaults, library) \
+  TIGON_CAT(TIGON_IF_, TIGON_FOUND_##library)(+ backend_list<tigon::backends::name>{})
+// clang-format on
+using all_backends = decltype(backend_list<> {} TIGON_REGISTRY(TIGON_INFO_IF_FOUND));
+#undef TIGON_INFO_IF_FOUND
+
+/// Who provides what: a constant, compared with the lists of overrides by tests/backend/registry_test.cpp.
+constexpr auto coverage_of = []<class... B>(backend_list<B...>) {
+  return tigon::coverage_table<B...>(tigon::all_ops{});
+};
+constexpr auto coverage_here = coverage_of(all_backends{});
+
+#endif  // TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP

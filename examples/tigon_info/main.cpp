@@ -1,0 +1,92 @@
+// What this build of tigon chooses, and why: devices, backends, lanes, capacities, and who provides which operator.
+//   tigon_info           everything
+//   tigon_info --table   the table operator x backend alone, as it stands in docs/backends.md
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "all_backends.hpp"
+
+namespace {
+
+std::string names(tigon::device_set set) {
+  std::string s;
+  for (const tigon::device d : {tigon::device::cpu, tigon::device::npu})
+    if (set.contains(d)) s += (s.empty() ? "" : " and ") + std::string(tigon::device_name(d));
+  return s.empty() ? "none" : s;
+}
+
+template <class B>
+void print_chain() {
+  std::printf("%s", B::info.name.data());
+  if constexpr (!std::is_void_v<tigon::parent_t<B>>) {
+    std::printf(" -> ");
+    print_chain<tigon::parent_t<B>>();
+  }
+}
+
+template <class B>
+void print_numbers(const char* indent) {
+  using E = typename B::engine;
+  std::printf("%sengine      %s, target %s, %zu lanes of f32, %zu of f64\n", indent, E::name.data(), E::target.data(),
+              tigon::simd::vec<E, float>::size, tigon::simd::vec<E, double>::size);
+  std::printf("%scapacities  tiles of %zu KiB a core", indent, B::tile_capacity_bits / 8192);
+  if constexpr (requires { B::vector_cores; }) std::printf(", %zu vector cores", std::size_t{B::vector_cores});
+  std::printf(", %zu MiB of logits at a time, %zu rows of scores, tasks of %zu elements\n", B::chunk.logits_bytes >> 20,
+              B::attention.query_block, B::row.task_elements);
+  std::printf("%skernels     ", indent);
+  print_chain<B>();
+  std::puts("");
+}
+
+template <class... B>
+void print_if_named(std::string_view name, backend_list<B...>) {
+  ((name == B::info.name ? print_numbers<B>("    ") : void()), ...);
+}
+
+template <class... B>
+void print_table(backend_list<B...>) {
+  std::printf("| operator |");
+  (std::printf(" %s |", B::info.name.data()), ...);
+  std::printf("\n|---|");
+  for (std::size_t i = 0; i < sizeof...(B); ++i) std::printf("---|");
+  std::puts("");
+  for (const auto& [op, providers] : coverage_here) {
+    std::printf("| %s |", op.data());
+    for (const std::string_view provider : providers) std::printf(" %s |", provider.empty() ? "-" : provider.data());
+    std::puts("");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--table") == 0) {
+    print_table(all_backends{});
+    return 0;
+  }
+  if (argc != 1) {
+    std::fprintf(stderr, "usage: tigon_info [--table]\n");
+    return 2;
+  }
+  using B = tigon::default_backend;
+  std::printf("tigon %s, instruction set %s\n", TIGON_VERSION_STRING, TIGON_STRING(TIGON_TARGET));
+  std::printf("device      %s (TIGON_DEVICE; there are cpu and npu)\n", TIGON_STRING(TIGON_DEVICE));
+  std::printf("backend     %s: %s\n", B::info.name.data(), tigon::default_backend_reason.data());
+  print_numbers<B>("");
+
+  std::puts("\nregistered, in order of preference");
+  for (const auto& [info, found, needs] : tigon::registered_backends) {
+    std::printf("  %-12s on %s, default on %s", info.name.data(), names(info.devices).c_str(),
+                names(info.default_devices).c_str());
+    if (found) {
+      std::puts("");
+      print_if_named(info.name, all_backends{});
+    } else {
+      std::printf("\n    not here    needs %s\n", needs.data());
+    }
+  }
+
+  std::puts("\nwho provides what");
+  print_table(all_backends{});
+}

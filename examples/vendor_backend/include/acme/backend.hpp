@@ -1,0 +1,67 @@
+// Acme's backend, in acme's own repository: a child of highway for a core with little memory near it and a fast exp.
+// tigon has never heard of it; what links acme::acme has it as the default on cpu (CMakeLists.txt).
+#ifndef ACME_BACKEND_HPP
+#define ACME_BACKEND_HPP
+
+#include <acme/clip.hpp>
+#include <tigon/backends/highway/backend.hpp>
+#include <tigon/ops/softmax.hpp>
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// What is not stated is highway's: the traits because they are inherited, the kernels because `parent` says so.
+struct acme : highway {
+  using self = acme;
+  using parent = highway;
+  static constexpr backend_info info{"acme", {device::cpu}, {device::cpu}};
+  using overrides = op_list<op::softmax, ::acme::clip>;
+  static constexpr row_tuning row{.unroll = 2};
+  static constexpr std::size_t tile_capacity_bits = 16 * 8192;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+/// Without a scratch row: the exponentials are computed twice instead of being kept. Backward is the generic one.
+template <>
+struct tigon::kernel<tigon::op::softmax, tigon::backends::acme>
+    : tigon::kernel<tigon::op::softmax, tigon::backends::generic> {
+  template <backend B, element T>
+  static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A scale = static_cast<A>(opt.scale);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A m = row.max([](auto v) { return v; }, x);
+      const A r = A(1) / row.sum([=](auto v) { return exp_nonpositive((v - m) * scale); }, x);
+      row.map(
+          y, [=](auto v) { return exp_nonpositive((v - m) * scale) * r; }, x);
+    });
+  }
+};
+
+/// Nobody else has this one.
+template <>
+struct tigon::kernel<acme::clip, tigon::backends::acme> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> x, matrix_view<T> y, double limit, context& ctx) {
+    const auto most = static_cast<accumulator_t<T>>(limit);
+    for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          y, [=]<class V>(V v) { return min(V(most), max(V(-most), v)); }, x);
+    });
+  }
+  template <backend B, element T>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, double limit, context& ctx) {
+    const auto most = static_cast<accumulator_t<T>>(limit);
+    for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          dx, [=]<class V>(V d, V v) { return select(abs(v) < V(most), d, V(0)); }, dy, x);
+    });
+  }
+};
+
+#endif  // ACME_BACKEND_HPP

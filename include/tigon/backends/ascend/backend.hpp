@@ -1,0 +1,42 @@
+// An NPU modelled on the CPU: vector cores with a unified buffer each, through which every tile of an adapted operator
+// passes. Products and all other operators are the parent's.
+#ifndef TIGON_BACKENDS_ASCEND_BACKEND_HPP
+#define TIGON_BACKENDS_ASCEND_BACKEND_HPP
+
+#include <tigon/backends/ascend/rules.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/backends/highway/backend.hpp>
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// A child that restates a number here changes tiles and grids, and no code; docs/ascend.md has the reasons for them.
+struct ascend : highway {
+  using self = ascend;
+  using parent = highway;
+  static constexpr backend_info info{"ascend", {device::npu}, {device::npu}};
+  using overrides = op_list<op::geglu, op::swiglu, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::rope,
+                            op::softmax, op::cross_entropy, op::fused_linear_cross_entropy>;
+  static constexpr std::size_t tile_capacity_bits = 192 * 8192;  ///< one core's unified buffer
+  static constexpr std::size_t vector_cores = 20;
+  static constexpr row_tuning row{.partials = 2 * vector_cores};  ///< a partial row for every program
+  using ledger = unified_buffer::abort_on_damage;                 ///< told what every program did with its buffer
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+// Everything it overrides:
+#include <tigon/backends/ascend/cross_entropy.hpp>
+#include <tigon/backends/ascend/fused_add_rms_norm.hpp>
+#include <tigon/backends/ascend/gates.hpp>
+#include <tigon/backends/ascend/layer_norm.hpp>
+#include <tigon/backends/ascend/rms_norm.hpp>
+#include <tigon/backends/ascend/rope.hpp>
+#include <tigon/backends/ascend/softmax.hpp>
+// Products of any backend want Eigen, and whoever includes this operator is told so; the others need none.
+#if __has_include(<Eigen/Core>)
+#include <tigon/backends/ascend/fused_linear_cross_entropy.hpp>
+#endif
+
+#endif  // TIGON_BACKENDS_ASCEND_BACKEND_HPP

@@ -1,0 +1,114 @@
+// Residual addition and RMSNorm, cut as rms_norm.
+#ifndef TIGON_BACKENDS_ASCEND_FUSED_ADD_RMS_NORM_HPP
+#define TIGON_BACKENDS_ASCEND_FUSED_ADD_RMS_NORM_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::fused_add_rms_norm, backends::ascend> {
+  template <class A>
+  using saved = std::span<A>;  // rstd
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
+                      std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      forward_blocks<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
+    else if (opt.casting == casting::llama)
+      forward_blocks<B, casting::llama>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+    else
+      forward_blocks<B, casting::none>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
+                       rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      backward_blocks<B, casting::none>(dy, ds, s, constant(A(1)), A(0), rstd.data(), dx, dr, dw, opt, ctx);
+    else if (opt.casting == casting::llama)
+      backward_blocks<B, casting::llama>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+    else
+      backward_blocks<B, casting::none>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+  }
+
+  template <backend B, casting C, element T, class Weight, class A>
+  static void forward_blocks(matrix_view<const T> x, matrix_view<const T> r, Weight w, A offset, matrix_view<T> y,
+                             matrix_view<T> s, A* rstd, rms_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::fused_add_rms_norm, tiling::pass::forward, A>;
+    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
+    ub::for_row_blocks<plan>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols),
+        [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = 0; });
+          core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
+            q[row.i] += row.sum(
+                [](auto a, auto b) {
+                  const auto v = round_to<T>(a + b);
+                  return v * v;
+                },
+                xv, rv);
+          });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = math::rsqrt(q[i] / n + eps); });
+          core.pass(ub::reads(xt, rt, wt), ub::writes(st, yt),
+                    [=](auto row, auto xv, auto rv, auto wv, auto sv, auto yv) TIGON_LAMBDA {
+                      const A scale = q[row.i];
+                      row.map(
+                          outs(sv, yv),
+                          [=](auto a, auto b, auto g) {
+                            const auto v = round_to<T>(a + b);
+                            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+                          },
+                          xv, rv, wv);
+                    });
+          core.store(q);
+        },
+        x, r, w, y, s, ub::column(rstd));
+  }
+
+  template <backend B, casting C, element T, class Weight, element W, class A>
+  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> ds, matrix_view<const T> s, Weight w,
+                              A offset, const A* rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
+                              rms_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::fused_add_rms_norm, tiling::pass::backward, A>;
+    const A n = static_cast<A>(s.cols);
+    ub::for_row_blocks_with_partials<plan, A>(
+        ctx, s.rows, s.cols, plan::cut_of(s.cols),
+        [=](auto& core, A* c, auto&, auto& dt, auto&, auto& st, auto& wt, auto& rt, auto&, auto&) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
+          core.pass(ub::reads(dt, st, wt), ub::writes(), [=](auto row, auto dv, auto sv, auto wv) TIGON_LAMBDA {
+            c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, sv, wv);
+          });
+          core.fetch(rt);
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] *= rt[i] * rt[i] * rt[i] / n; });
+        },
+        [=](auto& core, const A* c, auto& pt, auto& dt, auto& et, auto& st, auto& wt, auto& rt, auto& dxt, auto& drt)
+            TIGON_LAMBDA {
+              core.fetch(rt);
+              core.part(ub::reads(pt, dt, et, st, wt), ub::writes(dxt, drt),
+                        [=](auto row, auto pv, auto dv, auto ev, auto sv, auto wv, auto dxv, auto drv) TIGON_LAMBDA {
+                          const A r = rt[row.i], k = c[row.i];
+                          row.map(
+                              outs(dxv, drv, pv),
+                              [=](auto d, auto e, auto v, auto g, auto acc) {
+                                const auto to_x = d * (g + offset) * r - v * k + e;
+                                return pack{to_x, to_x, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+                              },
+                              dv, ev, sv, wv, pv);
+                        });
+            },
+        std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, ds, s, w, ub::column(rstd), dx, dr);
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_FUSED_ADD_RMS_NORM_HPP

@@ -1,0 +1,113 @@
+// Cross entropy of a linear layer's output: products and cross entropy as the backend has them, tiles for the rest.
+#ifndef TIGON_BACKENDS_ASCEND_FUSED_LINEAR_CROSS_ENTROPY_HPP
+#define TIGON_BACKENDS_ASCEND_FUSED_LINEAR_CROSS_ENTROPY_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/cross_entropy.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
+  template <class>
+  using saved = no_state;
+
+  /// Everything in one pass over the rows, by chunks of as many as the door has asked memory for.
+  template <backend B, element T, token_id I>
+  static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
+                      cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::fused_linear_cross_entropy, tiling::pass::forward, A>;
+    using products = kernel<op::fused_linear_cross_entropy, backends::generic>;
+    const std::size_t rows = t.x.rows, hidden = t.x.cols, vocab = t.w.rows;
+    const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+    const bool gradients = t.dx.data != nullptr || t.dw.data != nullptr || t.dbias.data != nullptr;
+    const bool add = opt.dparams == gradient::accumulate;
+    constexpr bool wide = std::same_as<T, A>;
+    if (rows == 0) return products::template clear<B>(t, add, ctx);
+
+    workspace::frame frame(ctx.workspace());
+    A* logits = frame.template take<A>(chunk * vocab);
+    const vector_view<A> bias{t.bias ? frame.template take<A>(vocab) : nullptr, vocab};
+    if (t.bias) round_into<plan>(ctx, as_row(t.bias), as_row(bias), false);
+    // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
+    matrix_view<A> dw;
+    if constexpr (wide)
+      dw = t.dw;
+    else if (t.dw.data != nullptr)
+      dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
+    const vector_view<A> dbias{t.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
+    out.token_scaling = opt.token_scaling;
+
+    for (std::size_t begin = 0; begin < rows; begin += chunk) {
+      const bool first = begin == 0;
+      const std::size_t n = std::min(chunk, rows - begin);
+      const matrix_view<A> z(logits, n, vocab);
+      const matrix_view<const T> x = t.x.rows_from(begin, n);
+      products::template product<B>(x, t.w, z, in_vector<A>(bias), {.b = transpose::yes}, ctx);
+      const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
+                                    out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
+      kernel_for<op::cross_entropy, B>::template forward<B, A, I>(
+          z, target.subspan(begin, n), class_weight, gradients ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
+      if (!gradients) continue;
+      if (t.upstream) {
+        const bool common = t.upstream.size == 1;
+        ub::multiply_rows<plan>(ctx, matrix_view<const A>(z),
+                                in_vector<A>{t.upstream.data + (common ? 0 : begin), common ? 1 : n}, z,
+                                plan::cut_of(vocab));
+      }
+      if (t.dx.data != nullptr) products::template product<B>(z, t.w, t.dx.rows_from(begin, n), {}, {}, ctx);
+      if (dw.data != nullptr)
+        products::template product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes},
+                                      ctx);
+      if (t.dbias)
+        ub::for_row_blocks_with_partials<plan, A>(
+            ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
+            [](auto& core, const A*, auto& sum, auto& zt) TIGON_LAMBDA {
+              core.part(ub::reads(sum, zt), ub::writes(), [](auto row, auto sv, auto zv) TIGON_LAMBDA {
+                row.map(
+                    sv, [](auto d, auto s) { return s + d; }, zv, sv);
+              });
+            },
+            std::tuple(parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate}),
+            matrix_view<const A>(z));
+    }
+    if constexpr (!wide)
+      if (t.dw.data != nullptr) round_into<plan>(ctx, matrix_view<const A>(dw), t.dw, add);
+    if (t.dbias) round_into<plan>(ctx, matrix_view<const A>(as_row(dbias)), as_row(t.dbias), add);
+  }
+
+  /// The gradients alone, recomputed.
+  template <backend B, element T, token_id I>
+  static void backward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
+                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
+                       context& ctx) {
+    forward<B, T, I>(t, target, class_weight, out, scale, opt, ctx);
+  }
+
+  /// to = from, or to += from.
+  template <class Plan, element From, element To>
+  static void round_into(context& ctx, matrix_view<const From> from, matrix_view<To> to, bool add) {
+    ub::for_blocks<Plan>(
+        ctx,
+        [=](auto& core, auto& from_t, auto& old_t, auto& to_t) TIGON_LAMBDA {
+          if (add) core.fetch(old_t);
+          core.flat_part(ub::reads(from_t), ub::writes(to_t), [&](auto row, auto fv, auto tv) TIGON_LAMBDA {
+            if (add)
+              row.map(
+                  tv, [](auto s, auto old) { return old + s; }, fv, vector_view<const To>{old_t.data, row.cols});
+            else
+              row.map(
+                  tv, [](auto s) { return s; }, fv);
+          });
+        },
+        from, matrix_view<const To>(to), to);
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_FUSED_LINEAR_CROSS_ENTROPY_HPP

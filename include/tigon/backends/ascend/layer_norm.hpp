@@ -1,0 +1,144 @@
+// LayerNorm: up to eight whole rows in a tile, or three passes over the blocks of columns of one.
+#ifndef TIGON_BACKENDS_ASCEND_LAYER_NORM_HPP
+#define TIGON_BACKENDS_ASCEND_LAYER_NORM_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/layer_norm.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::layer_norm, backends::ascend> {
+  template <class A>
+  using saved = std::span<A>;  // mean and rstd
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
+                      std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    if (w && b)
+      forward_blocks<B>(x, w, b, y, mean.data(), rstd.data(), opt, ctx);
+    else if (w)
+      forward_blocks<B>(x, w, constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
+    else if (b)
+      forward_blocks<B>(x, constant(A(1)), b, y, mean.data(), rstd.data(), opt, ctx);
+    else
+      forward_blocks<B>(x, constant(A(1)), constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
+                       layer_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    if (w)
+      backward_blocks<B>(dy, x, w, mean.data(), rstd.data(), dx, dw, db, opt, ctx);
+    else
+      backward_blocks<B>(dy, x, constant(A(1)), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
+  }
+
+  /// Whole rows while they fit, wide ones at the price of fewer live tiles; more programs where rows are few or many.
+  template <class Plan>
+  static constexpr ub::cut forward_cut(std::size_t rows, std::size_t cols) {
+    using B = typename Plan::backend;
+    ub::cut by{1, std::min(cols, Plan::block), 2 * B::vector_cores};
+    if (cols > Plan::block) return by;
+    const tiling::answer whole = tiling::strict(
+        {B::tile_capacity_bits, Plan::rule.margin, {cols >= 2048 ? 4u : 6u}, sizeof(typename Plan::accumulator)},
+        {{Plan::most_rows, cols}}, {{0}});
+    if (whole) by.rows = whole[0][0];
+    by.programs = (rows >= 8192 ? 4 : rows <= 1024 || rows >= 4096 ? 2 : 1) * B::vector_cores;
+    return by;
+  }
+
+  template <backend B, element T, class Weight, class Bias, class A>
+  static void forward_blocks(matrix_view<const T> x, Weight w, Bias b, matrix_view<T> y, A* mean, A* rstd,
+                             layer_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::layer_norm, tiling::pass::forward, A>;
+    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
+    ub::for_row_blocks<plan>(
+        ctx, x.rows, x.cols, forward_cut<plan>(x.rows, x.cols),
+        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = r[i] = e[i] = 0; });
+          core.pass(ub::reads(xt), ub::writes(),
+                    [=](auto row, auto xv) TIGON_LAMBDA { m[row.i] += row.sum([](auto v) { return v; }, xv); });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] /= n; });
+          core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+            const A about = m[row.i];
+            const auto s = row.sum(
+                [=](auto v) {
+                  const auto c = v - about;
+                  return pack{c, c * c};
+                },
+                xv);
+            e[row.i] += s[0], r[row.i] += s[1];
+          });
+          // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
+          core.each_row([=](std::size_t i) TIGON_LAMBDA {
+            e[i] /= n;
+            r[i] = math::rsqrt(math::max(A(0), r[i] / n - e[i] * e[i]) + eps);
+          });
+          core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
+                    [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
+                      const A about = m[row.i], rest = e[row.i], s = r[row.i];
+                      row.map(
+                          yv, [=](auto v, auto g, auto c) { return fma((v - about - rest) * s, g, c); }, xv, wv, bv);
+                    });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
+          core.store(m);
+          core.store(r);
+        },
+        x, w, b, y, ub::column(mean), ub::column(rstd), ub::local<A>{});
+  }
+
+  template <backend B, element T, class Weight, element W, class A>
+  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* mean, const A* rstd,
+                              matrix_view<T> dx, vector_view<W> dw, vector_view<W> db, layer_norm_options opt,
+                              context& ctx) {
+    using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
+    using sums = std::array<A, 2>;
+    const A n = static_cast<A>(x.cols);
+    ub::for_row_blocks_with_partials<plan, sums>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols),
+        [=](auto& core, sums* c, auto&, auto&, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt, auto&) TIGON_LAMBDA {
+          core.fetch(mt);
+          core.fetch(rt);
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = {}; });
+          core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
+            const A m = mt[row.i], r = rt[row.i];
+            const auto s = row.sum(
+                [=](auto d, auto v, auto g) {
+                  const auto h = d * g;
+                  return pack{(v - m) * r * h, h};
+                },
+                dv, xv, wv);
+            c[row.i][0] += s[0], c[row.i][1] += s[1];
+          });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i][0] /= n, c[i][1] /= n; });
+        },
+        [=](auto& core, const sums* c, auto& pwt, auto& pbt, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt,
+            auto& dxt) TIGON_LAMBDA {
+          core.fetch(mt);
+          core.fetch(rt);
+          core.part(ub::reads(pwt, pbt, dt, xt, wt), ub::writes(dxt),
+                    [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
+                      const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1];
+                      row.map(
+                          outs(dxv, pwv, pbv),
+                          [=](auto d, auto v, auto g, auto sw, auto sb) {
+                            const auto xh = (v - m) * r;
+                            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+                          },
+                          dv, xv, wv, pwv, pbv);
+                    });
+        },
+        std::tuple(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}), dy, x, w,
+        ub::column(mean), ub::column(rstd), dx);
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_LAYER_NORM_HPP

@@ -1,0 +1,137 @@
+// RMSNorm: short rows several at a time with the weight beside them, long rows in blocks of columns, twice.
+#ifndef TIGON_BACKENDS_ASCEND_RMS_NORM_HPP
+#define TIGON_BACKENDS_ASCEND_RMS_NORM_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/rms_norm.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::rms_norm, backends::ascend> {
+  template <class A>
+  using saved = std::span<A>;  // rstd
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
+                      rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      forward_blocks<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
+    else if (opt.casting == casting::llama)
+      forward_blocks<B, casting::llama>(x, w, offset, y, rstd.data(), opt, ctx);
+    else
+      forward_blocks<B, casting::none>(x, w, offset, y, rstd.data(), opt, ctx);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
+                       matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A offset = static_cast<A>(opt.offset);
+    if (!w)
+      backward_blocks<B, casting::none>(dy, x, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
+    else if (opt.casting == casting::llama)
+      backward_blocks<B, casting::llama>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+    else
+      backward_blocks<B, casting::none>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+  }
+
+  template <backend B, casting C, element T, class Weight, class A>
+  static void forward_blocks(matrix_view<const T> x, Weight w, A offset, matrix_view<T> y, A* rstd,
+                             rms_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::rms_norm, tiling::pass::forward, A>;
+    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
+    ub::for_row_blocks<plan>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols),
+        [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = 0; });
+          core.pass(ub::reads(xt), ub::writes(),
+                    [=](auto row, auto xv) TIGON_LAMBDA { r[row.i] += row.sum([](auto v) { return v * v; }, xv); });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = math::rsqrt(r[i] / n + eps); });
+          core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
+            const A s = r[row.i];
+            row.map(
+                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * s) * (g + offset); }, xv, wv);
+          });
+          core.store(r);
+        },
+        x, w, y, ub::column(rstd));
+  }
+
+  template <backend B, casting C, element T, class Weight, element W, class A>
+  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, const A* rstd,
+                              matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::rms_norm, tiling::pass::backward, A>;
+    using narrow = kernel<op::rms_norm, backends::generic>;
+    const A n = static_cast<A>(x.cols);
+    if (x.cols <= narrow::narrow) return backward_narrow<B, C, T>(dy, x, w, offset, dx, dw, opt, ctx);
+    ub::for_row_blocks_with_partials<plan, A>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols),
+        [=](auto& core, A* c, auto&, auto& dt, auto& xt, auto& wt, auto& rt, auto&) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
+          core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
+            c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, xv, wv);
+          });
+          core.fetch(rt);
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] *= rt[i] * rt[i] * rt[i] / n; });
+        },
+        [=](auto& core, const A* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
+          core.fetch(rt);
+          core.part(
+              ub::reads(pt, dt, xt, wt), ub::writes(dxt),
+              [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
+                const A r = rt[row.i], k = c[row.i];
+                row.map(
+                    outs(dxv, pv),
+                    [=](auto d, auto v, auto g, auto acc) {
+                      return pack{d * (g + offset) * r - v * k, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+                    },
+                    dv, xv, wv, pv);
+              });
+        },
+        std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, x, w, ub::column(rstd), dx);
+  }
+
+  /// In a row of a few columns the two terms of dx nearly cancel: everything anew in f64, as the parent does.
+  template <backend B, casting C, element T, class Weight, element W, class A>
+  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, matrix_view<T> dx,
+                              vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using plan = ub::plan<B, op::rms_norm, tiling::pass::backward, A>;
+    const double eps = opt.eps;
+    ub::for_row_blocks_with_partials<plan, A>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols), [](auto&, A*, auto&...) TIGON_LAMBDA {},
+        [=](auto& core, const A*, auto& pt, auto& dt, auto& xt, auto& wt, auto& dxt) TIGON_LAMBDA {
+          core.part(ub::reads(pt, dt, xt, wt), ub::writes(dxt),
+                    [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
+                      const double n = static_cast<double>(row.cols);
+                      const auto weight = [=](std::size_t j) TIGON_LAMBDA {
+                        if constexpr (std::same_as<decltype(wv), constant<A>>)
+                          return 1.0;
+                        else
+                          return static_cast<double>(row.at(wv, j)) + static_cast<double>(offset);
+                      };
+                      double square = 0, k = 0;
+                      for (std::size_t j = 0; j < row.cols; ++j) {
+                        const double v = row.at(xv, j);
+                        square += v * v;
+                        k += row.at(dv, j) * weight(j) * v;
+                      }
+                      const double r = math::rsqrt(square / n + eps), c = r * r * k / n;
+                      for (std::size_t j = 0; j < row.cols; ++j) {
+                        const double v = row.at(xv, j);
+                        const A xh = static_cast<A>(v * r);
+                        pv.data[j] += row.at(dv, j) * (C == casting::llama ? static_cast<A>(static_cast<T>(xh)) : xh);
+                        dxv.data[j] = static_cast<T>(static_cast<A>(r * (row.at(dv, j) * weight(j) - v * c)));
+                      }
+                    });
+        },
+        std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, x, w, dx);
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_RMS_NORM_HPP

@@ -1,0 +1,96 @@
+// How each operator is cut into tiles: margins and numbers of live tiles as measured for the chip, grids and schedules.
+// The reasons stand in docs/ascend.md.
+#ifndef TIGON_BACKENDS_ASCEND_RULES_HPP
+#define TIGON_BACKENDS_ASCEND_RULES_HPP
+
+#include <tigon/backend/tiling.hpp>
+
+namespace tigon::op {
+struct geglu;
+struct swiglu;
+struct rms_norm;
+struct fused_add_rms_norm;
+struct layer_norm;
+struct rope;
+struct softmax;
+struct cross_entropy;
+struct fused_linear_cross_entropy;
+}  // namespace tigon::op
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+struct ascend;
+}
+}  // namespace tigon::backends
+
+namespace tigon {
+
+template <class Op, tiling::pass P>
+  requires(std::same_as<Op, op::geglu> || std::same_as<Op, op::swiglu>)
+struct tile_rule<Op, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 3 : 6}, .floor = 256};
+};
+
+template <>
+struct tile_rule<op::rms_norm, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {6}, .area = 2048, .most_rows = 2048, .programs = 2};
+};
+template <>
+struct tile_rule<op::rms_norm, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .area = 2048, .most_rows = 2048, .programs = 2};
+};
+
+template <>
+struct tile_rule<op::fused_add_rms_norm, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .area = 2048, .most_rows = 2048, .programs = 2};
+};
+template <>
+struct tile_rule<op::fused_add_rms_norm, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {12}, .area = 2048, .most_rows = 2048, .programs = 2};
+};
+
+/// area_tiles: of a block of whole rows, which needs fewer of them than a block of columns.
+template <>
+struct tile_rule<op::layer_norm, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{
+      .margin = {85, 100}, .tiles = {8}, .floor = 128, .area_tiles = {4}, .most_rows = 8, .programs = 4};
+};
+template <>
+struct tile_rule<op::layer_norm, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{
+      .margin = {85, 100}, .tiles = {10}, .floor = 128, .area_tiles = {8}, .most_rows = 8, .programs = 2};
+};
+
+/// In halves of heads, of which a pair is one element: 3 tiles of whole heads.
+template <>
+struct tile_rule<op::rope, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {6}, .most_rows = 1 << 16, .order = tiling::schedule::chunked};
+};
+
+template <tiling::pass P>
+struct tile_rule<op::softmax, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {3}, .most_rows = 32};
+};
+
+template <>
+struct tile_rule<op::cross_entropy, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .order = tiling::schedule::chunked};
+};
+template <>
+struct tile_rule<op::cross_entropy, tiling::pass::plain_forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {5, 2}, .floor = 256, .order = tiling::schedule::chunked};
+};
+template <>
+struct tile_rule<op::cross_entropy, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .order = tiling::schedule::chunked};
+};
+
+/// What is left to it beside products and cross entropy: scaling, sums of columns, rounding.
+template <>
+struct tile_rule<op::fused_linear_cross_entropy, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}};
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_RULES_HPP

@@ -1,0 +1,85 @@
+// Softmax: short rows several at a time; where a row has several blocks its exponentials are made twice, because they
+// cannot stay.
+#ifndef TIGON_BACKENDS_ASCEND_SOFTMAX_HPP
+#define TIGON_BACKENDS_ASCEND_SOFTMAX_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/softmax.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::softmax, backends::ascend> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::softmax, tiling::pass::forward, A>;
+    const A scale = static_cast<A>(opt.scale);
+    ub::for_row_blocks<plan>(
+        ctx, x.rows, x.cols, plan::cut_of(x.cols),
+        [=](auto& core, auto& xt, auto& yt, auto& et, auto& m, auto& sum) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = -std::numeric_limits<A>::infinity(), sum[i] = 0; });
+          core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+            m[row.i] = math::max(m[row.i], row.max([](auto v) { return v; }, xv));
+          });
+          const auto exponentials = [=](auto row, auto xv, auto ev) TIGON_LAMBDA {
+            const A top = m[row.i];
+            return row.map_sum(
+                ev,
+                [=](auto v) {
+                  const auto p = exp_nonpositive((v - top) * scale);
+                  return pack{p, p};
+                },
+                xv);
+          };
+          core.pass(ub::reads(xt, et), ub::writes(),
+                    [=](auto row, auto xv, auto ev) TIGON_LAMBDA { sum[row.i] += exponentials(row, xv, ev); });
+          const bool gone = !core.whole_rows();
+          core.pass(ub::reads(xt, et), ub::writes(yt), [=](auto row, auto xv, auto ev, auto yv) TIGON_LAMBDA {
+            if (gone) exponentials(row, xv, ev);
+            const A r = A(1) / sum[row.i];
+            row.map(
+                yv, [=](auto p) { return p * r; }, ev);
+          });
+        },
+        x, y, ub::scratch<A>{}, ub::local<A>{}, ub::local<A>{});
+  }
+
+  template <backend B, element T>
+  static void backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::softmax, tiling::pass::backward, A>;
+    const A scale = static_cast<A>(opt.scale);
+    ub::for_row_blocks<plan>(
+        ctx, y.rows, y.cols, plan::cut_of(y.cols),
+        [=](auto& core, auto& dt, auto& yt, auto& dxt, auto& near, auto& rest, auto& total) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { near[i] = rest[i] = total[i] = 0; });
+          // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
+          core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
+            near[row.i] += row.sum([](auto d, auto p) { return d * p; }, dv, yv);
+          });
+          core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
+            const A first = near[row.i];
+            const auto s = row.sum([=](auto d, auto p) { return pack{(d - first) * p, p}; }, dv, yv);
+            rest[row.i] += s[0], total[row.i] += s[1];
+          });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA {
+            if (total[i] > A(0)) rest[i] /= total[i];
+          });
+          core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
+            const A first = near[row.i], second = rest[row.i];
+            row.map(
+                dxv, [=](auto d, auto p) { return (d - first - second) * p * scale; }, dv, yv);
+          });
+        },
+        dy, y, dx, ub::local<A>{}, ub::local<A>{}, ub::local<A>{});
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_SOFTMAX_HPP

@@ -1,0 +1,92 @@
+// Every door of the library, forward and backward: compiled with different -m flags for common_symbols.sh, and never
+// run.
+#include <tigon/backends/generic/backend.hpp>
+#include <tigon/backends/highway/backend.hpp>
+#include <tigon/tigon.hpp>
+
+namespace {
+
+template <class T>
+struct arguments {
+  using A = tigon::accumulator_t<T>;
+  tigon::matrix_view<T> x, y, z, u, v;
+  tigon::heads_view<T> q, k, w, o, dq, dk, dv;
+  std::span<T> p, dp, dp2;
+  std::span<A> s, s2;
+  std::span<const std::int64_t> ids;
+  std::span<const std::int32_t> ids32;
+  std::span<std::byte> bytes;
+};
+
+template <class B, class T>
+void call_all(arguments<T> a, tigon::context& ctx) {
+  using tigon::absent;
+  namespace t = tigon;
+
+  t::embedding_forward<B>(a.x, a.ids, a.y, {}, ctx);
+  t::embedding_backward<B>(a.y, a.ids32, a.x, {}, ctx);
+  (void)t::embedding_workspace<B, T>(1, 1, 1, ctx);
+
+  t::rms_norm_forward<B>(a.x, a.p, a.y, a.s, {}, ctx);
+  t::rms_norm_forward<B>(a.x, absent, a.y, a.s, {}, ctx);
+  t::rms_norm_backward<B>(a.y, a.x, a.p, a.s, a.z, a.dp, {}, ctx);
+  (void)t::rms_norm_workspace<B, T>(1, 1);
+
+  t::fused_add_rms_norm_forward<B>(a.x, a.u, a.p, a.y, a.z, a.s, {}, ctx);
+  t::fused_add_rms_norm_backward<B>(a.y, a.u, a.z, a.p, a.s, a.v, a.dp, {}, {}, ctx);
+  (void)t::fused_add_rms_norm_workspace<B, T>(1, 1);
+
+  t::layer_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
+  t::layer_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, a.z, a.dp, a.dp2, {}, ctx);
+  (void)t::layer_norm_workspace<B, T>(1, 1);
+
+  t::swiglu_forward<B>(a.x, a.u, a.y, {}, ctx);
+  t::swiglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
+  t::geglu_forward<B>(a.x, a.u, a.y, {}, ctx);
+  t::geglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
+
+  t::softmax_forward<B>(a.x, a.y, {}, ctx);
+  t::softmax_backward<B>(a.y, a.u, a.z, {}, ctx);
+  (void)t::softmax_workspace<B, T>(1, ctx);
+
+  t::rope_forward<B>(a.q, a.k, a.x, a.u, a.dq, a.dk, {}, ctx);
+  t::rope_backward<B>(a.dq, a.dk, a.x, a.u, a.q, a.k, {}, ctx);
+
+  t::attention_forward<B>(a.q, a.k, a.w, a.o, a.s, {}, ctx);
+  t::attention_backward<B>(a.o, a.q, a.k, a.w, a.o, a.s, a.dq, a.dk, a.dv, {}, ctx);
+  (void)t::attention_workspace<B, T>(1, 1);
+  (void)t::attention_backward_workspace<B, T>(1, 1);
+
+  t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
+  t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);
+  t::gemm_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
+  (void)t::gemm_workspace<B, T>(1, 1, 1);
+  (void)t::gemm_packed_workspace<B, T>(1, 1, 1);
+  (void)t::gemm_backward_workspace<B, T>(1, 1, 1);
+
+  t::cross_entropy_forward<B>(a.x, a.ids, a.s, a.y, {}, a.p, {}, ctx);
+  t::cross_entropy_backward<B>(a.y, a.s, a.z, ctx);
+  (void)t::cross_entropy_workspace<B, T>(1, 1, ctx);
+  t::fused_linear_cross_entropy_forward<B>(a.x, a.u, a.ids, a.s, a.y, a.z, {}, a.p, a.dp, absent, {}, {}, ctx);
+  t::fused_linear_cross_entropy_backward<B>(a.x, a.u, a.ids32, a.s, a.y, a.z, {}, absent, absent, a.p, ctx);
+  (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx);
+}
+
+template <class B, class T>
+void call_all() {
+  tigon::thread_pool pool(2);
+  tigon::workspace scratch;
+  tigon::context ctx(pool, scratch);
+  call_all<B>(arguments<T>{}, ctx);
+  call_all<B>(arguments<T>{}, tigon::default_context());
+}
+
+}  // namespace
+
+// What is shared in one of these is shared by every backend and type: a name lacks the instruction set because its
+// template has neither backend nor engine among its arguments; then the element type alone tells its symbols apart.
+void TIGON_TESTS_LINK_NAME() {
+  call_all<tigon::backends::highway, float>();
+  call_all<tigon::backends::highway, tigon::bfloat16>();
+  call_all<tigon::backends::generic, double>();
+}

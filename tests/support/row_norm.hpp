@@ -1,0 +1,137 @@
+// What the tests of rms_norm, fused_add_rms_norm and layer_norm share: the reference and its derivatives, the buffers,
+// and promises that all of them make.
+#ifndef TIGON_TESTS_SUPPORT_ROW_NORM_HPP
+#define TIGON_TESTS_SUPPORT_ROW_NORM_HPP
+
+#include <gtest/gtest.h>
+
+#include "complex_step.hpp"
+#include "errors.hpp"
+#include "guarded.hpp"
+#include "problem.hpp"
+
+namespace tigon::test {
+
+/// What a row is measured from: RMSNorm from zero, LayerNorm from its mean.
+enum class origin { zero, mean };
+
+/// y = (x - origin) / sqrt(mean square of x - origin, + eps) * factor, by its definition and for any number type:
+/// derivatives come from it.
+template <class X, class F>
+std::vector<decltype(X() * F())> normalised(const std::vector<X>& x, const std::vector<F>& factor, double eps,
+                                            origin from) {
+  std::vector<decltype(X() * F())> y;
+  const std::size_t n = factor.size();
+  for (std::size_t row = 0; row < x.size(); row += n) {
+    X mean = 0, square = 0;
+    for (int pass = 0; from == origin::mean && pass < 2; ++pass) {  // the second adds what rounding left of the first
+      X rest = 0;
+      for (std::size_t j = 0; j < n; ++j) rest += (x[row + j] - mean) / static_cast<double>(n);
+      mean += rest;
+    }
+    for (std::size_t j = 0; j < n; ++j) square += (x[row + j] - mean) * (x[row + j] - mean);
+    const X deviation = sqrt(square / static_cast<double>(n) + eps);
+    for (std::size_t j = 0; j < n; ++j) y.push_back((x[row + j] - mean) / deviation * factor[j]);
+  }
+  return y;
+}
+
+/// The reference of one problem: y, and the derivatives of sum(dy * y) at the probed entries.
+struct norm_reference {
+  std::vector<double> x, factor, dy;
+  double eps;
+  origin from = origin::zero;
+
+  std::vector<double> y() const { return normalised(x, factor, eps, from); }
+  TIGON_TEST_NOINLINE std::vector<double> dx(const std::vector<std::size_t>& at) const {
+    return complex_step([this](const auto& z) { return with_dy(normalised(z, factor, eps, from)); }, x, at);
+  }
+  TIGON_TEST_NOINLINE std::vector<double> dfactor(const std::vector<std::size_t>& at) const {
+    return complex_step([this](const auto& z) { return with_dy(normalised(x, z, eps, from)); }, factor, at);
+  }
+
+ private:
+  template <class N>
+  N with_dy(const std::vector<N>& y) const {
+    N sum = 0;
+    for (std::size_t i = 0; i < dy.size(); ++i) sum += dy[i] * y[i];
+    return sum;
+  }
+};
+
+/// Every buffer at a guard page, outputs full of canaries; no w and dw where there is no weight.
+template <class T, class W>
+struct norm_buffers {
+  guarded_matrix<T> x, dy, y, dx;
+  guarded<W> w, dw;
+  guarded<accumulator_t<T>> rstd;
+
+  TIGON_TEST_NOINLINE norm_buffers(shape s, bool weighted, guard side)
+      : x(random_matrix<T>(s, 1, side, {.deviation = 2})),
+        dy(random_matrix<T>(s, 2, side)),
+        y(s.rows, s.cols, s.padding, side),
+        dx(s.rows, s.cols, s.padding, side),
+        w(random_vector<W>(weighted ? s.cols : 0, 3, side)),
+        dw(w.size(), side),
+        rstd(s.rows, side) {}
+
+  /// offset + w, or ones.
+  TIGON_TEST_NOINLINE std::vector<double> factor(double offset = 0) const {
+    if (w.size() == 0) return std::vector<double>(x.cols(), 1.0);
+    std::vector<double> out = w.f64();
+    for (double& f : out) f += offset;
+    return out;
+  }
+  /// The largest dy * factor * rstd: the size of the terms of dx, for rows so narrow that they cancel.
+  TIGON_TEST_NOINLINE double dx_terms(double offset = 0) const {
+    const auto f = factor(offset);
+    double largest = 0;
+    for (std::size_t i = 0; i < x.rows(); ++i)
+      for (std::size_t j = 0; j < x.cols(); ++j)
+        largest = std::max(largest, std::abs(to_f64(dy(i, j)) * f[j] * to_f64(rstd[i])));
+    return largest;
+  }
+};
+
+/// dx may be dy or x. A Problem has forward<B>(), backward<B>(dx) and gradients(), those of the parameters.
+template <class Problem, class B, class... Arguments>
+void check_norm_in_place(Arguments... arguments) {
+  Problem apart(arguments...), over_dy(arguments...), over_x(arguments...);
+  for (Problem* p : {&apart, &over_dy, &over_x}) p->template forward<B>();
+  apart.template backward<B>(apart.dx.view());
+  over_dy.template backward<B>(over_dy.dy.view());
+  over_x.template backward<B>(over_x.x.view());
+  EXPECT_EQ(bits_of(over_dy.dy), bits_of(apart.dx));
+  EXPECT_EQ(bits_of(over_x.x), bits_of(apart.dx));
+  for (std::size_t k = 0; k < apart.gradients().size(); ++k) {
+    EXPECT_EQ(bits_of(*over_dy.gradients()[k]), bits_of(*apart.gradients()[k]));
+    EXPECT_EQ(bits_of(*over_x.gradients()[k]), bits_of(*apart.gradients()[k]));
+  }
+}
+
+/// Gradients of parameters are added to what is there. A Problem also has accumulate(), which sets the option.
+template <class Problem, class B>
+void check_norm_accumulates(double bound) {
+  for (const std::size_t cols : {5u, 37u})
+    for (const std::size_t rows : {0u, 3u}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols);
+      Problem once({rows, cols}), added({rows, cols});
+      once.template both_ways<B>();
+      added.accumulate();
+      std::vector<std::vector<double>> wanted;
+      for (auto* gradient : added.gradients()) {
+        gradient->assign(normal_values(cols, 10 + wanted.size()));
+        wanted.push_back(gradient->f64());
+      }
+      added.template both_ways<B>();
+      for (std::size_t k = 0; k < wanted.size(); ++k) {
+        const auto share = once.gradients()[k]->f64();
+        for (std::size_t j = 0; j < cols; ++j) wanted[k][j] += share[j];
+        EXPECT_TRUE(close(added.gradients()[k]->f64(), wanted[k], bound)) << "gradient " << k;
+      }
+    }
+}
+
+}  // namespace tigon::test
+
+#endif  // TIGON_TESTS_SUPPORT_ROW_NORM_HPP
