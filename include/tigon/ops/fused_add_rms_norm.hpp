@@ -58,16 +58,21 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     const auto with_weight = [&](auto extra) {
       if (!w)
-        backward_rows<B, casting::none>(dy, extra, s, constant(A(1)), A(0), rstd.data(), dx, dr, dw, opt, ctx);
+        backward_rows<B, casting::none>(dy, extra, s, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
       else if (opt.casting == casting::llama)
-        backward_rows<B, casting::llama>(dy, extra, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+        backward_rows<B, casting::llama>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
       else
-        backward_rows<B, casting::none>(dy, extra, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+        backward_rows<B, casting::none>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
     };
     if (ds.data != nullptr)
       with_weight(ds);
     else
       with_weight(constant(A(0)));
+    if (dr.data == nullptr) return;
+    for_rows<B, A>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          dr, [](auto v) { return v; }, dx);
+    });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
@@ -95,8 +100,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
 
   template <backend B, casting C, element T, class Extra, class Weight, element W, class A>
   static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, A offset,
-                            const A* rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
-                            rms_norm_options opt, context& ctx) {
+                            const A* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     const A n = static_cast<A>(s.cols);
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
@@ -104,19 +108,12 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         [=] TIGON_FN(auto row, A k) {
           const A r = rstd[row.i], c = r * r * r / n * k;
           const auto dw_row = row.partial(0);
-          const auto gradients = [=](auto d, auto e, auto v, auto g, auto acc) {
-            return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-          };
-          if (dr.data == nullptr)
-            row.map(outs(dx, dw_row), gradients, dy, ds, s, w, dw_row);
-          else
-            row.map(
-                outs(dx, dr, dw_row),
-                [=](auto... v) {
-                  const auto p = gradients(v...);
-                  return pack{p.v[0], p.v[0], p.v[1]};
-                },
-                dy, ds, s, w, dw_row);
+          row.map(
+              outs(dx, dw_row),
+              [=](auto d, auto e, auto v, auto g, auto acc) {
+                return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+              },
+              dy, ds, s, w, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
   }
