@@ -314,11 +314,7 @@ class row_worker {
   TIGON_INLINE bool first() const { return true; }
 
   /// The same worker on a part of the row: a row of `width` columns.
-  TIGON_INLINE row_worker narrow(std::size_t width) const {
-    row_worker worker = *this;
-    worker.cols = width;
-    return worker;
-  }
+  TIGON_INLINE row_worker narrow(std::size_t width) const { return part(at_.column, width); }
   /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
   TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
     row_worker worker = *this;
@@ -754,7 +750,7 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
             statistic.template errand<B>(first + k, column, now[k].data())
                 .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
       }
-      std::fill(next, next + n, totals{});
+      if constexpr (in_passing) std::fill(next, next + n, totals{});
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)
         for (std::size_t k = 0; k < n; ++k) {
           const std::size_t i = first + k, width = std::min(B::row.block_cols, cols - column);
