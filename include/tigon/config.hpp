@@ -1,6 +1,6 @@
 // Version, build switches and the instruction-set tag: every macro that the library reads, in one place.
 //
-//   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset: chosen for TIGON_DEVICE
+//   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_DEVICE          cpu (default) or npu: the device for which a backend is chosen when none is named
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
@@ -62,9 +62,20 @@
 #define TIGON_TARGET baseline
 #endif
 
-#define TIGON_PASTE_(a, b, c) a##b##_checks##c
-#define TIGON_PASTE(a, b, c) TIGON_PASTE_(a, b, c)
-#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS)
+// The cores that the flags name decide about a few tuning values: 1 for Intel's with 512 bits. In that name, too.
+#if defined(__skylake_avx512__) || defined(__cascadelake__) || defined(__cooperlake__) ||       \
+    defined(__icelake_server__) || defined(__sapphirerapids__) || defined(__graniterapids__) || \
+    (defined(__corei7__) && defined(__AVX512F__))
+#define TIGON_INTEL_CORES 1
+#define TIGON_CORES _intel
+#else
+#define TIGON_INTEL_CORES 0
+#define TIGON_CORES
+#endif
+
+#define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##d
+#define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
+#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORES)
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
 

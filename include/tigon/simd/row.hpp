@@ -160,6 +160,22 @@ TIGON_INLINE V larger(V a, V b) {
   return max(a, b);
 }
 
+// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
+template <std::size_t N, class F>
+TIGON_INLINE void unrolled(F f) {
+  [&]<std::size_t... K>(std::index_sequence<K...>)
+      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
+}
+
+// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
+template <std::size_t U, class F>
+TIGON_INLINE void halve(F f) {
+  if constexpr (U > 1) {
+    unrolled<U / 2>([&](auto u) TIGON_LAMBDA { f(u, std::integral_constant<std::size_t, U / 2>{}); });
+    halve<U / 2>(f);
+  }
+}
+
 template <class V>
 TIGON_INLINE pack<V, 1> as_pack(V v) {
   return {{v}};
@@ -185,21 +201,20 @@ struct row_sink {
     simd::store_n(v, p + j, n);
   }
   /// The vectors of one unrolled step; of several results the k-th.
-  template <bool Stream, std::size_t U, class R>
-  TIGON_INLINE void put(const R (&r)[U], std::size_t k, std::size_t j) const {
+  template <bool Stream, std::size_t U, class R, class K>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
     if constexpr (U > 1 && stores_pairs<V, T>) {
-#pragma GCC unroll 4
-      for (std::size_t u = 0; u < U; u += 2)
-        store_pair<Stream && Matrix>(r[u].v[k], r[u + 1].v[k], p + j + u * V::size);
+      unrolled<U / 2>([&](auto u) TIGON_LAMBDA {
+        store_pair<Stream && Matrix>(r[2 * u].v[k], r[2 * u + 1].v[k], p + j + 2 * u * V::size);
+      });
     } else {
-#pragma GCC unroll 4
-      for (std::size_t u = 0; u < U; ++u) {
+      unrolled<U>([&](auto u) TIGON_LAMBDA {
         if constexpr (Stream && Matrix)
           simd::stream(r[u].v[k], p + j + u * V::size);
         else
           simd::store(r[u].v[k], p + j + u * V::size);
-      }
+      });
     }
   }
   /// Large enough to be streamed, and none of the operands.
@@ -230,9 +245,10 @@ TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
   return {v.data + at.column, 0};
 }
 
-// What a writing loop does in passing: nothing.
-struct no_errand {
-  static constexpr bool any = false;
+// What a writing loop does in passing: it asks for the next row; or nothing.
+template <bool Prefetch>
+struct no_sum {
+  static constexpr bool any = false, prefetches = Prefetch;
   struct state {};
   template <std::size_t>
   TIGON_INLINE void run(std::size_t) const {}
@@ -242,16 +258,18 @@ struct no_errand {
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
 
+using no_errand = no_sum<true>;
+
 // Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
 // lanes compute, all at the same time.
 template <class V, std::size_t K, class F, class... Source>
 struct sum_errand {
-  static constexpr bool any = true;
+  static constexpr bool any = true, prefetches = false;
   using number = typename V::value_type;
   struct state {
     pack<V, K> sum;
     TIGON_INLINE state() {
-      for (V& v : sum.v) v = V(0);
+      unrolled<K>([&](auto k) TIGON_LAMBDA { sum.v[k] = V(0); });
     }
   };
   F f;
@@ -260,13 +278,13 @@ struct sum_errand {
 
   TIGON_INLINE void add(state& s, std::size_t j) const {
     const auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
-    for (std::size_t k = 0; k < K; ++k) s.sum.v[k] = s.sum.v[k] + r.v[k];
+    unrolled<K>([&](auto k) TIGON_LAMBDA { s.sum.v[k] = s.sum.v[k] + r.v[k]; });
   }
   TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
     const auto inside = V::iota() < V(static_cast<number>(n));
     const auto r =
         std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
-    for (std::size_t k = 0; k < K; ++k) s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+    unrolled<K>([&](auto k) TIGON_LAMBDA { s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0)); });
   }
   // All of it, in the order in which a loop does it in passing.
   template <std::size_t U>
@@ -275,19 +293,18 @@ struct sum_errand {
     state s[U];
     std::size_t j = 0;
     for (; j + U * N <= cols; j += U * N) {
-#pragma GCC unroll 4
-      for (std::size_t u = 0; u < U; ++u) add(s[u], j + u * N);
+      unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j + u * N); });
     }
     for (; j < cols; j += N) add_n(s[0], j, std::min(N, cols - j));
     finish(s);
   }
   template <std::size_t U>
   TIGON_INLINE void finish(const state (&s)[U]) const {
-    for (std::size_t k = 0; k < K; ++k) {
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
       V sum = s[0].sum.v[k];
-      for (std::size_t u = 1; u < U; ++u) sum = sum + s[u].sum.v[k];
+      unrolled<U - 1>([&](auto u) TIGON_LAMBDA { sum = sum + s[u + 1].sum.v[k]; });
       total[k] += sum_lanes(sum);
-    }
+    });
   }
 };
 
@@ -357,7 +374,7 @@ class row_worker {
     using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
     const auto total = write<K>(sinks(y), f, detail::source<B>(x, at_)...);
-    return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
+    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Sum over the row of f(x[j]...); an array of sums where f returns a pack.
@@ -367,15 +384,15 @@ class row_worker {
     using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R>;
     pack<V, K> zero;
-    for (V& v : zero.v) v = V(0);
+    detail::unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
     const auto total = accumulate<V>(
         zero, [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
         [](auto a, auto b) TIGON_LAMBDA {
-          for (std::size_t k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
+          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
           return a;
         },
         detail::source<B>(x, at_)...);
-    return finish<K>([&](std::size_t k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
+    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
@@ -433,13 +450,12 @@ class row_worker {
  private:
   template <std::size_t K, class F>
   static TIGON_INLINE auto finish(F f) {
-    if constexpr (K == 1) {
-      return f(0);
-    } else {
-      std::array<decltype(f(0)), K> result;
-      for (std::size_t k = 0; k < K; ++k) result[k] = f(k);
-      return result;
-    }
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      if constexpr (K == 1)
+        return f(std::integral_constant<std::size_t, 0>{});
+      else
+        return std::array{f(std::integral_constant<std::size_t, k>{})...};
+    }(std::make_index_sequence<K>{});
   }
 
   // The one loop that reduces: unrolled into independent accumulators, and those folded into a total every `block`
@@ -455,20 +471,19 @@ class row_worker {
     while (j + U * N <= cols) {
       const std::size_t end = std::min(cols, j + block);
       pack<V, K> acc[U];
-      for (std::size_t u = 0; u < U; ++u) acc[u] = identity;
+      detail::unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
       for (; j + U * N <= end; j += U * N) {
-#pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) acc[u] = combine(acc[u], f(x.template load<V>(j + u * N)...));
+        detail::unrolled<U>([&](auto u)
+                                TIGON_LAMBDA { acc[u] = combine(acc[u], f(x.template load<V>(j + u * N)...)); });
       }
-      for (std::size_t width = U / 2; width > 0; width /= 2)
-        for (std::size_t u = 0; u < width; ++u) acc[u] = combine(acc[u], acc[u + width]);
+      detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA { acc[u] = combine(acc[u], acc[u + width]); });
       total = combine(total, acc[0]);
     }
     for (; j < cols; j += N) {
       const std::size_t n = std::min(N, cols - j);
       const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
       pack<V, K> rest = f(x.template load_n<V>(j, n)...);
-      for (std::size_t k = 0; k < K; ++k) rest.v[k] = select(inside, rest.v[k], identity.v[k]);
+      detail::unrolled<K>([&](auto k) TIGON_LAMBDA { rest.v[k] = select(inside, rest.v[k], identity.v[k]); });
       total = combine(total, rest);
     }
     return total;
@@ -512,10 +527,9 @@ class row_worker {
     using R = decltype(detail::as_pack(f(x.template load<V>(0)...)));
     static_assert(detail::pack_size<R> == W + K, "tigon: a map returns one vector for every output");
     pack<V, K == 0 ? 1 : K> total;
-    for (V& v : total.v) v = V(0);
+    detail::unrolled<K == 0 ? 1 : K>([&](auto k) TIGON_LAMBDA { total.v[k] = V(0); });
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
-      if constexpr (K != 0)
-        for (std::size_t k = 0; k < K; ++k) sums.v[k] = sums.v[k] + r.v[W + k];
+      detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = sums.v[k] + r.v[W + k]; });
     };
     typename Errand::state passing[U];
     const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
@@ -524,7 +538,7 @@ class row_worker {
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
       if constexpr (K != 0) {
         const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
-        for (std::size_t k = 0; k < K; ++k) r.v[W + k] = select(inside, r.v[W + k], V(0));
+        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[W + k] = select(inside, r.v[W + k], V(0)); });
         add(total, r);
       }
     };
@@ -535,28 +549,24 @@ class row_worker {
     for (std::size_t left = last - head; left > 0;) {
       const std::size_t count = K == 0 ? left : std::min(block, left);
       pack<V, K == 0 ? 1 : K> acc[U];
-      for (std::size_t u = 0; u < U; ++u)
-        for (V& v : acc[u].v) v = V(0);
+      detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
+        detail::unrolled<K == 0 ? 1 : K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = V(0); });
+      });
       for (std::size_t done = 0; done < count; done += U * N, at += step) {
         const std::size_t j = at;
         R r[U];
-#pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...));
-#pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) errand_.add(passing[u], j + u * N);
-        if constexpr (!Errand::any) {
-#pragma GCC unroll 4
-          for (std::size_t u = 0; u < U; ++u) (x.prefetch(j + u * N), ...);
-        }
+        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...)); });
+        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j + u * N); });
+        if constexpr (Errand::prefetches)
+          detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.prefetch(j + u * N), ...); });
         each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<Stream>(r, k, j); });
-#pragma GCC unroll 4
-        for (std::size_t u = 0; u < U; ++u) add(acc[u], r[u]);
+        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
       }
       if constexpr (K != 0) {
-        for (std::size_t width = U / 2; width > 0; width /= 2)
-          for (std::size_t u = 0; u < width; ++u)
-            for (std::size_t k = 0; k < K; ++k) acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k];
-        for (std::size_t k = 0; k < K; ++k) total.v[k] = total.v[k] + acc[0].v[k];
+        detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA {
+          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k]; });
+        });
+        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { total.v[k] = total.v[k] + acc[0].v[k]; });
       }
       left -= count;
     }
@@ -573,9 +583,7 @@ class row_worker {
 
   template <class Tuple, class F>
   static TIGON_INLINE void each(const Tuple& t, F f) {
-    [&]<std::size_t... K>(std::index_sequence<K...>) TIGON_LAMBDA {
-      (f(std::get<K>(t), std::integral_constant<std::size_t, K>{}), ...);
-    }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
+    detail::unrolled<std::tuple_size_v<Tuple>>([&](auto k) TIGON_LAMBDA { f(std::get<k>(t), k); });
   }
 
   A* partials_;
@@ -689,6 +697,19 @@ struct row_sum {
         },
         x);
   }
+  // The sums over a whole row, where none are made in passing.
+  template <class B, class A>
+  TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const row_worker<B, A> worker(row, cols);
+          if constexpr (sums<B> == 1)
+            return std::array<A, 1>{worker.sum(f(row), from...)};
+          else
+            return worker.sum(f(row), from...);
+        },
+        x);
+  }
   template <class A, std::size_t K>
   static TIGON_INLINE auto value(const std::array<A, K>& total) {
     if constexpr (K == 1)
@@ -704,6 +725,10 @@ struct no_statistic {
   static constexpr std::size_t sums = 0;
   template <class B, class A>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
+    return {};
+  }
+  template <class B, class A>
+  TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t) const {
     return {};
   }
   template <class A>
@@ -727,7 +752,8 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   using totals = std::array<A, Statistic::template sums<B>>;
   // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
   // a row's bits would depend on its place.
-  constexpr bool in_passing = errand::any && V::size > 1;
+  constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
+  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr std::size_t most = 8;
   const std::size_t tasks = detail::partial_tasks<B>(rows);
@@ -743,7 +769,9 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
     totals now[most], next[most];
     for (std::size_t first = begin; first < end; first += group) {
       const std::size_t n = std::min(group, end - first);
-      if (!in_passing || first == begin) {
+      if constexpr (!in_passing) {
+        for (std::size_t k = 0; k < n; ++k) now[k] = statistic.template total<B, A>(first + k, cols);
+      } else if (first == begin) {
         std::fill(now, now + n, totals{});
         for (std::size_t column = 0; column < cols; column += B::row.block_cols)
           for (std::size_t k = 0; k < n; ++k)
@@ -757,11 +785,11 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
           // The last rows add up themselves, for nothing.
           const std::size_t other = i + group < end ? i + group : i;
           if constexpr (in_passing)
-            fn(row_worker<B, A, errand>(i, width, own, nullptr, stride, column,
-                                        statistic.template errand<B>(other, column, next[k].data())),
+            fn(worker(i, width, own, nullptr, stride, column,
+                      statistic.template errand<B>(other, column, next[k].data())),
                Statistic::value(now[k]));
           else
-            fn(row_worker<B, A>(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+            fn(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
         }
       if constexpr (in_passing) std::copy(next, next + n, now);
     }
