@@ -41,6 +41,9 @@
 // On the body of a task: the row program and every function it passes melt into one loop nest.
 #define TIGON_FLATTEN __attribute__((flatten))
 
+// On what is compiled once and called: the checks of a door.
+#define TIGON_NOINLINE __attribute__((noinline))
+
 // The instruction set that the flags of this translation unit promise, as one token. It names the inline namespace
 // of every backend and engine type, so that two translation units built with different flags share no kernel symbol.
 #if defined(__AVX512BF16__) && defined(__AVX512F__)

@@ -17,10 +17,28 @@
 namespace golden {
 namespace {
 
+using adapter = adapters::TIGON_GOLDEN_OP;
+
+// A child that overrides the product alone has its parent's row programs: an adapter of an operator without products is
+// compiled once for both.
+template <class A>
+concept makes_products = requires { requires A::products; };
+template <class B>
+inline constexpr bool products_alone = false;
+template <class B>
+  requires(tigon::parent_t<B>::row == B::row && tigon::parent_t<B>::relaxed_16bit == B::relaxed_16bit)
+inline constexpr bool products_alone<B> = std::same_as<typename B::overrides, tigon::op_list<tigon::op::gemm>>;
+template <class B, bool Parent = products_alone<B> && !makes_products<adapter>>
+struct code {
+  using backend = B;
+};
+template <class B>
+struct code<B, true> : code<tigon::parent_t<B>, false> {};
+
 template <class B, class T>
 void add() {
-  runners().push_back(
-      {TIGON_STRING(TIGON_GOLDEN_OP), B::info.name, tigon::element_name<T>(), &adapters::TIGON_GOLDEN_OP::run<B, T>});
+  runners().push_back({TIGON_STRING(TIGON_GOLDEN_OP), B::info.name, tigon::element_name<T>(),
+                       &adapter::run<typename code<B>::backend, T>});
 }
 
 template <class... B>

@@ -15,8 +15,8 @@ struct matrix {
   std::vector<T> elements;
   std::size_t rows, cols;
 
-  matrix(std::size_t r, std::size_t c) : elements(r * c), rows(r), cols(c) {}
-  explicit matrix(const tensor& t) : matrix(t.rows(), t.cols()) {
+  TIGON_NOINLINE matrix(std::size_t r, std::size_t c) : elements(r * c), rows(r), cols(c) {}
+  TIGON_NOINLINE explicit matrix(const tensor& t) : matrix(t.rows(), t.cols()) {
     for (std::size_t k = 0; k < elements.size(); ++k) elements[k] = static_cast<T>(static_cast<float>(t.data[k]));
   }
   tigon::matrix_view<T> view() { return {elements.data(), rows, cols}; }
@@ -24,7 +24,7 @@ struct matrix {
 };
 
 template <class T>
-std::vector<T> vector_of(const tensor& t) {
+TIGON_NOINLINE std::vector<T> vector_of(const tensor& t) {
   if constexpr (tigon::element<T>)
     return matrix<T>(t).elements;
   else
@@ -32,7 +32,7 @@ std::vector<T> vector_of(const tensor& t) {
 }
 
 template <class T>
-values values_of(const std::vector<T>& elements) {
+TIGON_NOINLINE values values_of(const std::vector<T>& elements) {
   return {elements.begin(), elements.end()};
 }
 template <class T>

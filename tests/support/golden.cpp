@@ -48,16 +48,18 @@ void set_option(options& to, const std::string& name, const nlohmann::json& v) {
   if (v.is_boolean()) to.set(name, v.get<bool>());
   if (v.is_number()) to.set(name, v.get<double>());
   if (v.is_string()) to.set(name, v.get<std::string>());
+  if (v.is_array())  // each under the name and its index: "mrope_section.0"
+    for (std::size_t i = 0; i < v.size(); ++i) set_option(to, name + '.' + std::to_string(i), v[i]);
 }
 
 std::string key(const std::string& op, const std::string& name, const std::string& dtype, const std::string& tensor) {
   return op + ',' + name + ',' + dtype + ',' + tensor;
 }
 
-const tensor& found(const std::map<std::string, tensor>& in, const problem& p, const char* what,
-                    const std::string& name) {
+const tensor& found(const named_tensors& in, const problem& p, const char* what, std::string_view name) {
   const auto at = in.find(name);
-  if (at == in.end()) throw cannot_run("no " + std::string(what) + ' ' + name + " in " + p.op + ' ' + p.name);
+  if (at == in.end())
+    throw cannot_run("no " + std::string(what) + ' ' + std::string(name) + " in " + p.op + ' ' + p.name);
   return at->second;
 }
 
@@ -69,8 +71,34 @@ std::string text(double value) {
 
 }  // namespace
 
-const tensor& problem::input(const std::string& n) const { return found(in, *this, "input", n); }
-const tensor& problem::upstream(const std::string& n) const { return found(up, *this, "upstream gradient", n); }
+results::results(std::initializer_list<entry> entries) {
+  for (const entry& e : entries) emplace(e.name, e.numbers);
+}
+
+namespace {
+template <class T>
+const T* option(const std::map<std::string, options::value, std::less<>>& all, std::string_view name) {
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : std::get_if<T>(&found->second);
+}
+}  // namespace
+
+bool options::has(std::string_view name) const { return values_.contains(name); }
+double options::number(std::string_view name, double fallback) const {
+  const auto* held = option<double>(values_, name);
+  return held == nullptr ? fallback : *held;
+}
+bool options::flag(std::string_view name, bool fallback) const {
+  const auto* held = option<bool>(values_, name);
+  return held == nullptr ? fallback : *held;
+}
+std::string options::text(std::string_view name, std::string_view fallback) const {
+  const auto* held = option<std::string>(values_, name);
+  return held == nullptr ? std::string(fallback) : *held;
+}
+
+const tensor& problem::input(std::string_view n) const { return found(in, *this, "input", n); }
+const tensor& problem::upstream(std::string_view n) const { return found(up, *this, "upstream gradient", n); }
 
 folder::folder(std::filesystem::path path) : path_(std::move(path)) {
   if (!std::filesystem::is_directory(path_))
@@ -119,7 +147,7 @@ std::vector<problem> folder::problems(const std::string& op) const {
         p.op = op, p.name = name, p.dtype = dtype;
         for (const auto& [option, value] : entry.at("options").items()) set_option(p.opt, option, value);
         p.quirk = p.opt.has("quirk");
-        const auto take = [&](const std::string& kind, const std::string& n, std::map<std::string, tensor>& into) {
+        const auto take = [&](const std::string& kind, const std::string& n, named_tensors& into) {
           const std::string own = name + '.' + dtype + '.' + kind + '.' + n, common = name + '.' + kind + '.' + n;
           for (const std::string& candidate : {own, common})
             if (file.contains(candidate)) return void(into.emplace(n, read(file.at(candidate))));

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,7 +19,16 @@
 namespace golden {
 
 using values = std::vector<double>;
-using results = std::map<std::string, values>;
+
+/// Numbers by name. Made out of line: every adapter names its results once for each backend and type.
+struct results : std::map<std::string, values> {
+  struct entry {
+    std::string_view name;
+    values numbers;
+  };
+  results() = default;
+  results(std::initializer_list<entry> entries);
+};
 
 struct tensor {
   std::string dtype;  ///< f32, bf16, f64, i64, ...
@@ -34,31 +45,27 @@ class options {
  public:
   using value = std::variant<bool, double, std::string>;
   void set(const std::string& name, value v) { values_[name] = std::move(v); }
-  bool has(const std::string& name) const { return values_.contains(name); }
-  double number(const std::string& name, double fallback = 0) const { return get(name, fallback); }
-  bool flag(const std::string& name, bool fallback = false) const { return get(name, fallback); }
-  std::string text(const std::string& name, std::string fallback = {}) const { return get(name, fallback); }
+  bool has(std::string_view name) const;
+  double number(std::string_view name, double fallback = 0) const;
+  bool flag(std::string_view name, bool fallback = false) const;
+  std::string text(std::string_view name, std::string_view fallback = {}) const;
 
  private:
-  template <class T>
-  T get(const std::string& name, T fallback) const {
-    const auto found = values_.find(name);
-    const T* held = found == values_.end() ? nullptr : std::get_if<T>(&found->second);
-    return held == nullptr ? fallback : *held;
-  }
-  std::map<std::string, value> values_;
+  std::map<std::string, value, std::less<>> values_;
 };
+
+using named_tensors = std::map<std::string, tensor, std::less<>>;
 
 /// One case of one operator in one element type.
 struct problem {
   std::string op, name, dtype;
   options opt;
-  bool quirk = false;                              ///< Liger is known to differ from the mathematics
-  std::map<std::string, tensor> in, up;            ///< inputs x, w, ...; upstream gradients of outputs y, ...
-  std::map<std::string, tensor> reference, liger;  ///< outputs y, ... and gradients d_x, ...
+  bool quirk = false;              ///< Liger is known to differ from the mathematics
+  named_tensors in, up;            ///< inputs x, w, ...; upstream gradients of outputs y, ...
+  named_tensors reference, liger;  ///< outputs y, ... and gradients d_x, ...
 
-  const tensor& input(const std::string& tensor_name) const;
-  const tensor& upstream(const std::string& tensor_name) const;
+  const tensor& input(std::string_view tensor_name) const;
+  const tensor& upstream(std::string_view tensor_name) const;
 };
 
 /// Thrown by an adapter that does not know how to run a case; the sentence is shown.

@@ -92,6 +92,53 @@ inline std::string number_text(double value) {
 }  // namespace TIGON_ABI
 }  // namespace detail
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+// Views without their element type: a check is compiled once, not once for every door that makes it.
+struct extent {
+  const void* data;
+  std::size_t rows, cols, row_stride, element;
+
+  template <class T>
+  extent(matrix_view<T> m) : data(m.data), rows(m.rows), cols(m.cols), row_stride(m.row_stride), element(sizeof(T)) {}
+
+  std::uintptr_t begin() const { return rows == 0 || cols == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data); }
+  std::uintptr_t end() const {
+    return rows == 0 || cols == 0 ? 0 : begin() + ((rows - 1) * row_stride + cols) * element;
+  }
+};
+
+struct heads_extent {
+  const void* data;
+  std::size_t batch, heads, seq_len, head_dim, batch_stride, head_stride, seq_stride;
+
+  template <class T>
+  heads_extent(heads_view<T> h)
+      : data(h.data),
+        batch(h.batch),
+        heads(h.heads),
+        seq_len(h.seq_len),
+        head_dim(h.head_dim),
+        batch_stride(h.batch_stride),
+        head_stride(h.head_stride),
+        seq_stride(h.seq_stride) {}
+};
+
+inline bool overlap(extent a, extent b) { return a.begin() < b.end() && b.begin() < a.end(); }
+
+/// Column ranges of one padded buffer: same stride in bytes, and the columns do not meet in any row.
+inline bool interleaved(extent a, extent b) {
+  const std::size_t stride = a.row_stride * a.element;
+  if (stride == 0 || stride != b.row_stride * b.element) return false;
+  const auto pa = reinterpret_cast<std::uintptr_t>(a.data), pb = reinterpret_cast<std::uintptr_t>(b.data);
+  const std::size_t shift = pa <= pb ? (pb - pa) % stride : (stride - (pa - pb) % stride) % stride;
+  return shift >= a.cols * a.element && shift + b.cols * b.element <= stride;
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 inline namespace TIGON_ABI {
 
 /// What a door asks of its arguments; each member throws tigon::error and writes nothing.
@@ -100,39 +147,28 @@ class expects {
  public:
   explicit expects(std::string_view op) : op_(op) {}
 
-  /// rows x cols, a row stride no smaller than the width, and memory behind it.
-  template <class T>
-  void matrix(std::string_view name, matrix_view<T> m, std::size_t rows, std::size_t cols) const {
 #if TIGON_CHECKS
+  /// rows x cols, a row stride no smaller than the width, and memory behind it.
+  TIGON_NOINLINE void matrix(std::string_view name, detail::extent m, std::size_t rows, std::size_t cols) const {
     if (m.rows != rows || m.cols != cols)
       detail::fail_argument(error_code::shape, op_, name, detail::shape_text(m.rows, m.cols),
                             detail::shape_text(rows, cols));
     memory(name, m);
-#else
-    (void)name, (void)m, (void)rows, (void)cols;
-#endif
   }
 
   /// A stride no smaller than the width, and memory behind every element.
-  template <class T>
-  void memory(std::string_view name, matrix_view<T> m) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void memory(std::string_view name, detail::extent m) const {
     if (m.rows > 1 && m.row_stride < m.cols)
       detail::fail_argument(error_code::stride, op_, name, "of row stride " + std::to_string(m.row_stride),
                             "at least its " + std::to_string(m.cols) + " columns");
     if (m.data == nullptr && m.rows != 0 && m.cols != 0)
       detail::fail_argument(error_code::shape, op_, name, "a null pointer",
                             detail::shape_text(m.rows, m.cols) + " elements");
-#else
-    (void)name, (void)m;
-#endif
   }
 
   /// batch x heads x seq_len x head_dim, and strides under which no two elements share an address.
-  template <class T>
-  void heads(std::string_view name, heads_view<T> h, std::size_t batch, std::size_t heads, std::size_t seq_len,
-             std::size_t head_dim) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void heads(std::string_view name, detail::heads_extent h, std::size_t batch, std::size_t heads,
+                            std::size_t seq_len, std::size_t head_dim) const {
     const auto text = [](std::size_t b, std::size_t n, std::size_t s, std::size_t d) {
       return std::to_string(b) + " sequences x " + std::to_string(n) + " heads x " + std::to_string(s) + " tokens x " +
              std::to_string(d);
@@ -156,45 +192,52 @@ class expects {
     }
     if (h.data == nullptr)
       detail::fail_argument(error_code::shape, op_, name, "a null pointer", text(batch, heads, seq_len, head_dim));
-#else
-    (void)name, (void)h, (void)batch, (void)heads, (void)seq_len, (void)head_dim;
-#endif
   }
 
-  void size(std::string_view name, std::size_t came, std::size_t expected) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void size(std::string_view name, std::size_t came, std::size_t expected) const {
     if (came != expected)
       detail::fail_argument(error_code::shape, op_, name, "of " + std::to_string(came) + " elements",
                             std::to_string(expected));
-#else
-    (void)name, (void)came, (void)expected;
-#endif
   }
 
-  void at_least_one(std::string_view name, std::size_t came) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void at_least_one(std::string_view name, std::size_t came) const {
     if (came == 0) detail::fail_argument(error_code::shape, op_, name, "0", "at least 1");
-#else
-    (void)name, (void)came;
-#endif
   }
 
-  void that(bool holds, error_code code, std::string_view name, const char* came, const char* expected) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void that(bool holds, error_code code, std::string_view name, const char* came,
+                           const char* expected) const {
     if (!holds) detail::fail_argument(code, op_, name, came, expected);
-#else
-    (void)holds, (void)code, (void)name, (void)came, (void)expected;
-#endif
   }
 
   /// A scalar option: must satisfy `holds`, which is false for NaN.
-  void option(bool holds, std::string_view name, double came, const char* expected) const {
-#if TIGON_CHECKS
+  TIGON_NOINLINE void option(bool holds, std::string_view name, double came, const char* expected) const {
     if (!holds) detail::fail_argument(error_code::argument, op_, name, detail::number_text(came), expected);
-#else
-    (void)holds, (void)name, (void)came, (void)expected;
-#endif
   }
+
+  /// The two views share no byte.
+  TIGON_NOINLINE void disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
+                               detail::extent b) const {
+    if (overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "no common memory");
+  }
+
+  /// The two views are the same buffer, or share no byte.
+  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
+                                       detail::extent b) const {
+    const bool same =
+        a.data == b.data && a.row_stride * a.element == b.row_stride * b.element && a.element == b.element;
+    if (!same && overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "the same buffer or no common memory");
+  }
+#else
+  void matrix(std::string_view, detail::extent, std::size_t, std::size_t) const {}
+  void memory(std::string_view, detail::extent) const {}
+  void heads(std::string_view, detail::heads_extent, std::size_t, std::size_t, std::size_t, std::size_t) const {}
+  void size(std::string_view, std::size_t, std::size_t) const {}
+  void at_least_one(std::string_view, std::size_t) const {}
+  void that(bool, error_code, std::string_view, const char*, const char*) const {}
+  void option(bool, std::string_view, double, const char*) const {}
+  void disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
+  void same_or_disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
+#endif
 
   void eps(double came) const { option(came >= 0 && came <= 1e300, "eps", came, "a number of at least 0"); }
 
@@ -203,59 +246,14 @@ class expects {
   }
 
   /// `a` shares no byte with any of the views that follow by name.
-  template <class T, class U, class... Rest>
-  void outside(std::string_view a_name, matrix_view<T> a, std::string_view b_name, matrix_view<U> b,
+  template <class... Rest>
+  void outside(std::string_view a_name, detail::extent a, std::string_view b_name, detail::extent b,
                Rest... rest) const {
     disjoint(a_name, a, b_name, b);
     if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);
   }
 
-  /// The two views share no byte.
-  template <class T, class U>
-  void disjoint(std::string_view a_name, matrix_view<T> a, std::string_view b_name, matrix_view<U> b) const {
-#if TIGON_CHECKS
-    if (overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "no common memory");
-#else
-    (void)a_name, (void)a, (void)b_name, (void)b;
-#endif
-  }
-
-  /// The two views are the same buffer, or share no byte.
-  template <class T, class U>
-  void same_or_disjoint(std::string_view a_name, matrix_view<T> a, std::string_view b_name, matrix_view<U> b) const {
-#if TIGON_CHECKS
-    const bool same = static_cast<const void*>(a.data) == static_cast<const void*>(b.data) &&
-                      a.row_stride * sizeof(T) == b.row_stride * sizeof(U) && sizeof(T) == sizeof(U);
-    if (!same && overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "the same buffer or no common memory");
-#else
-    (void)a_name, (void)a, (void)b_name, (void)b;
-#endif
-  }
-
  private:
-  struct bytes {
-    std::uintptr_t begin, end;
-  };
-  template <class T>
-  static bytes range(matrix_view<T> m) {
-    if (m.rows == 0 || m.cols == 0) return {0, 0};
-    const auto begin = reinterpret_cast<std::uintptr_t>(m.data);
-    return {begin, begin + ((m.rows - 1) * m.row_stride + m.cols) * sizeof(T)};
-  }
-  template <class T, class U>
-  static bool overlap(matrix_view<T> a, matrix_view<U> b) {
-    const bytes p = range(a), q = range(b);
-    return p.begin < q.end && q.begin < p.end;
-  }
-  /// Column ranges of one padded buffer: same stride in bytes, and the columns do not meet in any row.
-  template <class T, class U>
-  static bool interleaved(matrix_view<T> a, matrix_view<U> b) {
-    const std::size_t stride = a.row_stride * sizeof(T);
-    if (stride == 0 || stride != b.row_stride * sizeof(U)) return false;
-    const auto pa = reinterpret_cast<std::uintptr_t>(a.data), pb = reinterpret_cast<std::uintptr_t>(b.data);
-    const std::size_t shift = pa <= pb ? (pb - pa) % stride : (stride - (pa - pb) % stride) % stride;
-    return shift >= a.cols * sizeof(T) && shift + b.cols * sizeof(U) <= stride;
-  }
   [[noreturn]] __attribute__((noinline, cold)) void fail_alias(std::string_view a, std::string_view b,
                                                                const char* expected) const {
     detail::fail(error_code::alias, "tigon: " + std::string(op_) + ": " + std::string(a) + " overlaps " +

@@ -260,6 +260,25 @@ struct no_sum {
 
 using no_errand = no_sum<true>;
 
+// A value that the compiler must have before it goes on: a product that is added next stays a product and a sum.
+template <class R>
+TIGON_INLINE void settle(R& r) {
+  if constexpr (requires { r.r; })
+    settle(r.r);
+  else if constexpr (requires { r.raw; })
+    settle(r.raw);
+  else if constexpr (requires { r.data; })
+    settle(r.data);
+  else
+#if defined(__x86_64__) || defined(__i386__)
+    asm("" : "+v"(r));
+#elif defined(__aarch64__)
+    asm("" : "+w"(r));
+#else
+    asm("" : "+m"(r));
+#endif
+}
+
 // Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
 // lanes compute, all at the same time.
 template <class V, std::size_t K, class F, class... Source>
@@ -277,14 +296,19 @@ struct sum_errand {
   number* total;
 
   TIGON_INLINE void add(state& s, std::size_t j) const {
-    const auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
-    unrolled<K>([&](auto k) TIGON_LAMBDA { s.sum.v[k] = s.sum.v[k] + r.v[k]; });
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      settle(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + r.v[k];
+    });
   }
   TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
     const auto inside = V::iota() < V(static_cast<number>(n));
-    const auto r =
-        std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
-    unrolled<K>([&](auto k) TIGON_LAMBDA { s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0)); });
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      settle(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+    });
   }
   // All of it, in the order in which a loop does it in passing.
   template <std::size_t U>

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_linear_cross_entropy {
+  static constexpr bool products = true;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::fused_linear_cross_entropy_options opt{.loss = loss_options(p),
