@@ -15,12 +15,13 @@
 #include <tigon/ops/rope.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/swiglu.hpp>
+#include <tigon/ops/swiglu_fused.hpp>
 
 namespace tigon {
 
 /// Every operator there is, for audit and coverage.
 using all_ops =
-    op_list<op::gemm, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::swiglu, op::geglu,
+    op_list<op::gemm, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::swiglu, op::swiglu_fused, op::geglu,
             op::rope, op::softmax, op::attention, op::cross_entropy, op::fused_linear_cross_entropy>;
 
 }  // namespace tigon

@@ -15,7 +15,8 @@ struct swiglu {
     return {{},
             {.gate_multiplier = -0.75, .down_multiplier = 1.5},
             {.round_gate = true},
-            {.gate_multiplier = 0.75, .down_multiplier = 1.5, .round_gate = true}};
+            {.gate_multiplier = 0.75, .down_multiplier = 1.5, .round_gate = true},
+            {.limit = 2, .slope = 1.702, .up_offset = 1}};
   }
   template <class B, class T>
   static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, options opt, context& ctx) {

@@ -15,6 +15,7 @@ struct arguments {
   std::span<A> s, s2;
   std::span<const std::int64_t> ids;
   std::span<const std::int32_t> ids32;
+  std::span<std::int32_t> tokens;
   std::span<std::byte> bytes;
 };
 
@@ -25,6 +26,7 @@ void call_all(arguments<T> a, tigon::context& ctx) {
 
   t::embedding_forward<B>(a.x, a.ids, a.y, {}, ctx);
   t::embedding_backward<B>(a.y, a.ids32, a.x, {}, ctx);
+  (void)t::embedding_backward_sparse<B>(a.y, a.ids32, 1, a.tokens, a.x, {}, ctx);
   (void)t::embedding_workspace<B, T>(1, 1, 1, ctx);
 
   t::rms_norm_forward<B>(a.x, a.p, a.y, a.s, {}, ctx);
@@ -42,6 +44,9 @@ void call_all(arguments<T> a, tigon::context& ctx) {
 
   t::swiglu_forward<B>(a.x, a.u, a.y, {}, ctx);
   t::swiglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
+  t::swiglu_fused_forward<B>(a.x, a.y, t::gate_layout::interleaved, {}, ctx);
+  t::swiglu_fused_backward<B>(a.y, a.x, a.z, t::gate_layout::interleaved, {}, ctx);
+  (void)t::swiglu_fused_workspace<B, T>(1, t::gate_layout::interleaved, ctx);
   t::geglu_forward<B>(a.x, a.u, a.y, {}, ctx);
   t::geglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
 

@@ -98,6 +98,61 @@ TYPED_TEST(embedding, accumulates_when_asked) {
     }
 }
 
+TYPED_TEST(embedding, common_tokens_do_not_stop_growing) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({10000, 3});
+  std::fill(p.ids.begin(), p.ids.end(), 5);
+  p.dy.assign(std::vector<double>(30000, 1));
+  tigon::embedding_backward<B>(p.dy, p.ids, p.dweight.view());
+  for (std::size_t v = 0; v < 7; ++v)  // 10000 has no room in 8 bits
+    for (std::size_t j = 0; j < 3; ++j) EXPECT_EQ(to_f64(p.dweight(v, j)), v == 5 ? to_f64(from_f64<T>(10000)) : 0);
+}
+
+TYPED_TEST(embedding, sparse_gradients_are_the_rows_of_dense_ones) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  auto shapes = row_shapes<B, T>();
+  shapes.insert(shapes.end(), {{3, 0}, {40, 2 * lanes<B, T> + 3, 1}});
+  for (const shape s : shapes)
+    for (const std::ptrdiff_t padding : {-1, 3, 7})
+      for (const guard side : both_guards) {
+        SCOPED_TRACE(testing::Message() << s << ", padding token " << padding << ", " << side);
+        problem<T> p(s, {.padding_index = padding}, side);
+        if (s.rows > 1) p.ids[0] = 6, p.ids[s.rows - 1] = 0;  // the last and the first of the vocabulary
+        const std::size_t room = std::min<std::size_t>(s.rows, 7);
+        guarded<std::int64_t> tokens(room, side);
+        guarded_matrix<T> drows(room, s.cols, s.padding, side);
+        const auto dense = p.dweight_wanted();
+        std::vector<std::int64_t> tokens_wanted;
+        for (std::int64_t v = 0; v < 7; ++v)
+          if (v != padding && std::ranges::count(p.ids, v) > 0) tokens_wanted.push_back(v);
+
+        const std::size_t n = tigon::embedding_backward_sparse<B>(p.dy, p.ids, 7, tokens, drows.view(), p.opt);
+        ASSERT_EQ(n, tokens_wanted.size());
+        const auto got = drows.f64();
+        for (std::size_t k = 0; k < n; ++k) {
+          ASSERT_EQ(tokens[k], tokens_wanted[k]);
+          for (std::size_t j = 0; j < s.cols; ++j)
+            ASSERT_EQ(got[k * s.cols + j], dense[static_cast<std::size_t>(tokens[k]) * s.cols + j]);
+        }
+        const auto behind = [](auto bytes, std::size_t from) {
+          return std::ranges::all_of(bytes.subspan(std::min(from, bytes.size())), [](std::byte b) {
+            return b == std::byte{canary<T>} || b == std::byte{canary<std::int64_t>};
+          });
+        };
+        EXPECT_TRUE(behind(drows.bytes(), n * (s.cols + s.padding) * sizeof(T)));
+        EXPECT_TRUE(behind(tokens.bytes(), n * sizeof(std::int64_t)));
+        EXPECT_TRUE(drows.padding_intact());
+
+        // Adding it to a table is a backward pass of its own.
+        if (n == 0) continue;
+        const auto rows = drows.view().rows_from(0, n);
+        tigon::embedding_backward<B>(rows, std::span(tokens).first(n), p.dweight.view());
+        EXPECT_EQ(p.dweight.f64(), dense);
+      }
+}
+
 TYPED_TEST(embedding, nan_stays_with_its_token) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -126,10 +181,13 @@ TYPED_TEST(embedding, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   problem<T> p({30, 20001});  // three rows of y or of dweight a task
+  guarded<std::int64_t> tokens(7);
+  guarded_matrix<T> drows(7, 20001);
   EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.y.clear(), p.dweight.clear();
+    p.y.clear(), p.dweight.clear(), tokens.clear(), drows.clear();
     p.template both_ways<B>(ctx);
-    return bits_of(p.y, p.dweight);
+    tigon::embedding_backward_sparse<B>(p.dy, p.ids, 7, tokens, drows.view(), p.opt, ctx);
+    return bits_of(p.y, p.dweight, tokens, drows);
   }));
 }
 
@@ -138,6 +196,10 @@ TEST(embedding_ids, may_have_32_bits) {
   p.both_ways<tigon::default_backend>();
   EXPECT_EQ(p.y.f64(), p.y_wanted());
   EXPECT_EQ(p.dweight.f64(), p.dweight_wanted());
+  guarded<std::int32_t> tokens(7);
+  guarded_matrix<float> drows(7, 9);
+  ASSERT_EQ(tigon::embedding_backward_sparse(p.dy, p.ids, 7, tokens, drows.view(), p.opt), 2u);
+  EXPECT_EQ(std::vector<std::int32_t>(tokens.begin(), tokens.begin() + 2), (std::vector<std::int32_t>{2, 5}));
   // A padding index that no id can have is none, even where its lower 32 bits are those of a token.
   p.opt.padding_index = (std::ptrdiff_t{1} << 32) + 3;
   p.both_ways<tigon::default_backend>();
@@ -187,6 +249,49 @@ TEST_F(embedding_doors, backward_refuses) {
       "embedding_backward: dweight overlaps ids", p.ids);
 }
 
+TEST_F(embedding_doors, backward_sparse_refuses) {
+  guarded<std::int64_t> tokens(3);
+  guarded_matrix<float> drows(3, 8, 2);
+  const view rows = drows.view();
+  const auto backward = [&](view dy, std::span<const std::int64_t> ids, std::span<std::int64_t> tokens, view rows,
+                            tigon::embedding_options opt = {}, std::size_t vocab = 7) {
+    tigon::embedding_backward_sparse(dy, ids, vocab, tokens, rows, opt);
+  };
+  EXPECT_TIGON_ERROR(backward(dy, ids, tokens, rows, {}, 0), shape,
+                     "embedding_backward_sparse: vocab is 0; expected at least 1", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids.first(2), tokens, rows), shape,
+                     "embedding_backward_sparse: dy is 3 x 8; expected 2 x 8", tokens, drows);
+  EXPECT_TIGON_ERROR(backward({dy.data, 3, 7, 10}, ids, tokens, rows), shape,
+                     "embedding_backward_sparse: dy is 3 x 7; expected 3 x 8", tokens, drows);
+  EXPECT_TIGON_ERROR(backward({dy.data, 3, 8, 7}, ids, tokens, rows), stride,
+                     "embedding_backward_sparse: dy is of row stride 7", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, tokens, {rows.data, 3, 8, 7}), stride,
+                     "embedding_backward_sparse: drows is of row stride 7", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, tokens, {nullptr, 3, 8}), shape,
+                     "embedding_backward_sparse: drows is a null pointer", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, std::span(tokens).first(2), rows), shape,
+                     "embedding_backward_sparse: tokens is of 2 elements; expected 3", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, std::span(tokens).first(2), rows.rows_from(0, 2)), shape,
+                     "embedding_backward_sparse: drows is of too few rows; expected as many", tokens, drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, tokens, rows, {.dweight = gradient::accumulate}), argument,
+                     "embedding_backward_sparse: dweight is gradient::accumulate; expected gradient::overwrite", tokens,
+                     drows);
+  EXPECT_TIGON_ERROR(backward(rows, ids, tokens, rows), alias, "embedding_backward_sparse: drows overlaps dy", tokens,
+                     drows);
+  EXPECT_TIGON_ERROR(backward(dy, ids, ids, rows), alias, "embedding_backward_sparse: tokens overlaps ids", p.ids,
+                     drows);
+  EXPECT_TIGON_ERROR(backward(dy.cols_from(0, 1), ids, tokens, {reinterpret_cast<float*>(tokens.data()), 3, 1}), alias,
+                     "embedding_backward_sparse: drows overlaps tokens", tokens);
+  EXPECT_TIGON_ERROR(backward(dy.cols_from(0, 1), ids, tokens, {reinterpret_cast<float*>(ids.data()), 3, 1}), alias,
+                     "embedding_backward_sparse: drows overlaps ids", p.ids);
+  p.ids[2] = 7;
+  EXPECT_TIGON_ERROR(backward(dy, ids, tokens, rows), index,
+                     "embedding_backward_sparse: ids[2] is 7; expected at least 0 and below 7", tokens, drows);
+  EXPECT_EQ(tigon::embedding_backward_sparse(view{nullptr, 0, 8}, std::span<std::int64_t>(), 7,
+                                             std::span<std::int64_t>(), view{nullptr, 0, 8}),
+            0u);
+}
+
 TEST_F(embedding_doors, refuse_ids_outside) {
   for (const std::int64_t bad :
        {std::int64_t{-1}, std::int64_t{7}, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()}) {
@@ -209,6 +314,15 @@ TEST_F(embedding_doors, backward_needs_the_workspace_that_it_names) {
                              "embedding_backward: workspace is of", p.dweight);
           with_workspace_of(bytes, call, threads);
           EXPECT_FALSE(p.dweight.untouched());
+          guarded<std::int64_t> tokens(3);
+          guarded_matrix<float> drows(3, 8);
+          const auto sparse = [&](context& ctx) {
+            tigon::embedding_backward_sparse(dy, ids, 7, tokens, drows.view(), {}, ctx);
+          };
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, sparse, threads), workspace,
+                             "embedding_backward_sparse: workspace is of", tokens, drows);
+          with_workspace_of(bytes, sparse, threads);
+          EXPECT_FALSE(drows.untouched());
         },
         threads);
 }

@@ -24,6 +24,12 @@ struct geglu_gate {
   static double inner(options) { return 1; }
   static double factor(options) { return 1; }
   static options without_factor(options opt) { return opt; }
+  template <class A>
+  static A up(A b, options) {
+    return b;
+  }
+  static bool passes(double, options) { return true; }
+  static bool held(options) { return false; }
 
   /// erf has no complex form in the library: of z + ih it is erf z + ih erf'(z), exact for the tiny step.
   static double erf(double z) { return std::erf(z); }

@@ -24,9 +24,9 @@ template <class X>
 std::vector<X> reference(const std::vector<X>& x, std::size_t cols, double scale) {
   std::vector<X> y;
   for (std::size_t row = 0; row < x.size(); row += cols) {
-    X sum = 0;
+    std::conditional_t<std::same_as<X, double>, long double, X> sum = 0;
     for (std::size_t j = 0; j < cols; ++j) sum += exp(scale * x[row + j]);
-    for (std::size_t j = 0; j < cols; ++j) y.push_back(exp(scale * x[row + j]) / sum);
+    for (std::size_t j = 0; j < cols; ++j) y.push_back(exp(scale * x[row + j]) / static_cast<X>(sum));
   }
   return y;
 }
@@ -48,6 +48,10 @@ std::vector<double> gradient(const std::vector<double>& dy, const std::vector<do
 // In units of |reference| + its root mean square; at most ten times the worst that was seen.
 constexpr by_type forward_bound{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
 constexpr by_type gradient_bound{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
+
+/// The smallest numbers of f16 are 2^-24 apart, whatever their size: what that is of 6e-4.
+template <class T>
+constexpr double smallest_step = std::same_as<T, tigon::float16> ? 0x1p-25 / 6e-4 : 0;
 
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T>
@@ -96,6 +100,88 @@ TYPED_TEST(softmax, keeps_its_error_and_the_padding) {
         EXPECT_TRUE(close(p.dx.f64(), gradient(p.dy.f64(), p.y.f64(), s.cols, scale), gradient_bound.of<T>(), with));
         EXPECT_TRUE(p.y.padding_intact() && p.dx.padding_intact());
       }
+}
+
+// Rows of several blocks, each with a maximum of its own; of more columns than the most blocks of the usual width.
+TYPED_TEST(softmax, wide_rows_keep_their_error) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr std::size_t block = B::row.near_cols, most = tigon::detail::block_sums<float>::most;
+  for (const shape s :
+       {shape{3, block - 1, 2}, {2, block + 1, 1}, {1, 3 * block + 5}, {2, 100003}, {1, most * block + 9}})
+    for (const bool in_place : {false, true}) {
+      SCOPED_TRACE(testing::Message() << s << ", in place " << in_place);
+      problem<T> p(s, 1.5);
+      // The maximum wanders, and one block in three is almost nothing.
+      for (std::size_t i = 0; i < s.rows; ++i)
+        for (std::size_t j = 0; j < s.cols; ++j)
+          p.x(i, j) =
+              from_f64<T>(to_f64(p.x(i, j)) + static_cast<double>(j / block % 5) - (j / block % 3 == 1 ? 30 : 0));
+      const auto wanted = reference(p.x.f64(), s.cols, 1.5);
+      if (in_place)
+        p.template forward<B>(p.x.view()), p.y.assign(p.x.f64());
+      else
+        p.template forward<B>(p.y.view());
+      EXPECT_TRUE(close(p.y.f64(), wanted, forward_bound.of<T>(), {.scale = smallest_step<T>}));
+      p.template backward<B>(p.dx.view());
+      EXPECT_TRUE(close(p.dx.f64(), gradient(p.dy.f64(), p.y.f64(), s.cols, 1.5), gradient_bound.of<T>(),
+                        {.scale = smallest_step<T>}));
+      EXPECT_TRUE(p.x.padding_intact() && p.y.padding_intact() && p.dx.padding_intact());
+    }
+}
+
+// What is odd in one block shows in all, and a block of only -inf is a block of zeros.
+TYPED_TEST(softmax, blocks_share_what_is_odd) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr std::size_t block = B::row.near_cols, cols = 3 * block + 5;
+  for (const std::size_t column : {std::size_t{3}, block + 7, cols - 1})
+    for (const double bad : {nan, infinity}) {
+      problem<T> p({2, cols});
+      p.x(0, column) = from_f64<T>(bad);
+      p.template forward<B>(p.y.view());
+      for (const std::size_t j : {std::size_t{0}, block - 1, block, 2 * block + 1, cols - 1}) {
+        EXPECT_TRUE(std::isnan(to_f64(p.y(0, j)))) << bad << " in column " << column << " at " << j;
+        EXPECT_FALSE(std::isnan(to_f64(p.y(1, j))));
+      }
+    }
+  for (const std::size_t first : {std::size_t{0}, block, 3 * block}) {
+    problem<T> p({1, cols});
+    for (std::size_t j = first; j < std::min(cols, first + block); ++j) p.x(0, j) = from_f64<T>(-infinity);
+    p.template forward<B>(p.y.view());
+    double sum = 0;
+    for (std::size_t j = 0; j < cols; ++j) {
+      const double y = to_f64(p.y(0, j));
+      ASSERT_TRUE(j >= first && j < first + block ? y == 0 : y >= 0) << j;
+      sum += y;
+    }
+    EXPECT_NEAR(sum, 1, sizeof(T) > 2 ? 1e-6 : 4e-3);
+  }
+  problem<T> nothing({1, cols});
+  std::fill_n(&nothing.x(0, 0), cols, from_f64<T>(-infinity));
+  nothing.template forward<B>(nothing.y.view());
+  for (std::size_t j = 0; j < cols; ++j) ASSERT_TRUE(std::isnan(to_f64(nothing.y(0, j))));
+}
+
+// A scale is what multiplying x by it would be, and the steepest one still is a distribution.
+TYPED_TEST(softmax, scales_from_nothing_to_a_step) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> halved({2, 37}, 0.5), p({2, 37});
+  std::vector<double> x = halved.x.f64();
+  for (double& v : x) v *= 0.5;  // exact
+  p.x.assign(x);
+  halved.template forward<B>(halved.y.view()), p.template forward<B>(p.y.view());
+  EXPECT_EQ(bits_of(halved.y), bits_of(p.y));
+  problem<T> flat({2, 37}, 1e-30), step({2, 37}, 1e30);
+  flat.template forward<B>(flat.y.view()), step.template both_ways<B>();
+  const auto steep = step.x.f64();
+  const double top = *std::max_element(steep.begin(), steep.begin() + 37);
+  for (std::size_t j = 0; j < 37; ++j) {
+    EXPECT_EQ(to_f64(flat.y(0, j)), to_f64(from_f64<T>(1.0 / 37)));
+    EXPECT_EQ(to_f64(step.y(0, j)), to_f64(step.x(0, j)) == top ? 1 : 0);
+    EXPECT_FALSE(std::isnan(to_f64(step.dx(0, j))));
+  }
 }
 
 TYPED_TEST(softmax, results_may_overwrite_inputs) {
@@ -215,7 +301,7 @@ TEST_F(softmax_doors, forward_refuses) {
   EXPECT_TIGON_ERROR(forward(x, {y.data, 2, 8, 10}), shape, "softmax_forward: y is 2 x 8; expected 3 x 8", p.y);
   EXPECT_TIGON_ERROR(forward(x, {y.data, 3, 8, 7}), stride, "softmax_forward: y is of row stride 7", p.y);
   EXPECT_TIGON_ERROR(forward(x, {nullptr, 3, 8, 8}), shape, "softmax_forward: y is a null pointer", p.y);
-  for (const double bad : {0.0, -1.0, nan, infinity})
+  for (const double bad : {0.0, -1.0, nan, infinity, 1e39})  // in f32 the last is infinite
     EXPECT_TIGON_ERROR(forward(x, y, bad), argument, "softmax_forward: scale is", p.y);
   EXPECT_TIGON_ERROR(forward(x.rows_from(0, 2), x.rows_from(1, 2)), alias,
                      "softmax_forward: y overlaps x; expected the same buffer or no common memory", p.x);
@@ -249,7 +335,8 @@ TEST_F(softmax_doors, backward_refuses) {
   EXPECT_TIGON_ERROR(backward(dy, y, {dx.data, 3, 7, 10}), shape, "softmax_backward: dx is 3 x 7; expected 3 x 8",
                      p.dx);
   EXPECT_TIGON_ERROR(backward(dy, y, {dx.data, 3, 8, 7}), stride, "softmax_backward: dx is of row stride 7", p.dx);
-  EXPECT_TIGON_ERROR(backward(dy, y, dx, nan), argument, "softmax_backward: scale is", p.dx);
+  for (const double bad : {0.0, nan, 1e39})
+    EXPECT_TIGON_ERROR(backward(dy, y, dx, bad), argument, "softmax_backward: scale is", p.dx);
   EXPECT_TIGON_ERROR(backward(dy.rows_from(0, 2), y.rows_from(0, 2), dy.rows_from(1, 2)), alias,
                      "softmax_backward: dx overlaps dy", p.dy);
   EXPECT_TIGON_ERROR(backward(dy.rows_from(0, 2), y.rows_from(0, 2), y.rows_from(1, 2)), alias,

@@ -17,15 +17,20 @@ struct embedding {
 ///
 ///   y[i] = weight[ids[i]],   0 where ids[i] is the padding index
 ///   dweight[v] = sum over i with ids[i] = v of dy[i],   0 for the padding index
+///   sparse: for the tokens v_0 < v_1 < ... that occur and are not the padding index
+///   tokens[k] = v_k,   drows[k] = dweight[v_k]
 ///
 /// Formula    docs/formulas/embedding.md.
-/// Shapes     weight, dweight [vocab, cols]; ids [rows]; y, dy [rows, cols]. rows and cols may be 0, vocab >= 1.
-/// Types      weight and y: f32, bf16, f16, f64; ids: std::int32_t or std::int64_t.
+/// Shapes     weight, dweight [vocab, cols]; ids [rows]; y, dy [rows, cols]; tokens [room], drows [room, cols], room at
+///            least the smaller of rows and vocab. rows and cols may be 0, vocab >= 1.
+/// Types      weight and y: f32, bf16, f16, f64; ids and tokens: std::int32_t or std::int64_t.
 /// Precision  each row of dweight is summed in f32 (f64 for f64), in the order of the tokens, and rounded once.
-/// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate.
+/// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
+///            and drows as many rows as the sparse door returns, no memory behind them is touched.
 /// Aliasing   none.
-/// Throws     tigon::error: shape, stride, alias, workspace, and index (in every build) for an id outside [0, vocab);
-///            before the first write.
+/// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
+///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first
+///            write.
 /// Max error  none: backward has the bits of the sum in f32 (f64) in the order of the tokens, rounded once
 ///            (tests/ops/embedding_test.cpp).
 struct embedding_options {
@@ -54,25 +59,34 @@ struct kernel<op::embedding, backends::generic> {
     });
   }
 
+  /// Where `tokens` is empty dweight has a row for every token; otherwise one for each that occurs, whose number is
+  /// returned.
   template <backend B, element T, token_id I>
-  static void backward(in_matrix<T> dy, std::span<const I> ids, matrix_view<T> dweight, embedding_options opt,
-                       context& ctx) {
+  static std::size_t backward(in_matrix<T> dy, std::span<const I> ids, std::size_t vocab, std::span<I> tokens,
+                              matrix_view<T> dweight, embedding_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    // Tokens in the order of their id (a counting sort, stable), so that each row of dweight has one owner.
+    // Places in the order of their token (a counting sort, stable), so that each row of dweight has one owner.
     workspace::frame frame(ctx.workspace());
-    const std::size_t vocab = dweight.rows;
     auto* first = frame.template take<std::size_t>(vocab + 1);
     auto* order = frame.template take<std::size_t>(ids.size());
     std::fill(first, first + vocab + 1, std::size_t{0});
     for (const I id : ids) ++first[static_cast<std::size_t>(id) + 1];
     for (std::size_t v = 0; v < vocab; ++v) first[v + 1] += first[v];
     for (std::size_t i = 0; i < ids.size(); ++i) order[first[static_cast<std::size_t>(ids[i])]++] = i;
-    // Now first[v] is the end of v's tokens, and their begin is first[v - 1].
-    const bool accumulate = opt.dweight == gradient::accumulate;
+    // Now first[v] is the end of v's places, and their begin is first[v - 1].
+    const bool accumulate = opt.dweight == gradient::accumulate, sparse = !tokens.empty();
     const auto padding = static_cast<std::size_t>(opt.padding_index);
-    for_rows_with_scratch<B, A>(ctx, vocab, dweight.cols, 1, [=] TIGON_FN(auto row) {
-      std::size_t k = row.i == 0 ? 0 : first[row.i - 1];
-      const std::size_t end = row.i == padding ? k : first[row.i];
+    std::size_t rows = vocab;
+    if (sparse) {
+      rows = 0;
+      for (std::size_t v = 0; v < vocab; ++v)
+        if (v != padding && first[v] != (v == 0 ? 0 : first[v - 1])) tokens[rows++] = static_cast<I>(v);
+    }
+    const I* occurring = tokens.data();
+    for_rows_with_scratch<B, A>(ctx, rows, dweight.cols, 1, [=] TIGON_FN(auto row) {
+      const std::size_t v = sparse ? static_cast<std::size_t>(occurring[row.i]) : row.i;
+      std::size_t k = v == 0 ? 0 : first[v - 1];
+      const std::size_t end = v == padding ? k : first[v];
       if (k == end) {
         if (!accumulate)
           row.map(
@@ -80,23 +94,24 @@ struct kernel<op::embedding, backends::generic> {
         return;
       }
       const auto sum = row.scratch(0);
-      const auto token = [=](std::size_t n) { return in_vector<T>{dy.row(order[n]), dy.cols}; };
+      const auto place = [=](std::size_t n) { return in_vector<T>{dy.row(order[n]), dy.cols}; };
       if (accumulate)
         row.map(
-            sum, [](auto d, auto v) { return d + v; }, dweight, token(k));
+            sum, [](auto d, auto v) { return d + v; }, dweight, place(k));
       else
         row.map(
-            sum, [](auto v) { return v; }, token(k));
+            sum, [](auto v) { return v; }, place(k));
       for (++k; k < end; ++k)
         row.map(
-            sum, [](auto s, auto v) { return s + v; }, sum, token(k));
+            sum, [](auto s, auto v) { return s + v; }, sum, place(k));
       row.map(
           dweight, [](auto s) { return s; }, sum);
     });
+    return rows;
   }
 };
 
-/// Bytes of workspace that embedding_backward takes.
+/// Bytes of workspace that embedding_backward and embedding_backward_sparse take.
 template <class B = default_backend, class T>
 std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t cols,
                                 const context& ctx = default_context()) {
@@ -148,7 +163,37 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
   expect.outside("dweight", dweight, "dy", dy, "ids", as_row(std::span<const I>(token)));
   detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
   ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
-  kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight, opt, ctx);
+  kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight.rows, {}, dweight, opt, ctx);
+}
+
+/// tokens and drows from dy and ids; returns how many there are. See embedding_options for the contract.
+template <class B = default_backend, class T, class Ids, class Tokens>
+std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size_t vocab, Tokens&& tokens,
+                                      matrix_view<T> drows, embedding_options opt = {},
+                                      context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const std::span token(ids);
+  const std::span out(tokens);
+  using I = std::remove_const_t<typename decltype(token)::element_type>;
+  static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
+  static_assert(std::same_as<typename decltype(out)::element_type, I>,
+                "tigon: the tokens of a sparse gradient are written; pass a range of non-const ids of the same type");
+  const expects expect("embedding_backward_sparse");
+  expect.at_least_one("vocab", vocab);
+  expect.matrix("dy", dy, token.size(), drows.cols);
+  expect.memory("drows", drows);
+  expect.size("tokens", out.size(), drows.rows);
+  expect.that(drows.rows >= std::min(token.size(), vocab), error_code::shape, "drows", "of too few rows",
+              "as many as there are ids or tokens, whichever is less");
+  expect.that(opt.dweight == gradient::overwrite, error_code::argument, "dweight", "gradient::accumulate",
+              "gradient::overwrite: the rows may be those of other tokens");
+  const auto ids_row = as_row(std::span<const I>(token));
+  expect.outside("drows", drows, "dy", dy, "ids", ids_row, "tokens", as_row(std::span<I>(out)));
+  expect.outside("tokens", as_row(std::span<I>(out)), "dy", dy, "ids", ids_row);
+  detail::expect_tokens<I>("embedding_backward_sparse", token, vocab);
+  ctx.workspace().expect("embedding_backward_sparse", embedding_workspace<B, T>(vocab, dy.rows, dy.cols, ctx));
+  if (token.empty()) return 0;
+  return kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, vocab, out, drows, opt, ctx);
 }
 
 }  // namespace tigon

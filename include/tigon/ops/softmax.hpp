@@ -21,12 +21,12 @@ struct softmax {
 /// Formula    docs/formulas/softmax.md.
 /// Shapes     x, y, dy, dx [rows, cols]. cols >= 1, rows may be 0.
 /// Types      f32, bf16, f16, f64, one for all.
-///            The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
-/// Precision  maximum, exponentials, sum and delta in f32 (f64 for f64), one rounding at y and dx.
+/// Precision  maximum, exponentials, sum and delta in f32 (f64 for f64), one rounding at y and dx. The sum of y is 1 up
+///            to the rounding of y, which the division takes out of dy - delta.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x. backward: dx may be dy or y.
-/// Throws     tigon::error: shape, stride, alias, argument (scale not finite or not positive), workspace; before the
-///            first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
+///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp).
 struct softmax_options {
@@ -117,6 +117,16 @@ struct kernel<op::softmax, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+template <class T>
+void expect_scale(const expects& expect, double scale) {
+  constexpr double most = std::numeric_limits<accumulator_t<T>>::max();
+  expect.option(scale > 0 && scale <= std::min(1e300, most), "scale", scale, "a finite number above 0");
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
@@ -131,7 +141,7 @@ void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {},
   expect.at_least_one("cols", x.cols);
   expect.memory("x", x);
   expect.matrix("y", y, x.rows, x.cols);
-  expect.option(opt.scale > 0 && opt.scale <= 1e300, "scale", opt.scale, "a finite number above 0");
+  detail::expect_scale<T>(expect, opt.scale);
   expect.same_or_disjoint("y", y, "x", x);
   ctx.workspace().expect("softmax_forward", softmax_workspace<B, T>(x.cols, ctx));
   kernel_for<op::softmax, B>::template forward<B, T>(x, y, opt, ctx);
@@ -147,7 +157,7 @@ void softmax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softma
   expect.memory("y", y);
   expect.matrix("dy", dy, y.rows, y.cols);
   expect.matrix("dx", dx, y.rows, y.cols);
-  expect.option(opt.scale > 0 && opt.scale <= 1e300, "scale", opt.scale, "a finite number above 0");
+  detail::expect_scale<T>(expect, opt.scale);
   expect.same_or_disjoint("dx", dx, "dy", dy);
   expect.same_or_disjoint("dx", dx, "y", y);
   kernel_for<op::softmax, B>::template backward<B, T>(dy, y, dx, opt, ctx);

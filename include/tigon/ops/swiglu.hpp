@@ -17,23 +17,33 @@ struct swiglu {
 ///   z  = gate_multiplier * a,   v = z * sigmoid(z),   c = down_multiplier * v * b
 ///   db = down_multiplier * dc * v
 ///   da = down_multiplier * gate_multiplier * dc * b * (s + v (1 - s)),   s = sigmoid(z)
+/// and where limit, slope or up_offset say so
+///   z  = min(gate_multiplier * a, limit),   s = sigmoid(slope * z),   u = min(max(b, -limit), limit) + up_offset
+///   c  = down_multiplier * z s * u
+///   db = down_multiplier * dc * z s                                              0 where |b| > limit
+///   da = down_multiplier * gate_multiplier * dc * u * (s + slope * z s (1 - s))  0 where gate_multiplier * a > limit
 ///
 /// Formula    docs/formulas/swiglu.md; Shazeer, "GLU Variants Improve Transformer", 2020.
 /// Shapes     a (gate), b (up), c, dc, da, db [rows, cols]; both may be 0. The halves of one buffer are two views with
-///            the buffer's row stride: gate = y.cols_from(0, n), up = y.cols_from(n, n).
+///            the buffer's row stride: gate = y.cols_from(0, n), up = y.cols_from(n, n); or see swiglu_fused.
 /// Types      f32, bf16, f16, f64, one for all.
 /// Precision  f32 (f64 for f64), one rounding at c, da, db; round_gate also rounds silu to the storage type.
 /// Writes     c, da, db.
 /// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another; written over
 ///            a and b, a second backward would read gradients.
-/// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite); before the first write.
-/// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN.
+/// Throws     tigon::error: shape, stride, alias, argument (a multiplier, slope or up_offset that is not finite, a
+/// slope
+///            or limit that is not above 0); before the first write.
+/// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.
 /// Max error  f32 6e-7, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/swiglu_test.cpp).
 struct swiglu_options {
   double gate_multiplier = 1;
   double down_multiplier = 1;
   bool round_gate = false;  ///< the gate is rounded to the storage type before the product, as frameworks do
+  double limit = std::numeric_limits<double>::infinity();  ///< of the gate and of |b|; no gradient passes beyond
+  double slope = 1;                                        ///< of the sigmoid's argument; 1.702 is close to GELU
+  double up_offset = 0;                                    ///< added to b; gpt-oss: limit 7, slope 1.702, up_offset 1
 };
 
 template <>
@@ -43,57 +53,118 @@ struct kernel<op::swiglu, backends::generic> {
 
   template <backend B, element T>
   static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    [[maybe_unused]] static constexpr std::size_t bits = detail::gate_bits<B, T>;
-    const A g = static_cast<A>(opt.gate_multiplier), d = static_cast<A>(opt.down_multiplier);
-    const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
-    for_rows<B, A>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
-      if (plain)
-        row.map(
-            c, [](auto av, auto bv) { return silu<bits>(av) * bv; }, a, b);
-      else if (round_gate)
-        row.map(
-            c, [=](auto av, auto bv) { return round_to<T>(silu<bits>(av * g)) * bv * d; }, a, b);
-      else
-        row.map(
-            c, [=](auto av, auto bv) { return silu<bits>(av * g) * bv * d; }, a, b);
-    });
+    with_form<B, T>(opt, [&](auto form) { forward_rows<B>(form, a, b, c, ctx); });
   }
 
   template <backend B, element T>
   static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
                        swiglu_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    [[maybe_unused]] static constexpr std::size_t bits = detail::gate_bits<B, T>;
-    const A g = static_cast<A>(opt.gate_multiplier), d = static_cast<A>(opt.down_multiplier);
-    const bool plain = g == A(1) && d == A(1) && !opt.round_gate, round_gate = opt.round_gate;
-    for_rows<B, A>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
-      if (plain)
-        row.map(
-            outs(da, db),
-            [](auto dv, auto av, auto bv) {
-              const auto [v, slope] = silu_and_slope<bits>(av);
-              return pack{dv * bv * slope, dv * v};
-            },
-            dc, a, b);
-      else if (round_gate)
-        row.map(
-            outs(da, db),
-            [=](auto dv, auto av, auto bv) {
-              const auto [v, slope] = silu_and_slope<bits>(av * g);
-              return pack{dv * bv * slope * (d * g), dv * round_to<T>(v) * d};
-            },
-            dc, a, b);
-      else
-        row.map(
-            outs(da, db),
-            [=](auto dv, auto av, auto bv) {
-              const auto [v, slope] = silu_and_slope<bits>(av * g);
-              return pack{dv * bv * slope * (d * g), dv * v * d};
-            },
-            dc, a, b);
-    });
+    with_form<B, T>(opt, [&](auto form) { backward_rows<B>(form, dc, a, b, da, db, ctx); });
   }
+
+  /// run(form) with what the options make of one element: form(a, b) is c, form(dc, a, b) is da and db.
+  template <backend B, element T, class Run>
+  static void with_form(const swiglu_options& opt, Run run) {
+    using A = accumulator_t<T>;
+    const bool rounds = opt.round_gate && !std::same_as<T, A>;
+    if (holds(opt))
+      run(held<B, T>(opt));
+    else if (static_cast<A>(opt.gate_multiplier) != A(1) || static_cast<A>(opt.down_multiplier) != A(1) || rounds)
+      run(scaled<B, T>(opt));
+    else
+      run(plain<B, T>());
+  }
+
+  static bool holds(const swiglu_options& opt) {
+    return opt.limit != std::numeric_limits<double>::infinity() || opt.slope != 1 || opt.up_offset != 0;
+  }
+
+  template <backend B, element T, class Form>
+  static void forward_rows(Form form, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
+    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) { row.map(c, form, a, b); });
+  }
+  template <backend B, element T, class Form>
+  static void backward_rows(Form form, matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b,
+                            matrix_view<T> da, matrix_view<T> db, context& ctx) {
+    for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols,
+                                  [=] TIGON_FN(auto row) { row.map(outs(da, db), form, dc, a, b); });
+  }
+
+  template <class B, element T>
+  struct plain {
+    static constexpr std::size_t bits = detail::gate_bits<B, T>;
+
+    template <class V>
+    TIGON_INLINE V operator()(V a, V b) const {
+      return silu<bits>(a) * b;
+    }
+    template <class V>
+    TIGON_INLINE pack<V, 2> operator()(V dc, V a, V b) const {
+      const auto [v, slope] = silu_and_slope<bits>(a);
+      return {dc * b * slope, dc * v};
+    }
+  };
+
+  template <class B, element T>
+  struct scaled {
+    using A = accumulator_t<T>;
+    static constexpr std::size_t bits = detail::gate_bits<B, T>;
+    A g, d;
+    bool round_gate;
+
+    explicit scaled(const swiglu_options& opt)
+        : g(static_cast<A>(opt.gate_multiplier)),
+          d(static_cast<A>(opt.down_multiplier)),
+          round_gate(opt.round_gate && !std::same_as<T, A>) {}
+
+    template <class V>
+    TIGON_INLINE V rounded(V v) const {
+      return round_gate ? round_to<T>(v) : v;
+    }
+    template <class V>
+    TIGON_INLINE V operator()(V a, V b) const {
+      return rounded(silu<bits>(a * V(g))) * b * V(d);
+    }
+    template <class V>
+    TIGON_INLINE pack<V, 2> operator()(V dc, V a, V b) const {
+      const auto [v, slope] = silu_and_slope<bits>(a * V(g));
+      return {dc * b * slope * V(d * g), dc * rounded(v) * V(d)};
+    }
+  };
+
+  /// With limit, slope and offset. z is held where slope * z keeps within what gate_sigmoid takes.
+  template <class B, element T>
+  struct held : scaled<B, T> {
+    using A = accumulator_t<T>;
+    using scaled<B, T>::g, scaled<B, T>::d, scaled<B, T>::bits;
+    A limit, slope, up_offset, lowest, highest;
+
+    explicit held(const swiglu_options& opt)
+        : scaled<B, T>(opt),
+          limit(static_cast<A>(opt.limit)),
+          slope(static_cast<A>(opt.slope)),
+          up_offset(static_cast<A>(opt.up_offset)),
+          lowest(math::max(std::numeric_limits<A>::lowest(), simd::gate_lowest<A> * A(0.999) / slope)),
+          highest(math::min(std::numeric_limits<A>::max(), simd::gate_highest<A> * A(0.999) / slope)) {}
+
+    template <class V>
+    TIGON_INLINE V up(V b) const {
+      return max(V(-limit), min(V(limit), b)) + V(up_offset);
+    }
+    template <class V>
+    TIGON_INLINE V operator()(V a, V b) const {
+      const V z = max(V(lowest), min(V(limit), a * V(g)));
+      const V s = gate_sigmoid<bits>(min(V(highest), z) * V(slope)).of_x;
+      return this->rounded(z * s) * up(b) * V(d);
+    }
+    template <class V>
+    TIGON_INLINE pack<V, 2> operator()(V dc, V a, V b) const {
+      const V open = a * V(g), z = max(V(lowest), min(V(limit), open)), near = min(V(highest), z) * V(slope);
+      const auto [s, t] = gate_sigmoid<bits>(near);
+      const V da = dc * up(b) * fma(near * s, t, s) * V(d * g), db = dc * this->rounded(z * s) * V(d);
+      return {select(open > V(limit), V(0), da), select(abs(b) > V(limit), V(0), db)};
+    }
+  };
 
   /// z * sigmoid(z); the product of -inf and 0 is 0.
   template <std::size_t Bits = 53, class V>
@@ -114,6 +185,18 @@ struct kernel<op::swiglu, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+inline void expect_swiglu_options(const expects& expect, const swiglu_options& opt) {
+  expect.finite("gate_multiplier", opt.gate_multiplier);
+  expect.finite("down_multiplier", opt.down_multiplier);
+  expect.option(opt.limit > 0, "limit", opt.limit, "a number above 0");
+  expect.option(opt.slope > 0 && opt.slope <= 1e300, "slope", opt.slope, "a finite number above 0");
+  expect.finite("up_offset", opt.up_offset);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// c from a and b. See swiglu_options for the contract.
 template <class B = default_backend, class T>
 void swiglu_forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt = {},
@@ -123,8 +206,7 @@ void swiglu_forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_opt
   expect.memory("c", c);
   expect.matrix("a", a, c.rows, c.cols);
   expect.matrix("b", b, c.rows, c.cols);
-  expect.finite("gate_multiplier", opt.gate_multiplier);
-  expect.finite("down_multiplier", opt.down_multiplier);
+  detail::expect_swiglu_options(expect, opt);
   expect.same_or_disjoint("c", c, "a", a);
   expect.same_or_disjoint("c", c, "b", b);
   kernel_for<op::swiglu, B>::template forward<B, T>(a, b, c, opt, ctx);
@@ -137,8 +219,7 @@ void swiglu_backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_vie
   static_assert(admits<B, T>());
   const expects expect("swiglu_backward");
   detail::expect_gate_gradients(expect, dc, a, b, da, db);
-  expect.finite("gate_multiplier", opt.gate_multiplier);
-  expect.finite("down_multiplier", opt.down_multiplier);
+  detail::expect_swiglu_options(expect, opt);
   kernel_for<op::swiglu, B>::template backward<B, T>(dc, a, b, da, db, opt, ctx);
 }
 
