@@ -1,9 +1,11 @@
 // tigon_bench: every op, on every backend, against what this machine can do at the moment.
+#include "support/buffers.hpp"
 #include "support/csv.hpp"
 #include "support/machine.hpp"
 #include "support/registry.hpp"
 #include "support/runner.hpp"
 #include "support/statistics.hpp"
+#include "support/sweep.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -19,12 +21,20 @@ namespace tb = tigon_bench;
 namespace {
 
 struct arguments {
-  std::vector<std::string> ops, dtypes, backends, shapes, modes, variants;
-  std::vector<std::size_t> threads;
-  std::string csv, cache = "warm";
+  std::vector<std::string> ops, dtypes, backends, shapes, modes, variants, sweeps;
+  std::vector<std::size_t> threads, lengths;
+  std::string csv, model, cache = "warm";
   bool overwrite = false, list = false, pin = false;
-  std::size_t repetitions = 10;
-  double budget = 0.5;
+  std::size_t repetitions = 10, tokens = 2048;
+  double budget = 0.5, memory_gib = 0;
+};
+
+/// One row of the table to be, and where it stands on the axis of its picture.
+struct bench_case {
+  tb::request asked;
+  std::string x_name, x_label, x_value;
+  std::string setting, value;  ///< of a sweep
+  std::string reason;          ///< why it cannot be asked for; empty mostly
 };
 
 template <class Range, class F>
@@ -34,15 +44,24 @@ std::string joined(const Range& values, F&& name, const char* between = ",") {
   return text;
 }
 
+const std::string& dims_of(const tb::op_entry& op, const tb::variant_entry& variant) {
+  return variant.dims.empty() ? op.dims : variant.dims;
+}
+
 void print_list() {
   for (const tb::op_entry& op : tb::ops()) {
     std::printf("%s\n  shape     %s\n  dtypes    %s\n  backends  %s\n", op.name.c_str(), op.dims.c_str(),
                 joined(op.dtypes, [](tb::dtype d) { return tb::name_of(d); }).c_str(),
                 joined(op.backends, [](const std::string& s) { return s; }).c_str());
     for (const tb::variant_entry& v : op.variants)
-      std::printf("  variant   %-10s modes %-23s default shape %s\n", v.name.c_str(),
-                  joined(v.modes, [](tb::mode m) { return tb::name_of(m); }).c_str(), tb::text_of(v.shape).c_str());
+      std::printf("  variant   %-10s modes %-23s default shape %s%s\n", v.name.c_str(),
+                  joined(v.modes, [](tb::mode m) { return tb::name_of(m); }).c_str(), tb::text_of(v.shape).c_str(),
+                  v.dims.empty() ? "" : (" (" + v.dims + ")").c_str());
   }
+  std::printf("models of --sweep-mode model_config, and one more for --model:\n");
+  for (const tb::model_shape& m : tb::models())
+    std::printf("  %-18s hidden %zu, intermediate %zu, vocab %zu, heads %zu over %zu, experts %zu\n",
+                std::string(m.name).c_str(), m.hidden, m.intermediate, m.vocab, m.heads, m.kv_heads, m.experts);
 }
 
 void print_machine() {
@@ -72,25 +91,28 @@ void print_result(const tb::op_entry& op, const tb::request& r, const tb::result
   std::fflush(stdout);
 }
 
-tb::csv_row row_for(const tb::op_entry& op, const tb::request& r, const arguments& args) {
-  const nlohmann::json config{{"dtype", tb::name_of(r.element)},
-                              {"variant", r.variant},
-                              {"threads", r.threads},
-                              {"cache", args.cache},
-                              {"pinned", args.pin && r.threads == 1}};
+tb::csv_row row_for(const tb::op_entry& op, const bench_case& c, const arguments& args) {
+  const tb::request& r = c.asked;
+  nlohmann::json config{{"dtype", tb::name_of(r.element)},
+                        {"variant", r.variant},
+                        {"threads", r.threads},
+                        {"cache", args.cache},
+                        {"pinned", args.pin && r.threads == 1}};
+  if (!c.setting.empty()) config[c.setting] = c.value;
   tb::csv_row row;
   row.kernel_name = op.name;
   row.kernel_provider = r.backend;
   row.kernel_operation_mode = tb::name_of(r.direction);
-  row.x_name = "shape";
-  row.x_label = op.dims;
-  row.x_value = tb::text_of(r.shape);
+  row.x_name = c.x_name;
+  row.x_label = c.x_label;
+  row.x_value = c.x_value;
   row.extra_benchmark_config = config.dump();
   row.gpu_name = tb::cpu_name() + " " + tb::target_name() + " " + std::to_string(r.threads) + "T";
   row.timestamp = tb::timestamp();
   row.version = tb::library_version();
   row.gbytes_per_s = row.gflops_per_s = row.limit_ms = row.fraction_of_limit = tb::not_a_number;
   row.y_value_50 = row.y_value_20 = row.y_value_80 = tb::not_a_number;
+  row.shape = tb::text_of(r.shape);
   return row;
 }
 
@@ -107,14 +129,20 @@ class session {
           std::make_unique<tb::csv_file>(args.csv, args.overwrite ? tb::existing_row::replace : tb::existing_row::keep);
   }
 
-  void run(const tb::op_entry& op, const tb::request& r) {
-    tb::csv_row speed = row_for(op, r, args_);
+  void run(const tb::op_entry& op, const bench_case& c) {
+    const tb::request& r = c.asked;
+    tb::csv_row speed = row_for(op, c, args_);
     speed.metric_name = "speed";
     speed.metric_unit = "ms";
     tb::csv_row memory = speed;
     memory.metric_name = "memory";
     memory.metric_unit = "MB";
+    if (csv_ != nullptr && csv_->keeps(speed) && csv_->keeps(memory)) {
+      say(op, c, "kept", "its rows are in " + args_.csv + " already (--overwrite replaces them)");
+      return;
+    }
     try {
+      if (!c.reason.empty()) throw tb::unsupported(c.reason);
       check(op, r);
       const tb::result x = tb::measure(op, r, settings_);
       print_result(op, r, x);
@@ -126,13 +154,16 @@ class session {
       speed.fraction_of_limit = x.fraction;
       memory.y_value_50 = memory.y_value_20 = memory.y_value_80 = x.memory_mb;
     } catch (const tb::unsupported& e) {
-      refuse(op, r, e.what());
+      speed.reason = e.what();
+    } catch (const std::bad_alloc&) {
+      speed.reason = "too much memory: the system refused it";
     } catch (const std::exception& e) {
-      refuse(op, r, e.what());
+      speed.reason = e.what();
       failed_ = true;
     }
-    write(speed);
-    write(memory);
+    if (!speed.reason.empty()) say(op, c, "not measured", speed.reason);
+    memory.reason = speed.reason;
+    if (csv_ != nullptr) csv_->add(speed), csv_->add(memory);
   }
 
   bool failed() const { return failed_; }
@@ -163,17 +194,11 @@ class session {
                             "), not " + tb::text_of(r.shape));
   }
 
-  static void refuse(const tb::op_entry& op, const tb::request& r, const char* reason) {
-    std::fprintf(stderr, "%s, %s, %s, %s, %s, %s, %zu threads: not measured: %s\n", op.name.c_str(), r.backend.c_str(),
+  static void say(const tb::op_entry& op, const bench_case& c, const char* what, const std::string& why) {
+    const tb::request& r = c.asked;
+    std::fprintf(stderr, "%s, %s, %s, %s, %s, %s, %zu threads: %s: %s\n", op.name.c_str(), r.backend.c_str(),
                  std::string(tb::name_of(r.element)).c_str(), std::string(tb::name_of(r.direction)).c_str(),
-                 r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads, reason);
-  }
-
-  void write(const tb::csv_row& row) {
-    if (csv_ != nullptr && !csv_->add(row))
-      std::fprintf(stderr, "%s, %s, %s: %s row is in %s already and was kept (--overwrite replaces it)\n",
-                   row.kernel_name.c_str(), row.kernel_provider.c_str(), row.kernel_operation_mode.c_str(),
-                   row.metric_name.c_str(), args_.csv.c_str());
+                 r.variant.c_str(), c.x_value.c_str(), r.threads, what, why.c_str());
   }
 
   const arguments& args_;
@@ -182,30 +207,69 @@ class session {
   bool failed_ = false;
 };
 
+/// What a sweep counts memory with: one backend speaks for all, in the direction that holds most.
+tb::byte_counter counter_for(const tb::op_entry& op, const tb::variant_entry& variant, tb::dtype element) {
+  const auto highway = std::find(op.backends.begin(), op.backends.end(), "highway");
+  tb::request r{.element = element,
+                .backend = highway != op.backends.end() ? *highway : op.backends.front(),
+                .shape = {},
+                .threads = 1,
+                .direction = variant.modes.back(),
+                .variant = variant.name};
+  return [&op, r](const tb::extents& shape) mutable {
+    r.shape = shape;
+    return static_cast<double>(tb::footprint(op, r));
+  };
+}
+
+/// The points of all sweeps that were asked for, and without one the shapes.
+std::vector<tb::sweep> sweeps_for(const tb::op_entry& op, const tb::variant_entry& variant, tb::dtype element,
+                                  const arguments& args, double usable_bytes) {
+  const std::string& dims = dims_of(op, variant);
+  std::vector<tb::sweep> sweeps;
+  for (const std::string& name : args.sweeps)
+    sweeps.push_back(tb::make_sweep({.kind = tb::sweep_named(name),
+                                     .model = args.model,
+                                     .tokens = args.tokens,
+                                     .lengths = args.lengths,
+                                     .usable_bytes = usable_bytes},
+                                    dims, variant.shape, counter_for(op, variant, element)));
+  if (!sweeps.empty()) return sweeps;
+  tb::sweep shapes{"shape", dims, {}, {}, {}};
+  for (const std::string& s : args.shapes)
+    shapes.points.push_back({tb::text_of(tb::parse_shape(s)), tb::parse_shape(s), {}});
+  if (shapes.points.empty()) shapes.points.push_back({tb::text_of(variant.shape), variant.shape, {}});
+  return {shapes};
+}
+
 /// Every combination that was asked for; what was not asked for: all that the op has, in f32 and with one thread.
-std::vector<tb::request> requests_for(const tb::op_entry& op, const arguments& args) {
+std::vector<bench_case> cases_for(const tb::op_entry& op, const arguments& args, double usable_bytes) {
   std::vector<std::string> variants = args.variants, backends = args.backends;
   if (variants.empty())
     for (const tb::variant_entry& v : op.variants) variants.push_back(v.name);
   if (backends.empty()) backends = op.backends;
 
-  std::vector<tb::request> all;
+  std::vector<bench_case> all;
   for (const std::string& variant : variants) {
     const auto known =
         std::find_if(op.variants.begin(), op.variants.end(), [&](const auto& v) { return v.name == variant; });
     const tb::variant_entry& entry = known == op.variants.end() ? op.variants.front() : *known;
-    std::vector<tb::extents> shapes;
-    for (const std::string& s : args.shapes) shapes.push_back(tb::parse_shape(s));
-    if (shapes.empty()) shapes.push_back(entry.shape);
     std::vector<tb::mode> modes;
     for (const std::string& m : args.modes) modes.push_back(tb::mode_named(m));
     if (modes.empty()) modes = entry.modes;
     for (const std::string& dtype : args.dtypes)
-      for (const tb::extents& shape : shapes)
-        for (const tb::mode m : modes)
-          for (const std::size_t threads : args.threads)
-            for (const std::string& backend : backends)
-              all.push_back({tb::dtype_named(dtype), backend, shape, threads, m, variant});
+      for (const tb::sweep& sweep : sweeps_for(op, entry, tb::dtype_named(dtype), args, usable_bytes))
+        for (const tb::sweep_point& point : sweep.points)
+          for (const tb::mode m : modes)
+            for (const std::size_t threads : args.threads)
+              for (const std::string& backend : backends)
+                all.push_back({{tb::dtype_named(dtype), backend, point.shape, threads, m, variant},
+                               sweep.x_name,
+                               sweep.x_label,
+                               point.x_value,
+                               sweep.setting,
+                               sweep.value,
+                               point.reason});
   }
   return all;
 }
@@ -221,8 +285,29 @@ int main(int argc, char** argv) {
   several(app.add_option("--op", args.ops, "Operators, all if none is named")->check(CLI::IsMember(op_names)));
   several(app.add_option("--dtype", args.dtypes, "f32 (default), bf16, f16, f64")
               ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"})));
-  several(app.add_option("--backend", args.backends, "Backends, all if none is named"));
-  several(app.add_option("--shape", args.shapes, "As 2048x4096; --list says what the numbers mean"));
+  several(app.add_option("--backend", args.backends, "Backends, all if none is named, or for `all`"));
+  auto* const shapes = app.add_option("--shape", args.shapes, "As 2048x4096; --list says what the numbers mean");
+  several(shapes);
+  auto* const sweeps =
+      app.add_option("--sweep-mode", args.sweeps,
+                     "Instead of shapes: token_length, growing in one model; model_config, seven models")
+          ->check(CLI::IsMember({"token_length", "model_config"}))
+          ->excludes(shapes);
+  several(sweeps);
+  std::vector<std::string> model_names;
+  for (const tb::model_shape& m : tb::models()) model_names.emplace_back(m.name);
+  app.add_option("--model", args.model, "Of token_length (default llama_3_8b, with experts qwen3_moe_30b)")
+      ->check(CLI::IsMember(model_names))
+      ->needs(sweeps);
+  several(app.add_option("--tokens", args.lengths,
+                         "Of token_length (default: powers of two from 1024, as far as model and memory go)")
+              ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
+              ->needs(sweeps));
+  app.add_option("--bt", args.tokens, "Tokens of model_config, at most (default 2048)")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
+      ->needs(sweeps);
+  app.add_option("--memory", args.memory_gib, "GiB that the arrays may take (default 0.4 of the memory)")
+      ->check(CLI::Range(1e-3, 1e6));
   several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));
   several(app.add_option("--mode", args.modes, "All modes of the operator if none is named")
               ->check(CLI::IsMember({"forward", "backward", "full"})));
@@ -244,13 +329,17 @@ int main(int argc, char** argv) {
   if (args.list) return print_list(), 0;
   if (args.dtypes.empty()) args.dtypes = {"f32"};
   if (args.threads.empty()) args.threads = {1};
+  if (std::find(args.backends.begin(), args.backends.end(), "all") != args.backends.end()) args.backends.clear();
+  const double usable =
+      args.memory_gib > 0 ? args.memory_gib * (1 << 30) : 0.4 * static_cast<double>(tb::memory_bytes());
+  tb::limit_memory(static_cast<std::size_t>(usable));
 
   try {
     session s(args);
     print_machine();
     for (const tb::op_entry& op : tb::ops()) {
       if (!args.ops.empty() && std::find(args.ops.begin(), args.ops.end(), op.name) == args.ops.end()) continue;
-      for (const tb::request& r : requests_for(op, args)) s.run(op, r);
+      for (const bench_case& c : cases_for(op, args, usable)) s.run(op, c);
     }
     return s.failed() ? 1 : 0;
   } catch (const std::exception& e) {

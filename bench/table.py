@@ -26,7 +26,7 @@ def main(path):
                 op=r["kernel_name"],
                 mode=mode,
                 dtype=config.get("dtype", ""),
-                shape=r["x_value"],
+                shape=r.get("shape") or r["x_value"],
                 backend=r["kernel_provider"],
                 threads=config.get("threads", 1),
                 ms=number(r["y_value_50"]),

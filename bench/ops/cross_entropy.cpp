@@ -39,7 +39,7 @@ plan cross_entropy_plan(const request& r) {
 op_entry cross_entropy() {
   return {
       .name = "cross_entropy",
-      .dims = "rows x vocab",
+      .dims = "tokens x vocab",
       .dtypes = all_dtypes(),
       .variants = {{"default", {1024, 32000}, {mode::forward, mode::full}}, {"in_place", {1024, 32000}, {mode::full}}},
       .backends = all_backends::names(),

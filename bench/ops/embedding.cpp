@@ -41,7 +41,7 @@ plan embedding_plan(const request& r) {
 
 op_entry embedding() {
   return {.name = "embedding",
-          .dims = "tokens x vocab x cols",
+          .dims = "tokens x vocab x hidden",
           .dtypes = all_dtypes(),
           .variants = {{"default", {2048, 32000, 2048}, {mode::forward, mode::backward, mode::full}}},
           .backends = all_backends::names(),

@@ -55,7 +55,7 @@ plan fused_add_rms_norm_plan(const request& r) {
 
 op_entry fused_add_rms_norm() {
   return {.name = "fused_add_rms_norm",
-          .dims = "rows x cols",
+          .dims = "tokens x hidden",
           .dtypes = all_dtypes(),
           .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
                        {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},

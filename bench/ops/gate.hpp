@@ -42,7 +42,7 @@ plan gate_plan(const request& r) {
 template <class Gate>
 op_entry gate_entry(const std::string& name) {
   return {.name = name,
-          .dims = "rows x cols",
+          .dims = "tokens x intermediate",
           .dtypes = all_dtypes(),
           .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
                        {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},

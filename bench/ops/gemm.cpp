@@ -47,10 +47,10 @@ op_entry gemm() {
   return {.name = "gemm",
           .dims = "m x n x k",
           .dtypes = all_dtypes(),
-          .variants = {{"nt", {512, 32000, 2048}, {mode::forward}},
-                       {"nn", {512, 2048, 32000}, {mode::forward}},
-                       {"tn", {32000, 2048, 512}, {mode::forward}},
-                       {"packed", {512, 32000, 2048}, {mode::forward}}},
+          .variants = {{"nt", {512, 32000, 2048}, {mode::forward}, "tokens x vocab x hidden"},
+                       {"nn", {512, 2048, 32000}, {mode::forward}, "tokens x hidden x vocab"},
+                       {"tn", {32000, 2048, 512}, {mode::forward}, "vocab x hidden x tokens"},
+                       {"packed", {512, 32000, 2048}, {mode::forward}, "tokens x vocab x hidden"}},
           .backends = all_backends::names(),
           .make_plan = [](const request& r) {
             return with_types<plan>(r, [&]<class B, class T>() { return gemm_plan<B, T>(r); });

@@ -44,9 +44,9 @@ plan norm_plan(const request& r) {
 }
 
 template <template <class> class Norm>
-op_entry norm_entry(const std::string& name) {
+op_entry norm_entry(const std::string& name, const std::string& dims = "tokens x hidden") {
   return {.name = name,
-          .dims = "rows x cols",
+          .dims = dims,
           .dtypes = all_dtypes(),
           .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
                        {"in_place", {2048, 4096}, {mode::backward}}},

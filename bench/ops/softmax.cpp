@@ -48,7 +48,7 @@ plan softmax_plan(const request& r) {
 
 op_entry softmax() {
   return {.name = "softmax",
-          .dims = "rows x cols",
+          .dims = "tokens x vocab",
           .dtypes = all_dtypes(),
           .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}},
                        {"in_place", {1024, 32000}, {mode::forward, mode::backward}}},

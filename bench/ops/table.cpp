@@ -2,20 +2,17 @@
 
 namespace tigon_bench {
 
+// Made by the build: TIGON_BENCH_OP(NAME), a line a file.
+#define TIGON_BENCH_OP(name) op_entry name();
+#include "tigon_bench_ops.inc"
+#undef TIGON_BENCH_OP
+
 const std::vector<op_entry>& ops() {
-  static const std::vector<op_entry> all{stream_copy(),
-                                         rms_norm(),
-                                         fused_add_rms_norm(),
-                                         layer_norm(),
-                                         swiglu(),
-                                         geglu(),
-                                         rope(),
-                                         softmax(),
-                                         embedding(),
-                                         attention(),
-                                         gemm(),
-                                         cross_entropy(),
-                                         fused_linear_cross_entropy()};
+#define TIGON_BENCH_OP(name) name(),
+  static const std::vector<op_entry> all{
+#include "tigon_bench_ops.inc"
+  };
+#undef TIGON_BENCH_OP
   return all;
 }
 

@@ -11,10 +11,20 @@
 #include <tigon/backends/xsimd/backend.hpp>
 #endif
 #if __has_include(<hwy/highway.h>)
+#include <tigon/backends/ascend/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if defined(TIGON_BENCH_ONEDNN)
+#include <tigon/backends/onednn/backend.hpp>
+#endif
+#endif
+// One that the library has never heard of: TIGON_BACKEND names it (docs/add_a_backend.md).
+#if defined(TIGON_BACKEND_HEADER)
+#include TIGON_BACKEND_HEADER
+
+#include <tigon/backend/default.hpp>
 #endif
 
 #include "support/registry.hpp"
@@ -39,12 +49,8 @@ struct backend_list {
   }
 };
 
-template <class, class>
-struct joined_list;
 template <class... A, class... B>
-struct joined_list<backend_list<A...>, backend_list<B...>> {
-  using type = backend_list<A..., B...>;
-};
+backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
 
 using generic_list = backend_list<tigon::backends::generic>;
 #if __has_include(<Eigen/Core>)
@@ -57,6 +63,21 @@ using xsimd_list = backend_list<tigon::backends::xsimd>;
 #else
 using xsimd_list = backend_list<>;
 #endif
+#if __has_include(<hwy/highway.h>)
+using ascend_list = backend_list<tigon::backends::ascend>;
+#else
+using ascend_list = backend_list<>;
+#endif
+#if defined(TIGON_BENCH_ONEDNN)  // the build found libdnnl, and links it
+using onednn_list = backend_list<tigon::backends::onednn>;
+#else
+using onednn_list = backend_list<>;
+#endif
+#if defined(TIGON_BACKEND_HEADER)
+using own_list = backend_list<tigon::default_backend>;
+#else
+using own_list = backend_list<>;
+#endif
 #if __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
 using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16>;
 #elif __has_include(<hwy/highway.h>)
@@ -65,13 +86,14 @@ using highway_list = backend_list<tigon::backends::highway>;
 using highway_list = backend_list<>;
 #endif
 
-// TIGON_BENCH_QUICK: the default engine in f32 and bf16 alone, which compiles in a fifth of the time.
+// TIGON_BENCH_QUICK: the default engine, and a backend of your own, in f32 and bf16 alone, which compiles in a fifth of
+// the time.
 #if defined(TIGON_BENCH_QUICK)
-using all_backends = highway_list;
+using all_backends = decltype(highway_list{} + onednn_list{} + own_list{});
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16}; }
 #else
-using all_backends =
-    joined_list<joined_list<generic_list, eigen_list>::type, joined_list<xsimd_list, highway_list>::type>::type;
+using all_backends = decltype(generic_list{} + eigen_list{} + xsimd_list{} + highway_list{} + onednn_list{} +
+                              ascend_list{} + own_list{});
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16, dtype::f16, dtype::f64}; }
 #endif
 

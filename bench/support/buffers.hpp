@@ -16,6 +16,22 @@ namespace tigon_bench {
 void* acquire_block(std::size_t bytes);
 void release_block(void* block) noexcept;
 
+/// Bytes that all blocks together may take from now on; to ask for more is `unsupported`. Free blocks give way first.
+void limit_memory(std::size_t bytes);
+
+/// For the life of this object, buffers are zeros that nobody touches and fills do nothing: what a case would take can
+/// be asked without its time and its memory. Buffers that are made meanwhile have to end before it; one that goes
+/// beyond the limit is std::bad_alloc.
+class counting_scope {
+ public:
+  counting_scope();
+  counting_scope(const counting_scope&) = delete;
+  counting_scope& operator=(const counting_scope&) = delete;
+  ~counting_scope();
+  std::size_t peak_bytes() const;
+};
+bool counting();
+
 /// Shared handle on `size()` elements, contents left over from the last user.
 template <class T>
 class buffer {
@@ -43,6 +59,7 @@ class buffer {
 /// Uniform in [low, high), the same for the same seed. A linear congruence is enough: only the range matters here.
 template <class T>
 void fill_uniform(std::span<T> values, double low, double high, std::uint64_t seed) {
+  if (counting()) return;
   std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
   const auto scale = static_cast<float>((high - low) * 0x1p-24);
   for (T& value : values) {

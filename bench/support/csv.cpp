@@ -1,5 +1,6 @@
 #include "support/csv.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -14,8 +15,10 @@ namespace {
 constexpr std::array columns{"kernel_name", "kernel_provider", "kernel_operation_mode", "metric_name", "metric_unit",
                              "x_name", "x_label", "x_value", "y_value_50", "y_value_20", "y_value_80",
                              "extra_benchmark_config_str", "gpu_name", "timestamp", "liger_version",
-                             // companions
-                             "gbytes_per_s", "gflops_per_s", "limit_ms", "fraction_of_limit", "limit_kind"};
+                             // companions: append only
+                             "gbytes_per_s", "gflops_per_s", "limit_ms", "fraction_of_limit", "limit_kind", "shape",
+                             "reason"};
+constexpr std::size_t shared_columns = 15, reason_column = columns.size() - 1;
 
 // kernel_name, kernel_provider, mode, metric_name, x_name, x_value, configuration, gpu_name
 constexpr std::array<std::size_t, 8> key_columns{0, 1, 2, 3, 5, 7, 11, 12};
@@ -70,6 +73,31 @@ std::vector<std::vector<std::string>> parse(const std::string& text) {
   return rows;
 }
 
+std::vector<std::string> fields_of(const csv_row& r) {
+  return {r.kernel_name,
+          r.kernel_provider,
+          r.kernel_operation_mode,
+          r.metric_name,
+          r.metric_unit,
+          r.x_name,
+          r.x_label,
+          r.x_value,
+          number(r.y_value_50),
+          number(r.y_value_20),
+          number(r.y_value_80),
+          r.extra_benchmark_config,
+          r.gpu_name,
+          r.timestamp,
+          r.version,
+          number(r.gbytes_per_s),
+          number(r.gflops_per_s),
+          number(r.limit_ms),
+          number(r.fraction_of_limit),
+          r.limit_kind,
+          r.shape,
+          r.reason};
+}
+
 }  // namespace
 
 csv_file::csv_file(std::string path, existing_row policy) : path_(std::move(path)), policy_(policy) {
@@ -78,46 +106,38 @@ csv_file::csv_file(std::string path, existing_row policy) : path_(std::move(path
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   rows_ = parse(text);
   if (rows_.empty()) return;
-  if (rows_.front() != fields(columns.begin(), columns.end()))
+  const std::size_t width = rows_.front().size();
+  if (width < shared_columns || width > columns.size() ||
+      !std::equal(rows_.front().begin(), rows_.front().end(), columns.begin()))
     throw std::runtime_error(path_ + " has other columns than this program writes; name another file");
   rows_.erase(rows_.begin());
-  for (const fields& row : rows_)
-    if (row.size() != columns.size())
+  for (fields& row : rows_) {
+    if (row.size() != width)
       throw std::runtime_error(path_ + " has a row of " + std::to_string(row.size()) + " fields; expected " +
-                               std::to_string(columns.size()));
+                               std::to_string(width));
+    row.resize(columns.size());
+  }
+}
+
+const csv_file::fields* csv_file::with_key_of(const fields& row) const {
+  for (const fields& old : rows_)
+    if (std::all_of(key_columns.begin(), key_columns.end(), [&](std::size_t k) { return old[k] == row[k]; }))
+      return &old;
+  return nullptr;
+}
+
+bool csv_file::keeps(const csv_row& row) const {
+  const fields* const old = with_key_of(fields_of(row));
+  return policy_ == existing_row::keep && old != nullptr && (*old)[reason_column].empty();
 }
 
 bool csv_file::add(const csv_row& r) {
-  const fields row{r.kernel_name,
-                   r.kernel_provider,
-                   r.kernel_operation_mode,
-                   r.metric_name,
-                   r.metric_unit,
-                   r.x_name,
-                   r.x_label,
-                   r.x_value,
-                   number(r.y_value_50),
-                   number(r.y_value_20),
-                   number(r.y_value_80),
-                   r.extra_benchmark_config,
-                   r.gpu_name,
-                   r.timestamp,
-                   r.version,
-                   number(r.gbytes_per_s),
-                   number(r.gflops_per_s),
-                   number(r.limit_ms),
-                   number(r.fraction_of_limit),
-                   r.limit_kind};
-  for (fields& old : rows_) {
-    bool same = true;
-    for (const std::size_t k : key_columns) same = same && old[k] == row[k];
-    if (!same) continue;
-    if (policy_ == existing_row::keep) return false;
-    old = row;
-    write();
-    return true;
-  }
-  rows_.push_back(row);
+  if (keeps(r)) return false;
+  const fields row = fields_of(r);
+  if (const fields* const old = with_key_of(row))
+    rows_[static_cast<std::size_t>(old - rows_.data())] = row;
+  else
+    rows_.push_back(row);
   write();
   return true;
 }

@@ -1,5 +1,5 @@
 // The table of measurements: fifteen columns and a key that plots of other libraries understand, and beside them the
-// rate, the limit of the same run, and the fraction of it that was reached.
+// rate, the limit of the same run, the fraction of it that was reached, the shape, and why a row has no numbers.
 #ifndef TIGON_BENCH_SUPPORT_CSV_HPP
 #define TIGON_BENCH_SUPPORT_CSV_HPP
 
@@ -16,7 +16,8 @@ struct csv_row {
   std::string extra_benchmark_config;  ///< a JSON object
   std::string gpu_name, timestamp, version;
   double gbytes_per_s = 0, gflops_per_s = 0, limit_ms = 0, fraction_of_limit = 0;
-  std::string limit_kind;
+  std::string limit_kind, shape;
+  std::string reason;  ///< empty where it was measured
 };
 
 enum class existing_row { keep, replace };
@@ -24,14 +25,19 @@ enum class existing_row { keep, replace };
 /// The file is read at the start and written after every row, so that a failure loses no earlier one.
 class csv_file {
  public:
-  /// Throws std::runtime_error for a file that is no such table.
+  /// Throws std::runtime_error for a file that is no such table. One with the first columns alone is read, and gets the
+  /// others when it is written.
   csv_file(std::string path, existing_row policy);
 
-  /// False: a row with this key was there, and it was kept.
+  /// Whether add() would keep a measured row that is there, with this key. A row with a reason holds nothing to keep.
+  bool keeps(const csv_row& row) const;
+
+  /// False: keeps(row), and nothing was written.
   bool add(const csv_row& row);
 
  private:
   using fields = std::vector<std::string>;
+  const fields* with_key_of(const fields& row) const;
   void write() const;
 
   std::string path_;

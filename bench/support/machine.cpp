@@ -2,6 +2,7 @@
 
 #include <tigon/config.hpp>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 
@@ -47,6 +48,17 @@ std::size_t last_level_cache_bytes() {
     if (const long bytes = sysconf(level); bytes > 0) return static_cast<std::size_t>(bytes);
 #endif
   return std::size_t{32} << 20;
+}
+
+std::size_t memory_bytes() {
+  std::size_t bytes = std::size_t{4} << 30;
+#if defined(_SC_PHYS_PAGES)
+  if (const long pages = sysconf(_SC_PHYS_PAGES); pages > 0)
+    bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+#endif
+  for (const char* const path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
+    if (std::size_t limit = 0; std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  return bytes;
 }
 
 std::string timestamp() {

@@ -14,6 +14,8 @@ std::string compiler_flags();
 /// Instruction set that the flags of this build promise: "avx512_bf16", "avx2", ...
 std::string target_name();
 std::size_t last_level_cache_bytes();
+/// Of the machine, or of the container where that is less.
+std::size_t memory_bytes();
 /// "YYYY-MM-DD HH:MM:SS", local time.
 std::string timestamp();
 std::string library_version();

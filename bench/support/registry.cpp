@@ -1,6 +1,7 @@
 #include "support/registry.hpp"
 
 #include <charconv>
+#include <stdexcept>
 
 namespace tigon_bench {
 

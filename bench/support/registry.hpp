@@ -5,10 +5,10 @@
 #include <tigon/core/context.hpp>
 
 #include "support/limits.hpp"
+#include "support/unsupported.hpp"
 
 #include <cstddef>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,12 +39,6 @@ struct request {
   std::string variant;
 };
 
-/// Thrown by a plan for a combination that does not exist; the reason goes to stderr, NaN into the row.
-class unsupported : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 /// Buffers are alive inside the functions.
 struct runnable {
   std::function<void()> run;
@@ -57,8 +51,8 @@ struct runnable {
 
 /// The least work of a case, known before any buffer exists, so that its limit is measured on the memory it will get.
 struct plan {
-  std::vector<limit_request> limits;  ///< one after the other: a full step is a forward and a backward
-  std::function<runnable(tigon::context&)> set_up;
+  std::vector<limit_request> limits;                ///< one after the other: a full step is a forward and a backward
+  std::function<runnable(tigon::context&)> set_up;  ///< throws `unsupported` for a combination that does not exist
 
   /// Least traffic where memory binds: every array read once and written once. 0 where arithmetic binds.
   double bytes() const;
@@ -70,18 +64,19 @@ struct variant_entry {
   std::string name;
   extents shape;  ///< default shape
   std::vector<mode> modes;
+  std::string dims = {};  ///< where they are not the op's
 };
 
 struct op_entry {
   std::string name;
-  std::string dims;  ///< what the numbers of a shape mean: "rows x cols"
+  std::string dims;  ///< what the numbers of a shape mean: "tokens x hidden"; sweeps know these words (sweep.hpp)
   std::vector<dtype> dtypes;
   std::vector<variant_entry> variants;  ///< the first is the default
   std::vector<std::string> backends;
   std::function<plan(const request&)> make_plan;
 };
 
-/// All ops, in the order of ops/table.cpp.
+/// All ops of this build, by name.
 const std::vector<op_entry>& ops();
 
 }  // namespace tigon_bench

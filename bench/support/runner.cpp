@@ -1,5 +1,6 @@
 #include "support/runner.hpp"
 
+#include "support/buffers.hpp"
 #include "support/machine.hpp"
 #include "support/statistics.hpp"
 
@@ -73,10 +74,23 @@ tigon::context& context_for(std::size_t threads) {
   return slots.emplace_back(std::make_unique<slot>(threads))->ctx;
 }
 
+/// An in-place result goes in again so often before the inputs are restored.
+constexpr std::size_t most_calls_between_restores = 12;
+
+void warm_up(const runnable& r) {
+  constexpr double seconds = 25e-3;
+  const double end = seconds_now() + seconds;
+  do {
+    if (r.restore) r.restore();
+    for (std::size_t k = 0; k < most_calls_between_restores && seconds_now() < end; ++k) r.run();
+  } while (seconds_now() < end);
+  if (r.restore) r.restore();
+}
+
 void time_with_google_benchmark(const runnable& r, double estimate, const run_settings& settings, collector& into) {
   const bool cold = settings.cache == cache_state::cold;
   constexpr double shortest_repetition = 4e-3;
-  constexpr std::size_t most_repetitions = 40, most_calls_between_restores = 12;
+  constexpr std::size_t most_repetitions = 40;
   std::size_t calls = cold ? 1 : static_cast<std::size_t>(std::clamp(shortest_repetition / estimate, 1.0, 1e6));
   if (r.restore) calls = std::min(calls, most_calls_between_restores);
   const auto affordable = static_cast<std::size_t>(settings.budget_seconds / (estimate * static_cast<double>(calls)));
@@ -147,6 +161,7 @@ result measure(const op_entry& op, const request& asked, const run_settings& set
   {
     const runnable r = p.set_up(ctx);
     r.run();  // grows the workspace, touches what is not yet touched
+    warm_up(r);
     ctx.workspace().reset_high_water();
     const double start = seconds_now();
     r.run();
@@ -166,6 +181,13 @@ result measure(const op_entry& op, const request& asked, const run_settings& set
           .bound = bound,
           .fraction = bound.milliseconds / times.p50,
           .memory_mb = memory_mb};
+}
+
+std::size_t footprint(const op_entry& op, const request& asked) {
+  const plan p = op.make_plan(asked);
+  const counting_scope counted;
+  const runnable r = p.set_up(context_for(1));
+  return counted.peak_bytes();
 }
 
 }  // namespace tigon_bench

@@ -27,6 +27,9 @@ struct result {
 /// Throws what the plan or the op throws.
 result measure(const op_entry& op, const request& asked, const run_settings& settings);
 
+/// Bytes of the case's arrays, found out without filling or timing them. Throws what the plan or the op throws.
+std::size_t footprint(const op_entry& op, const request& asked);
+
 }  // namespace tigon_bench
 
 #endif  // TIGON_BENCH_SUPPORT_RUNNER_HPP

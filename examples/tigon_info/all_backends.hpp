@@ -9,6 +9,9 @@
 #include <tigon/backends/ascend/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #endif
+#if TIGON_FOUND_dnnl
+#include <tigon/backends/onednn/backend.hpp>
+#endif
 #if TIGON_FOUND_hwy_and_dot
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
