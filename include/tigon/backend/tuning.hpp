@@ -16,9 +16,9 @@ struct row_tuning {
   std::size_t stream_bytes = 4 << 20;        ///< outputs of at least this many bytes are written past the caches
   std::size_t prefetch_row_bytes = 1 << 18;  ///< widest row whose successor is asked for during its work; 0: never
   std::size_t group_elements = 1 << (TIGON_INTEL_CORES ? 14 : 13);  ///< rows that parameter gradients take together
-  std::size_t block_cols = 1024;       ///< columns of those rows at a time; a multiple of every engine's lanes
-  std::size_t near_cols = 4096;        ///< columns whose operands and results stay in the first-level cache
-  bool sum_ahead = TIGON_INTEL_CORES;  ///< what a row sums up for its gradients is made while rows before it write
+  std::size_t block_cols = 1024;  ///< columns of those rows at a time; a multiple of every engine's lanes
+  std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time
+  bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 
