@@ -3,16 +3,23 @@
 #   TIGON_BACKEND, TIGON_DEVICE   become compile definitions when they are set (before find_package, add_subdirectory
 #                                 or FetchContent_MakeAvailable); in either case of letters, blanks around them removed
 #   TIGON_HIGHWAY_INCLUDE_DIR, TIGON_XSIMD_INCLUDE_DIR, TIGON_EIGEN_INCLUDE_DIR   where those headers are
+#   TIGON_ONEDNN_INCLUDE_DIR, TIGON_ONEDNN_LIBRARY   oneDNN, for backend onednn alone
 #
-# Only include directories of the three libraries are taken. Their own targets would link shared objects that static
-# dispatch does not need. One that is not found is not an error: the header that needs it names the package.
+# Only include directories of the first three are taken. Their own targets would link shared objects that static dispatch
+# does not need. One that is not found is not an error: the header that needs it names the package.
+#
+# oneDNN is the one library that is linked, and only by who asks for it: programs that link tigon::onednn, which exists
+# where it was found, or everything where TIGON_BACKEND is onednn.
 set(TIGON_BACKEND "" CACHE STRING "Default backend by name; empty: chosen for TIGON_DEVICE")
 set(TIGON_DEVICE "" CACHE STRING "Device for which the default backend is chosen: cpu or npu; empty: cpu")
 set_property(CACHE TIGON_DEVICE PROPERTY STRINGS "" cpu npu)
 find_path(TIGON_HIGHWAY_INCLUDE_DIR hwy/highway.h)
 find_path(TIGON_XSIMD_INCLUDE_DIR xsimd/xsimd.hpp)
 find_path(TIGON_EIGEN_INCLUDE_DIR Eigen/Core PATH_SUFFIXES eigen3)
-mark_as_advanced(TIGON_HIGHWAY_INCLUDE_DIR TIGON_XSIMD_INCLUDE_DIR TIGON_EIGEN_INCLUDE_DIR)
+find_path(TIGON_ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+find_library(TIGON_ONEDNN_LIBRARY dnnl)
+mark_as_advanced(TIGON_HIGHWAY_INCLUDE_DIR TIGON_XSIMD_INCLUDE_DIR TIGON_EIGEN_INCLUDE_DIR TIGON_ONEDNN_INCLUDE_DIR
+  TIGON_ONEDNN_LIBRARY)
 
 function(tigon_settings target)
   foreach(library IN ITEMS HIGHWAY XSIMD EIGEN)
@@ -28,6 +35,15 @@ function(tigon_settings target)
       target_compile_definitions(${target} INTERFACE $<BUILD_INTERFACE:${setting}=${value}>)
     endif()
   endforeach()
+  if(TIGON_ONEDNN_INCLUDE_DIR AND TIGON_ONEDNN_LIBRARY AND NOT TARGET tigon::onednn)
+    add_library(tigon::onednn INTERFACE IMPORTED GLOBAL)
+    target_include_directories(tigon::onednn SYSTEM INTERFACE ${TIGON_ONEDNN_INCLUDE_DIR})
+    target_link_libraries(tigon::onednn INTERFACE tigon::tigon ${TIGON_ONEDNN_LIBRARY} ${CMAKE_DL_LIBS})
+  endif()
+  if(TIGON_BACKEND STREQUAL "onednn" AND TARGET tigon::onednn)
+    target_include_directories(${target} SYSTEM INTERFACE $<BUILD_INTERFACE:${TIGON_ONEDNN_INCLUDE_DIR}>)
+    target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:${TIGON_ONEDNN_LIBRARY}> $<BUILD_INTERFACE:${CMAKE_DL_LIBS}>)
+  endif()
   # The compiler says the same, but not always where tigon's headers count as a system's.
   if(TIGON_BACKEND STREQUAL "" AND NOT TIGON_HIGHWAY_INCLUDE_DIR)
     message(STATUS "tigon: <hwy/highway.h> was not found; without it the default backend is generic, which is slow. "

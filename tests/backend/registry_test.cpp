@@ -44,6 +44,9 @@ TEST(Registry, NamesWhatToInstall) {
 TEST(Registry, OptInBackendsAreNobodysDefault) {
   static_assert(tb::xsimd::info.default_devices.empty() && tb::eigen::info.default_devices.empty());
   static_assert(tb::generic::info.default_devices.empty());
+#if TIGON_FOUND_dnnl
+  static_assert(tb::onednn::info.default_devices.empty() && !std::same_as<tigon::default_backend, tb::onednn>);
+#endif
   static_assert(!std::same_as<tigon::default_backend, tb::xsimd> && !std::same_as<tigon::default_backend, tb::eigen>);
 }
 

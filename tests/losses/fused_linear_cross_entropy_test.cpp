@@ -201,6 +201,9 @@ using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::back
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
 #endif
+#if defined(TIGON_TESTS_ONEDNN)
+                             on<tigon::backends::onednn, bfloat16>,
+#endif
                              on<small_chunks, double>>;
 #endif
 

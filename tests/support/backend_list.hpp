@@ -13,6 +13,9 @@
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if defined(TIGON_TESTS_ONEDNN)
+#include <tigon/backends/onednn/backend.hpp>
+#endif
 #endif
 
 namespace tigon::test {
@@ -27,6 +30,7 @@ list<A..., B...> operator+(list<A...>, list<B...>);
 using usual_backend = TIGON_CONFORMANCE_BACKEND;
 using engine_backends = list<usual_backend>;
 using all_backends = engine_backends;
+using wide_product_backends = engine_backends;
 using half_backends = engine_backends;
 
 #else
@@ -37,12 +41,21 @@ using usual_backend = backends::highway;
 /// One backend an engine: what row programs are tested on.
 using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
 
-/// With the children, which have products of their own but the row programs of their parents.
 #if defined(__AVX512BF16__)
-using all_backends = decltype(engine_backends{} + list<backends::avx512_bf16>{});
+using dot_backends = list<backends::avx512_bf16>;
 #else
-using all_backends = engine_backends;
+using dot_backends = list<>;
 #endif
+#if defined(TIGON_TESTS_ONEDNN)  // the build found libdnnl, and links it
+using onednn_backends = list<backends::onednn>;
+#else
+using onednn_backends = list<>;
+#endif
+/// With the children, which have products of their own but the row programs of their parents.
+using all_backends = decltype(engine_backends{} + dot_backends{} + onednn_backends{});
+
+/// Without onednn, whose products of all types but bf16 are highway's.
+using wide_product_backends = decltype(engine_backends{} + dot_backends{});
 
 /// Where operators that take long to compile are tested in f16.
 using half_backends = list<backends::generic, backends::highway>;

@@ -36,8 +36,10 @@ using most_pairs =
                       with_element<float16>(half_backends{}) + with_element<double>(engine_backends{})));
 
 /// For operators with products inside, which a child of highway overrides.
+template <class T>
+using product_backends = std::conditional_t<std::same_as<T, bfloat16>, all_backends, wide_product_backends>;
 template <class... T>
-using every_product_pair_of = decltype(as_types((with_element<T>(all_backends{}) + ...)));
+using every_product_pair_of = decltype(as_types((with_element<T>(product_backends<T>{}) + ...)));
 using every_product_pair = every_product_pair_of<float, bfloat16, float16, double>;
 
 struct names {

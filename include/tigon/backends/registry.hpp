@@ -14,6 +14,7 @@
   X(ascend,      npu,         npu,                        hwy)         \
   X(avx512_bf16, cpu,         TIGON_CPU_WITH_AVX512_BF16, hwy_and_dot) \
   X(highway,     cpu,         cpu,                        hwy)         \
+  X(onednn,      cpu,         none,                       dnnl)        \
   X(xsimd,       cpu,         none,                       xsimd)       \
   X(eigen,       cpu,         none,                       eigen)       \
   X(generic,     cpu_and_npu, none,                       nothing)
@@ -35,12 +36,18 @@
 #define TIGON_FOUND_nothing 1
 #define TIGON_NEEDS_nothing "nothing"
 #define TIGON_NEEDS_hwy "<hwy/highway.h>; install libhwy-dev"
+#define TIGON_NEEDS_dnnl "<oneapi/dnnl/dnnl.hpp>; install libdnnl-dev"
 #define TIGON_NEEDS_xsimd "<xsimd/xsimd.hpp>; install libxsimd-dev"
 #define TIGON_NEEDS_eigen "<Eigen/Core>; install libeigen3-dev"
 #if __has_include(<hwy/highway.h>)
 #define TIGON_FOUND_hwy 1
 #else
 #define TIGON_FOUND_hwy 0
+#endif
+#if __has_include(<hwy/highway.h>) && __has_include(<oneapi/dnnl/dnnl.hpp>)
+#define TIGON_FOUND_dnnl 1
+#else
+#define TIGON_FOUND_dnnl 0
 #endif
 #if __has_include(<xsimd/xsimd.hpp>)
 #define TIGON_FOUND_xsimd 1
