@@ -44,9 +44,9 @@ struct problem {
     q.assign(normal_values(q.count(), 1)), k.assign(normal_values(k.count(), 2));
   }
   template <class B>
-  TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {
-    tigon::rope_forward<B>(q, k, cos.view(), sin.view(), q_out.view(), k_out.view(), {}, ctx);
-    tigon::rope_backward<B>(q, k, cos.view(), sin.view(), dq.view(), dk.view(), {}, ctx);
+  TIGON_TEST_NOINLINE void run(context& ctx = default_context(), tigon::rope_options opt = {}) {
+    tigon::rope_forward<B>(q, k, cos.view(), sin.view(), q_out.view(), k_out.view(), opt, ctx);
+    tigon::rope_backward<B>(q, k, cos.view(), sin.view(), dq.view(), dk.view(), opt, ctx);
   }
 };
 
@@ -82,6 +82,14 @@ TYPED_TEST(ascend_rope, agrees_with_its_parents) {
   problem<T, accumulator_t<T>> p(every_size[4]), q(every_size[4]);
   p.template run<B>();
   q.template run<tigon::backends::highway>();
+  expect_equal(p, q);
+}
+
+TYPED_TEST(ascend_rope, turns_a_part_of_a_head_as_its_parents_do) {
+  using T = typename TypeParam::element;
+  problem<T> p(every_size[5]), q(every_size[5]);
+  p.template run<typename TypeParam::backend>(default_context(), {.rotary_dim = 26});
+  q.template run<tigon::backends::highway>(default_context(), {.rotary_dim = 26});
   expect_equal(p, q);
 }
 

@@ -226,7 +226,8 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (t.dw.data != nullptr) expect.matrix("dw", t.dw, t.w.rows, t.w.cols);
   if (t.dbias) expect.size("dbias", t.dbias.size, t.w.rows);
   if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, t.x.rows);
-  const auto bias = as_row(t.bias), upstream = as_row(t.upstream);
+  const auto bias = as_row(t.bias);
+  const auto upstream = as_row(t.upstream);
   const auto dbias = as_row(t.dbias);
   const auto apart = [&](std::string_view written, auto gradient, auto... more) {
     expect.outside(written, gradient, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "target",

@@ -2,8 +2,7 @@
 #ifndef TIGON_OPS_ROPE_HPP
 #define TIGON_OPS_ROPE_HPP
 
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/ops/rotary.hpp>
 
 namespace tigon {
 
@@ -13,24 +12,31 @@ struct rope {
 };
 }  // namespace op
 
-/// Rotates the pair (j, j + d/2) of every head of q and k by the angle of its position.
+/// All columns of a head, however many they are.
+inline constexpr std::size_t whole_head = ~std::size_t{0};
+
+/// Rotates the pair (j, j + r/2) of every head of q and k by the angle of its position, where r is rotary_dim.
 ///
-///   c = cos[s, j],  z = sin[s, j],  j < d/2
-///   q'[j]       = q[j] c - q[j + d/2] z
-///   q'[j + d/2] = q[j + d/2] c + q[j] z                   k alike
-///   backward is the transpose: dq[j] = dq'[j] c + dq'[j + d/2] z,  dq[j + d/2] = dq'[j + d/2] c - dq'[j] z
+///   c = cos[s, j],  z = sin[s, j],  j < r/2
+///   q'[j]       = q[j] c - q[j + r/2] z
+///   q'[j + r/2] = q[j + r/2] c + q[j] z
+///   q'[j]       = q[j] for j >= r                         k alike
+///   backward is the transpose: dq[j] = dq'[j] c + dq'[j + r/2] z,  dq[j + r/2] = dq'[j + r/2] c - dq'[j] z
 ///
 /// Formula    docs/formulas/rope.md; Su et al., "RoFormer", 2021, in the pairing of Llama.
-/// Shapes     q, q' [batch, heads, seq_len, d], k, k' [batch, kv_heads, seq_len, d] with any strides; d even;
-///            cos, sin [seq_len, >= d/2], or [batch * seq_len, >= d/2] with a table for every sequence. Columns from
-///            d/2 on are not read. Any extent may be 0.
+/// Shapes     q, q' [batch, heads, seq_len, d], k, k' [batch, kv_heads, seq_len, d] with any strides; r even, at most
+///            d; cos, sin [seq_len, >= r/2], or [batch * seq_len, >= r/2] with a table for every sequence. Columns from
+///            r/2 on are not read. Any extent may be 0. k and k' may be left out.
 /// Types      q and k one of f32, bf16, f16, f64; tables any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
-/// Writes     q', k' (backward: dq, dk).
+/// Writes     q', k' (backward: dq, dk); in place, columns from r on are not touched.
 /// Aliasing   q' may be q and k' may be k (in place); nothing else.
-/// Throws     tigon::error: shape (also odd d and a table of another length), stride, alias; before the first write.
+/// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
+///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).
-struct rope_options {};
+struct rope_options {
+  std::size_t rotary_dim = whole_head;  ///< columns of a head that are turned: the first ones
+};
 
 template <>
 struct kernel<op::rope, backends::generic> {
@@ -39,40 +45,30 @@ struct kernel<op::rope, backends::generic> {
 
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
-                      heads_view<T> k_out, rope_options, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, accumulator_t<T>(1), ctx);
+                      heads_view<T> k_out, rope_options opt, context& ctx) {
+    rotate<B>(q, k, cos, sin, q_out, k_out, opt, accumulator_t<T>(1), ctx);
   }
 
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
-                       heads_view<T> dk, rope_options, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, accumulator_t<T>(-1), ctx);
+                       heads_view<T> dk, rope_options opt, context& ctx) {
+    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, opt, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
   static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> cos, matrix_view<const U> sin,
-                     heads_view<T> q_out, heads_view<T> k_out, A sign, context& ctx) {
-    const std::size_t tokens = q.batch * q.seq_len, half = q.head_dim / 2;
+                     heads_view<T> q_out, heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
+    const std::size_t turned = std::min(opt.rotary_dim, q.head_dim), half = turned / 2, rest = q.head_dim - turned;
     const bool shared = cos.rows == q.seq_len;
-    for_rows<B, A>(ctx, tokens, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
-      const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len;
-      const auto row = token.narrow(half);
-      const in_vector<U> c{cos.row(shared ? s : token.i), half}, z{sin.row(shared ? s : token.i), half};
-      const auto rotate_heads = [=](heads_view<const T> in, heads_view<T> out) {
-        for (std::size_t h = 0; h < in.heads; ++h) {
-          const T* p = in.at(b, h, s);
-          T* r = out.at(b, h, s);
-          row.map(
-              outs(vector_view<T>{r, half}, vector_view<T>{r + half, half}),
-              [=](auto u, auto v, auto cv, auto zv) {
-                const auto w = zv * sign;
-                return pack{fnma(v, w, u * cv), fma(u, w, v * cv)};
-              },
-              in_vector<T>{p, half}, in_vector<T>{p + half, half}, c, z);
-        }
-      };
-      rotate_heads(q, q_out);
-      rotate_heads(k, k_out);
+    for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
+      const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len, angle = shared ? s : token.i;
+      const in_vector<U> c{cos.row(angle), half}, z{sin.row(angle), half};
+      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, T* to) TIGON_LAMBDA {
+        detail::turn_halves(token, from, to, half, c, z, sign);
+        if (rest != 0 && from != to)
+          token.narrow(rest).map(
+              vector_view<T>{to + turned, rest}, [](auto v) { return v; }, in_vector<T>{from + turned, rest});
+      });
     });
   }
 };
@@ -80,23 +76,30 @@ struct kernel<op::rope, backends::generic> {
 namespace detail {
 inline namespace TIGON_ABI {
 template <class T, class U>
-void expect_rotary(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
-                   heads_view<T> q_out, heads_view<T> k_out) {
+void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
+                 heads_view<T> q_out, heads_view<T> k_out, rope_options opt) {
   const expects expect(op);
-  expect.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
-  expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.heads("q_out", q_out, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("k_out", k_out, q.batch, k.heads, q.seq_len, q.head_dim);
+  const bool whole = opt.rotary_dim == whole_head;
+  const std::size_t turned = whole ? q.head_dim : opt.rotary_dim;
+  expect.that(turned % 2 == 0, error_code::shape, whole ? "head_dim of q" : "rotary_dim", "odd", "an even number");
+  expect.that(turned <= q.head_dim, error_code::argument, "rotary_dim", "above head_dim", "at most head_dim");
+  expect_rotated<T>(expect, q, k, q_out, k_out);
   const std::size_t tables = cos.rows == q.batch * q.seq_len ? q.batch * q.seq_len : q.seq_len;
-  expect.that(cos.cols >= q.head_dim / 2, error_code::shape, "cos", "narrower than head_dim / 2",
-              "at least head_dim / 2 columns");
+  expect.that(cos.cols >= turned / 2, error_code::shape, "cos",
+              whole ? "narrower than head_dim / 2" : "narrower than rotary_dim / 2",
+              whole ? "at least head_dim / 2 columns" : "at least rotary_dim / 2 columns");
   expect.matrix("cos", cos, tables, cos.cols);
   expect.matrix("sin", sin, tables, cos.cols);
-  expect.same_or_disjoint("q_out", q_out.memory(), "q", q.memory());
-  expect.same_or_disjoint("k_out", k_out.memory(), "k", k.memory());
-  expect.outside("q_out", q_out.memory(), "k", k.memory(), "k_out", k_out.memory(), "cos", cos, "sin", sin);
-  expect.outside("k_out", k_out.memory(), "q", q.memory(), "cos", cos, "sin", sin);
+  expect.outside("q_out", q_out.memory(), "cos", cos, "sin", sin);
+  expect.outside("k_out", k_out.memory(), "cos", cos, "sin", sin);
+}
+
+/// In the place of k, where only q is turned.
+template <class T>
+heads_view<T> no_heads_beside(heads_view<T> q) {
+  q.data = nullptr;
+  q.heads = 0;
+  return q;
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -108,8 +111,15 @@ void rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std::type_id
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
-  detail::expect_rotary<T>("rope_forward", q, k, cos, sin, q_out, k_out);
+  detail::expect_rope<T>("rope_forward", q, k, cos, sin, q_out, k_out, opt);
   kernel_for<op::rope, B>::template forward<B, T, table>(q, k, cos, sin, q_out, k_out, opt, ctx);
+}
+
+/// Rotated q alone.
+template <class B = default_backend, class T, class U>
+void rope_forward(in_heads<T> q, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin, heads_view<T> q_out,
+                  rope_options opt = {}, context& ctx = default_context()) {
+  rope_forward<B, T, U>(q, detail::no_heads_beside(q), cos, sin, q_out, detail::no_heads_beside(q_out), opt, ctx);
 }
 
 /// dq and dk from the gradients of the rotated q and k. See rope_options for the contract.
@@ -119,8 +129,15 @@ void rope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U> cos, s
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
-  detail::expect_rotary<T>("rope_backward", dq_out, dk_out, cos, sin, dq, dk);
+  detail::expect_rope<T>("rope_backward", dq_out, dk_out, cos, sin, dq, dk, opt);
   kernel_for<op::rope, B>::template backward<B, T, table>(dq_out, dk_out, cos, sin, dq, dk, opt, ctx);
+}
+
+/// dq alone.
+template <class B = default_backend, class T, class U>
+void rope_backward(in_heads<T> dq_out, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin, heads_view<T> dq,
+                   rope_options opt = {}, context& ctx = default_context()) {
+  rope_backward<B, T, U>(dq_out, detail::no_heads_beside(dq_out), cos, sin, dq, detail::no_heads_beside(dq), opt, ctx);
 }
 
 }  // namespace tigon

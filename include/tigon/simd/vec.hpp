@@ -89,10 +89,27 @@ struct vec {
     return bit_or(abs(a), bit_and(b, sign));
   }
 
+  // Pairs of neighbours, lanes 2k and 2k + 1. Not on an engine with one lane, which holds half a pair.
+  /// Lanes 1, 0, 3, 2, ...
+  friend TIGON_INLINE vec swap_pairs(vec a) { return from(lanes::swap_pairs(a.r)); }
+  /// Lanes 0, 0, 2, 2, ...
+  friend TIGON_INLINE vec dup_even(vec a) { return from(lanes::dup_even(a.r)); }
+  /// Lanes 1, 1, 3, 3, ...
+  friend TIGON_INLINE vec dup_odd(vec a) { return from(lanes::dup_odd(a.r)); }
+  /// -1, 1, -1, 1, ...
+  static TIGON_INLINE vec pair_signs() { return from(lanes::load(pair_signs_.data())); }
+
   /// Of all lanes, in a fixed order.
   friend TIGON_INLINE A sum_lanes(vec a) { return lanes::sum(a.r); }
   friend TIGON_INLINE A max_lanes(vec a) { return lanes::max_lane(a.r); }
   friend TIGON_INLINE A min_lanes(vec a) { return lanes::min_lane(a.r); }
+
+ private:
+  static constexpr std::array<A, size> pair_signs_ = [] {
+    std::array<A, size> signs{};
+    for (std::size_t i = 0; i < size; ++i) signs[i] = i % 2 == 0 ? A(-1) : A(1);
+    return signs;
+  }();
 };
 
 namespace detail {

@@ -1,4 +1,5 @@
-// Rotary embedding: for each token the table's row, then heads by as many as fit, each in two halves.
+// Rotary embedding: for each token the table's row, then heads by as many as fit, each in two halves. Heads that are
+// turned in part are the parent's.
 #ifndef TIGON_BACKENDS_ASCEND_ROPE_HPP
 #define TIGON_BACKENDS_ASCEND_ROPE_HPP
 
@@ -12,16 +13,23 @@ template <>
 struct kernel<op::rope, backends::ascend> {
   template <class>
   using saved = no_state;
+  using parents = kernel_for<op::rope, backends::ascend::parent>;
 
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
-                      heads_view<T> k_out, rope_options, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, accumulator_t<T>(1), ctx);
+                      heads_view<T> k_out, rope_options opt, context& ctx) {
+    if (opt.rotary_dim < q.head_dim)
+      parents::template forward<B, T, U>(q, k, cos, sin, q_out, k_out, opt, ctx);
+    else
+      rotate<B>(q, k, cos, sin, q_out, k_out, accumulator_t<T>(1), ctx);
   }
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
-                       heads_view<T> dk, rope_options, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, accumulator_t<T>(-1), ctx);
+                       heads_view<T> dk, rope_options opt, context& ctx) {
+    if (opt.rotary_dim < dq_out.head_dim)
+      parents::template backward<B, T, U>(dq_out, dk_out, cos, sin, dq, dk, opt, ctx);
+    else
+      rotate<B>(dq_out, dk_out, cos, sin, dq, dk, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
@@ -53,16 +61,14 @@ struct kernel<op::rope, backends::ascend> {
                     core.shape(in.heads, half, plan::cut_of(half));
                     for (std::size_t block = 0; block < core.row_blocks(); ++block) {
                       core.rows_at(block);
-                      core.pass(ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
-                                [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
-                                  row.map(
-                                      outs(ru, rv),
-                                      [=](auto u, auto v, auto c, auto z) {
-                                        const auto w = z * sign;
-                                        return pack{fnma(v, w, u * c), fma(u, w, v * c)};
-                                      },
-                                      uv, vv, cv, zv);
-                                });
+                      core.pass(
+                          ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
+                          [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
+                            row.map(
+                                outs(ru, rv),
+                                [=](auto u, auto v, auto c, auto z) { return detail::rotation()(u, v, c, z * sign); },
+                                uv, vv, cv, zv);
+                          });
                     }
                   }
                 });

@@ -2,6 +2,7 @@
 #ifndef TIGON_SIMD_ENGINES_EIGEN_HPP
 #define TIGON_SIMD_ENGINES_EIGEN_HPP
 
+#include <tigon/simd/engines/pairs.hpp>
 #include <tigon/simd/engines/x86.hpp>
 
 #include <Eigen/Core>
@@ -92,6 +93,10 @@ struct eigen::lanes {
   static TIGON_INLINE reg shr(reg a) {
     return shift(a, [](auto bits) { return bits >> K; });
   }
+
+  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::swap<size>(a); }
+  static TIGON_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
+  static TIGON_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
 
   static TIGON_INLINE A sum(reg a) { return Eigen::internal::predux(a); }
   static TIGON_INLINE A max_lane(reg a) { return Eigen::internal::predux_max(a); }

@@ -108,6 +108,12 @@ struct highway::lanes {
     return hn::BitCast(tag(), hn::ShiftRight<K>(hn::BitCast(bits_tag(), a)));
   }
 
+#if HWY_TARGET != HWY_SCALAR
+  static TIGON_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
+  static TIGON_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
+  static TIGON_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
+#endif
+
   static TIGON_INLINE A sum(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::GetLane(hn::SumOfLanes(tag(), a));

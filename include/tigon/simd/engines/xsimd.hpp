@@ -2,6 +2,7 @@
 #ifndef TIGON_SIMD_ENGINES_XSIMD_HPP
 #define TIGON_SIMD_ENGINES_XSIMD_HPP
 
+#include <tigon/simd/engines/pairs.hpp>
 #include <tigon/simd/engines/x86.hpp>
 
 #include <xsimd/xsimd.hpp>
@@ -88,6 +89,11 @@ struct xsimd::lanes {
   static TIGON_INLINE reg shr(reg a) {
     return ::xsimd::bitwise_cast<reg>(::xsimd::bitwise_cast<bits>(a) >> K);
   }
+
+  // xsimd 8 permutes across the whole register, with a vector of indices.
+  static TIGON_INLINE reg swap_pairs(reg a) { return reg(pairs::swap<size>(a.data)); }
+  static TIGON_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
+  static TIGON_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
 
   static TIGON_INLINE A sum(reg a) { return ::xsimd::hadd(a); }
   // xsimd 8 has no maximum of lanes: fold through memory, once a row.

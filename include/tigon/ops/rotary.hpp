@@ -1,0 +1,95 @@
+// What the rotary operators share: how a pair is turned, the loop over the heads of a token, and what doors ask.
+#ifndef TIGON_OPS_ROTARY_HPP
+#define TIGON_OPS_ROTARY_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// fn(from, to) for every head of token s of sequence b: those of q, then those of k. The next token's heads are asked
+/// for meanwhile: a head in two parts, or turned in part, is not what a processor expects to be read.
+template <class B, class T, class F>
+TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> k, heads_view<T> q_out,
+                                     heads_view<T> k_out, std::size_t b, std::size_t s, F fn) {
+  constexpr std::size_t line = 64 / sizeof(T);
+  for (const bool of_q : {true, false}) {
+    const heads_view<const T> in = of_q ? q : k;
+    const heads_view<T> out = of_q ? q_out : k_out;
+    const std::size_t next = s + 1 < in.seq_len ? in.seq_stride : 0;
+    for (std::size_t h = 0; h < in.heads; ++h) {
+      const T* from = in.at(b, h, s);
+      if constexpr (B::row.prefetch_row_bytes != 0)
+        for (std::size_t j = 0; j < in.head_dim; j += line) __builtin_prefetch(from + next + j, 0, 2);
+      fn(from, out.at(b, h, s));
+    }
+  }
+}
+
+/// (u + i v) (c + i z): one product and one fused multiply-add for each part.
+struct rotation {
+  template <class V>
+  TIGON_INLINE pack<V, 2> operator()(V u, V v, V c, V z) const {
+    return {{fnma(v, z, u * c), fma(u, z, v * c)}};
+  }
+};
+
+/// The pairs (j, j + half) of one head, times c[j] + i sign z[j].
+template <class Row, class T, class Table, class A>
+TIGON_INLINE void turn_halves(Row row, const T* from, T* to, std::size_t half, Table c, Table z, A sign) {
+  row.narrow(half).map(
+      outs(vector_view<T>{to, half}, vector_view<T>{to + half, half}),
+      [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from, half},
+      in_vector<T>{from + half, half}, c, z);
+}
+
+/// The pairs (2j, 2j + 1) of one head, times f[2j] + i sign f[2j + 1].
+template <class B, class Row, class T, class U, class A>
+TIGON_INLINE void turn_neighbours(Row row, const T* from, T* to, std::size_t head_dim, const U* f, A sign) {
+  using V = simd::vec<typename B::engine, A>;
+  if constexpr (V::size > 1) {
+    // Both parts at once, with the partner of every lane beside it.
+    row.narrow(head_dim).map(
+        vector_view<T>{to, head_dim},
+        [=](auto v, auto fv) {
+          const auto z = dup_odd(fv) * (V::pair_signs() * sign);
+          return fma(swap_pairs(v), z, v * dup_even(fv));
+        },
+        in_vector<T>{from, head_dim}, in_vector<U>{f, head_dim});
+  } else {
+    // One lane holds half a pair: each pair is a row of one column.
+    for (std::size_t j = 0; j < head_dim; j += 2)
+      row.narrow(1).map(
+          outs(vector_view<T>{to + j, 1}, vector_view<T>{to + j + 1, 1}),
+          [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from + j, 1},
+          in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1}, in_vector<U>{f + j + 1, 1});
+  }
+}
+
+/// Shapes and aliasing of q, k and where they go.
+template <class T>
+void expect_rotated(const expects& expect, in_heads<T> q, in_heads<T> k, heads_view<T> q_out, heads_view<T> k_out) {
+  expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.heads("q_out", q_out, q.batch, q.heads, q.seq_len, q.head_dim);
+  expect.heads("k_out", k_out, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.same_or_disjoint("q_out", q_out.memory(), "q", q.memory());
+  expect.same_or_disjoint("k_out", k_out.memory(), "k", k.memory());
+  // The same memory in another order of heads or tokens would be read after it was written.
+  const auto in_order = [](in_heads<T> in, heads_view<T> out) {
+    const auto same = [](std::size_t extent, std::size_t a, std::size_t b) { return extent <= 1 || a == b; };
+    return in.data != out.data || in.batch * in.heads * in.seq_len * in.head_dim == 0 ||
+           (same(in.batch, in.batch_stride, out.batch_stride) && same(in.heads, in.head_stride, out.head_stride) &&
+            same(in.seq_len, in.seq_stride, out.seq_stride));
+  };
+  expect.that(in_order(q, q_out), error_code::alias, "q_out", "q with other strides", "those of q, to work in place");
+  expect.that(in_order(k, k_out), error_code::alias, "k_out", "k with other strides", "those of k, to work in place");
+  expect.outside("q_out", q_out.memory(), "k", k.memory(), "k_out", k_out.memory());
+  expect.disjoint("k_out", k_out.memory(), "q", q.memory());
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_OPS_ROTARY_HPP

@@ -1,0 +1,34 @@
+// Pairs of neighbouring lanes by the compiler's own shuffles, for libraries that have none: every register that the
+// compiler knows as a vector, on every architecture.
+#ifndef TIGON_SIMD_ENGINES_PAIRS_HPP
+#define TIGON_SIMD_ENGINES_PAIRS_HPP
+
+#include <tigon/config.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace pairs {
+
+/// Lanes 1, 0, 3, 2, ... of N.
+template <std::size_t N, class R>
+TIGON_INLINE R swap(R a) {
+  return [a]<std::size_t... I>(std::index_sequence<I...>)
+             TIGON_LAMBDA { return __builtin_shufflevector(a, a, (I ^ 1)...); }(std::make_index_sequence<N>{});
+}
+
+/// Lanes First, First, First + 2, First + 2, ... of N.
+template <std::size_t First, std::size_t N, class R>
+TIGON_INLINE R dup(R a) {
+  return [a]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {
+    return __builtin_shufflevector(a, a, (I / 2 * 2 + First)...);
+  }(std::make_index_sequence<N>{});
+}
+
+}  // namespace pairs
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_SIMD_ENGINES_PAIRS_HPP
