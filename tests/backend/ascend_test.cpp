@@ -33,7 +33,8 @@ namespace ub = tigon::unified_buffer;
 
 using adapted = tigon::op_list<tigon::op::geglu, tigon::op::swiglu, tigon::op::rms_norm, tigon::op::fused_add_rms_norm,
                                tigon::op::layer_norm, tigon::op::rope, tigon::op::softmax, tigon::op::cross_entropy,
-                               tigon::op::fused_linear_cross_entropy>;
+                               tigon::op::fused_linear_cross_entropy, tigon::op::dyt, tigon::op::poly_norm,
+                               tigon::op::qwen2vl_mrope, tigon::op::sparsemax, tigon::op::attn_res>;
 
 TEST(ascend, provides_what_it_lists_and_inherits_the_rest) {
   using tigon::backends::ascend;

@@ -11,6 +11,8 @@ struct arguments {
   using A = tigon::accumulator_t<T>;
   tigon::matrix_view<T> x, y, z, u, v;
   tigon::heads_view<T> q, k, w, o, dq, dk, dv;
+  tigon::blocks_view<T> blocks, dblocks;
+  tigon::axis_view<T> axis, axis_out;
   std::span<T> p, dp, dp2;
   std::span<A> s, s2;
   std::span<const std::int64_t> ids;
@@ -56,6 +58,36 @@ void call_all(arguments<T> a, tigon::context& ctx) {
 
   t::rope_forward<B>(a.q, a.k, a.x, a.u, a.dq, a.dk, {}, ctx);
   t::rope_backward<B>(a.dq, a.dk, a.x, a.u, a.q, a.k, {}, ctx);
+  t::llama4_rope_forward<B>(a.q, a.k, a.x, a.dq, a.dk, {}, ctx);
+  t::llama4_rope_backward<B>(a.dq, a.dk, a.x, a.q, a.k, {}, ctx);
+  t::qwen2vl_mrope_forward<B>(a.q, a.k, a.x, a.u, a.dq, a.dk, {.sections = {}}, ctx);
+  t::qwen2vl_mrope_backward<B>(a.dq, a.dk, a.x, a.u, a.q, a.k, {.sections = {}}, ctx);
+  (void)t::qwen2vl_mrope_workspace<B, T>(1, 1, ctx);
+
+  t::modulated_rms_norm_forward<B>(a.x, a.p, a.u, a.v, a.y, a.s, {}, ctx);
+  t::modulated_rms_norm_backward<B>(a.y, a.x, a.p, a.u, a.s, a.z, a.dp, a.v, a.u, {}, ctx);
+  (void)t::modulated_rms_norm_workspace<B, T>(1, 1, 1, ctx);
+  t::group_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
+  t::group_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, a.z, a.dp, a.dp2, {}, ctx);
+  (void)t::group_norm_workspace<B, T>(1, 1);
+  t::poly_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, {}, ctx);
+  t::poly_norm_backward<B>(a.y, a.x, a.p, a.s, a.z, a.dp, a.dp2, {}, ctx);
+  (void)t::poly_norm_workspace<B, T>(1, 1, ctx);
+  t::dyt_forward<B>(a.x, a.p, a.dp, absent, a.y, {}, ctx);
+  t::dyt_backward<B>(a.y, a.x, a.p, a.p, a.z, a.dp, a.dp2, absent, {}, ctx);
+  (void)t::dyt_workspace<B, T>(1, 1);
+  t::relu_squared_forward<B>(a.x, a.y, {}, ctx);
+  t::relu_squared_backward<B>(a.y, a.x, a.z, {}, ctx);
+  t::sparsemax_forward<B>(a.x, a.y, {}, ctx);
+  t::sparsemax_forward<B>(a.axis, a.axis_out, {}, ctx);
+  t::sparsemax_backward<B>(a.y, a.x, a.z, {}, ctx);
+  (void)t::sparsemax_workspace<B, T>(1, ctx);
+  t::attn_res_forward<B>(a.blocks, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
+  t::attn_res_backward<B>(a.y, a.blocks, a.p, a.p, a.s, a.s2, a.dblocks, a.dp, a.dp2, {}, ctx);
+  (void)t::attn_res_workspace<B, T>(1, ctx);
+  t::tiled_mlp_forward<B>(a.x, a.u, a.u, a.u, a.y, {}, ctx);
+  t::tiled_mlp_backward<B>(a.y, a.x, a.u, a.u, a.u, a.z, a.v, a.v, a.v, {}, ctx);
+  t::mlp_forward_inference<B>(a.x, a.u, a.u, a.u, a.y, {}, ctx);
 
   t::attention_forward<B>(a.q, a.k, a.w, a.o, a.s, {}, ctx);
   t::attention_backward<B>(a.o, a.q, a.k, a.w, a.o, a.s, a.dq, a.dk, a.dv, {}, ctx);

@@ -57,7 +57,7 @@ using all_backends = decltype(engine_backends{} + dot_backends{} + onednn_backen
 /// Without onednn, whose products of all types but bf16 are highway's.
 using wide_product_backends = decltype(engine_backends{} + dot_backends{});
 
-/// Where operators that take long to compile are tested in f16.
+/// Half of the engines: the single numbers and the default.
 using half_backends = list<backends::generic, backends::highway>;
 
 #endif

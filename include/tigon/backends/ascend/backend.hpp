@@ -16,7 +16,8 @@ struct ascend : highway {
   using parent = highway;
   static constexpr backend_info info{"ascend", {device::npu}, {device::npu}};
   using overrides = op_list<op::geglu, op::swiglu, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::rope,
-                            op::softmax, op::cross_entropy, op::fused_linear_cross_entropy>;
+                            op::softmax, op::cross_entropy, op::fused_linear_cross_entropy, op::dyt, op::poly_norm,
+                            op::qwen2vl_mrope, op::sparsemax, op::attn_res>;
   static constexpr std::size_t tile_capacity_bits = 192 * 8192;  ///< one core's unified buffer
   static constexpr std::size_t vector_cores = 20;
   static constexpr row_tuning row{.partials = 2 * vector_cores};  ///< a partial row for every program
@@ -27,13 +28,18 @@ struct ascend : highway {
 }  // namespace tigon::backends
 
 // Everything it overrides:
+#include <tigon/backends/ascend/attn_res.hpp>
 #include <tigon/backends/ascend/cross_entropy.hpp>
+#include <tigon/backends/ascend/dyt.hpp>
 #include <tigon/backends/ascend/fused_add_rms_norm.hpp>
 #include <tigon/backends/ascend/gates.hpp>
 #include <tigon/backends/ascend/layer_norm.hpp>
+#include <tigon/backends/ascend/poly_norm.hpp>
+#include <tigon/backends/ascend/qwen2vl_mrope.hpp>
 #include <tigon/backends/ascend/rms_norm.hpp>
 #include <tigon/backends/ascend/rope.hpp>
 #include <tigon/backends/ascend/softmax.hpp>
+#include <tigon/backends/ascend/sparsemax.hpp>
 // Products of any backend want Eigen, and whoever includes this operator is told so; the others need none.
 #if __has_include(<Eigen/Core>)
 #include <tigon/backends/ascend/fused_linear_cross_entropy.hpp>

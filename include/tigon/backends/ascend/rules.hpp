@@ -15,6 +15,11 @@ struct rope;
 struct softmax;
 struct cross_entropy;
 struct fused_linear_cross_entropy;
+struct dyt;
+struct poly_norm;
+struct qwen2vl_mrope;
+struct sparsemax;
+struct attn_res;
 }  // namespace tigon::op
 
 namespace tigon::backends {
@@ -89,6 +94,42 @@ struct tile_rule<op::cross_entropy, tiling::pass::backward, backends::ascend> {
 template <>
 struct tile_rule<op::fused_linear_cross_entropy, tiling::pass::forward, backends::ascend> {
   static constexpr tiling::rule value{.tiles = {8}};
+};
+
+template <>
+struct tile_rule<op::dyt, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {4}, .area = 2048, .most_rows = 2048};
+};
+template <>
+struct tile_rule<op::dyt, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .area = 2048, .most_rows = 2048};
+};
+
+/// most_rows: the sums of a row take more room than a few columns.
+template <tiling::pass P>
+struct tile_rule<op::poly_norm, P, backends::ascend> {
+  static constexpr tiling::rule value{
+      .margin = {80, 100}, .tiles = {P == tiling::pass::forward ? 8 : 10}, .area = 2048, .most_rows = 256};
+};
+
+/// As rope.
+template <>
+struct tile_rule<op::qwen2vl_mrope, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {6}, .most_rows = 1 << 16, .order = tiling::schedule::chunked};
+};
+
+template <tiling::pass P>
+struct tile_rule<op::sparsemax, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 12 : 8}};
+};
+
+template <>
+struct tile_rule<op::attn_res, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.margin = {85, 100}, .tiles = {12}};
+};
+template <>
+struct tile_rule<op::attn_res, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.margin = {85, 100}, .tiles = {16}, .programs = 2};
 };
 
 }  // namespace tigon

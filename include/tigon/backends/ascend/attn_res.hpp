@@ -1,0 +1,241 @@
+// Attention over depth: a token at a time, four blocks side by side. All weights are known before the first block is
+// added, so that nothing but a tile of the mean has to stay.
+#ifndef TIGON_BACKENDS_ASCEND_ATTN_RES_HPP
+#define TIGON_BACKENDS_ASCEND_ATTN_RES_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/attn_res.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::attn_res, backends::ascend> {
+  template <class A>
+  using saved = std::span<A>;  // alpha and rstd, a row of numbers a token each
+
+  static constexpr std::size_t together = detail::blocks_together;
+  static_assert(together == 4);
+
+  template <class Plan>
+  static constexpr ub::cut one_token(std::size_t cols) {
+    return {1, std::min(cols, Plan::block), Plan::programs};
+  }
+
+  /// Blocks n, n + 1, ... behind the tiles; none, which reads as zeros and is not written, where there are no more.
+  template <class Core, class T, class... Tile>
+  static TIGON_INLINE void aim(const Core& core, blocks_view<T> v, std::size_t n, Tile&... tile) {
+    const auto one = [&](auto& t) TIGON_LAMBDA {
+      const matrix_view<T> block = n < v.blocks ? v[n] : matrix_view<T>{};
+      if (t.global.data != block.data) core.point(t, block);
+      ++n;
+    };
+    (one(tile), ...);
+  }
+  template <class A, std::size_t N>
+  static TIGON_INLINE void add(std::array<A, N>& sums, const std::array<A, N>& more) {
+    for (std::size_t k = 0; k < N; ++k) sums[k] += more[k];
+  }
+
+  template <backend B, element T, element W>
+  static void forward(in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm, matrix_view<T> y,
+                      std::span<accumulator_t<T>> alpha, std::span<accumulator_t<T>> rstd, attn_res_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::attn_res, tiling::pass::forward, A>;
+    using block = matrix_view<const T>;
+    A *const alphas = alpha.data(), *const rstds = rstd.data();
+    const double eps = opt.eps, cols = static_cast<double>(y.cols);
+    const bool round_key = opt.round_key;
+    ub::for_row_blocks<plan>(
+        ctx, y.rows, y.cols, one_token<plan>(y.cols),
+        [=](auto& core, auto& t0, auto& t1, auto& t2, auto& t3, auto& qt, auto& gt, auto& mt, auto& yt) TIGON_LAMBDA {
+          A *const as = alphas + core.row * v.blocks, *const rs = rstds + core.row * v.blocks;
+          detail::depth_softmax<A> over;
+          for (std::size_t n = 0; n < v.blocks; n += together) {
+            const std::size_t count = std::min(together, v.blocks - n);
+            aim(core, v, n, t0, t1, t2, t3);
+            std::array<A, 2 * together> s{};
+            core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
+                      [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
+                        add(s, row.sum(
+                                   [](auto x0, auto x1, auto x2, auto x3, auto q, auto g) {
+                                     const auto c = q * g;
+                                     return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
+                                   },
+                                   v0, v1, v2, v3, qv, gv));
+                      });
+            std::array<double, together> r;
+            for (std::size_t k = 0; k < together; ++k) r[k] = math::rsqrt(static_cast<double>(s[k]) / cols + eps);
+            std::array<A, together> key{};
+            if (round_key) {
+              const A r0 = static_cast<A>(r[0]), r1 = static_cast<A>(r[1]), r2 = static_cast<A>(r[2]),
+                      r3 = static_cast<A>(r[3]);
+              core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
+                        [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
+                          add(key, row.sum(
+                                       [=](auto x0, auto x1, auto x2, auto x3, auto q, auto g) {
+                                         const auto met = [=](auto x) { return round_to<W>(round_to<W>(x) * g) * q; };
+                                         return pack{met(x0 * r0), met(x1 * r1), met(x2 * r2), met(x3 * r3)};
+                                       },
+                                       v0, v1, v2, v3, qv, gv));
+                        });
+            }
+            for (std::size_t k = 0; k < count; ++k) {
+              rs[n + k] = static_cast<A>(r[k]);
+              over.add(k, round_key ? static_cast<double>(key[k]) : static_cast<double>(s[together + k]) * r[k]);
+            }
+            over.weigh(count);
+            for (std::size_t m = 0; m < n; ++m) as[m] *= over.before;
+            for (std::size_t k = 0; k < count; ++k) as[n + k] = over.weight[k];
+          }
+          for (std::size_t n = 0; n < v.blocks; ++n) as[n] *= over.factor(true);
+          for (std::size_t j = 0; j < core.col_blocks(); ++j) {
+            core.cols_at(j);
+            core.part(ub::reads(mt), ub::writes(), [](auto row, auto mv) TIGON_LAMBDA {
+              row.map(
+                  mv, [](auto zero) { return zero; }, constant(A(0)));
+            });
+            for (std::size_t n = 0; n < v.blocks; n += together) {
+              aim(core, v, n, t0, t1, t2, t3);
+              const auto weight = [=](std::size_t k) TIGON_LAMBDA { return n + k < v.blocks ? as[n + k] : A(0); };
+              const A w0 = weight(0), w1 = weight(1), w2 = weight(2), w3 = weight(3);
+              const auto mean = [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv, auto to) TIGON_LAMBDA {
+                row.map(
+                    to,
+                    [=](auto x0, auto x1, auto x2, auto x3, auto m) {
+                      return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m));
+                    },
+                    v0, v1, v2, v3, mv);
+              };
+              if (n + together < v.blocks)
+                core.part(ub::reads(t0, t1, t2, t3, mt), ub::writes(),
+                          [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv)
+                              TIGON_LAMBDA { mean(row, v0, v1, v2, v3, mv, mv); });
+              else
+                core.part(ub::reads(t0, t1, t2, t3, mt), ub::writes(yt), mean);
+            }
+          }
+        },
+        block{}, block{}, block{}, block{}, w_query, w_norm, ub::scratch<A>{}, y);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
+                       std::span<const accumulator_t<T>> alpha, std::span<const accumulator_t<T>> rstd,
+                       blocks_view<T> dv, vector_view<W> dw_query, vector_view<W> dw_norm, attn_res_options opt,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::attn_res, tiling::pass::backward, A>;
+    using about = std::array<A, 2>;  // da of the block with most weight, and what the mean of da lies above it
+    using block = matrix_view<const T>;
+    using gradient_block = matrix_view<T>;
+    workspace::frame frame(ctx.workspace());
+    const vector_view<A> p{frame.template take<A>(dy.cols), dy.cols};
+    A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
+    const A *const alphas = alpha.data(), *const rstds = rstd.data();
+    const A per_col = A(1) / static_cast<A>(dy.cols);
+    ub::for_row_blocks_with_partials<plan, about>(
+        ctx, dy.rows, dy.cols, one_token<plan>(dy.cols),
+        [=](auto& core, about* of_mean, auto&, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt, auto& gt,
+            auto&...) TIGON_LAMBDA {
+          const A* const as = alphas + core.row * v.blocks;
+          A* const of = products + 2 * core.row * v.blocks;  // sums of dy v and u v, block by block
+          for (std::size_t n = 0; n < v.blocks; n += together) {
+            aim(core, v, n, t0, t1, t2, t3);
+            std::array<A, 2 * together> s{};
+            core.pass(ub::reads(t0, t1, t2, t3, dt, qt, gt), ub::writes(),
+                      [&](auto row, auto v0, auto v1, auto v2, auto v3, auto dyv, auto qv, auto gv) TIGON_LAMBDA {
+                        add(s, row.sum(
+                                   [](auto x0, auto x1, auto x2, auto x3, auto d, auto q, auto g) {
+                                     const auto c = q * g;
+                                     return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
+                                   },
+                                   v0, v1, v2, v3, dyv, qv, gv));
+                      });
+            for (std::size_t k = 0; k < together && n + k < v.blocks; ++k)
+              of[2 * (n + k)] = s[k], of[2 * (n + k) + 1] = s[together + k];
+          }
+          // As the parent: where one block has nearly all weight, its da and the mean nearly cancel.
+          std::size_t most = 0;
+          for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
+          const A base = of[2 * most];
+          A mean(0);
+          for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
+          *of_mean = {base, mean};
+        },
+        [=](auto& core, const about* of_mean, auto& pt, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt,
+            auto& gt, auto& o0, auto& o1, auto& o2, auto& o3) TIGON_LAMBDA {
+          const A *const as = alphas + core.row * v.blocks, *const rs = rstds + core.row * v.blocks;
+          const A *const of = products + 2 * core.row * v.blocks, base = (*of_mean)[0], mean = (*of_mean)[1];
+          for (std::size_t n = 0; n < v.blocks; n += together) {
+            aim(core, v, n, t0, t1, t2, t3);
+            aim(core, dv, n, o0, o1, o2, o3);
+            A a[together] = {}, ds[together] = {}, c[together] = {};
+            for (std::size_t k = 0; k < together && n + k < v.blocks; ++k) {
+              const A r = rs[n + k];
+              a[k] = as[n + k];
+              ds[k] = a[k] * (of[2 * (n + k)] - base - mean) * r;
+              c[k] = ds[k] * (r * of[2 * (n + k) + 1]) * r * per_col;
+            }
+            core.part(ub::reads(pt, dt, qt, gt, t0, t1, t2, t3), ub::writes(o0, o1, o2, o3),
+                      [=](auto row, auto pv, auto dyv, auto qv, auto gv, auto v0, auto v1, auto v2, auto v3, auto dv0,
+                          auto dv1, auto dv2, auto dv3) TIGON_LAMBDA {
+                        row.map(
+                            outs(dv0, dv1, dv2, dv3, pv),
+                            [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3, auto sum) {
+                              const auto u = q * g;
+                              return pack{
+                                  fma(d, a[0], fnma(x0, c[0], u * ds[0])), fma(d, a[1], fnma(x1, c[1], u * ds[1])),
+                                  fma(d, a[2], fnma(x2, c[2], u * ds[2])), fma(d, a[3], fnma(x3, c[3], u * ds[3])),
+                                  fma(x0, ds[0], fma(x1, ds[1], fma(x2, ds[2], fma(x3, ds[3], sum))))};
+                            },
+                            dyv, qv, gv, v0, v1, v2, v3, pv);
+                      });
+          }
+        },
+        std::tuple(simd::parameter_gradient<A>{p}), block{}, block{}, block{}, block{}, dy, w_query, w_norm,
+        gradient_block{}, gradient_block{}, gradient_block{}, gradient_block{});
+    weight_gradients<plan, A, W>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
+  }
+
+  template <class Plan, class A, element W>
+  static void weight_gradients(in_vector<A> p, in_vector<W> w_query, in_vector<W> w_norm, vector_view<W> dw_query,
+                               vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
+    using weights = matrix_view<const W>;
+    const bool accumulate = opt.dparams == gradient::accumulate;
+    const std::size_t cols = p.size;
+    ub::for_blocks<Plan>(
+        ctx,
+        [=](auto& core, auto& pt, auto& qt, auto& gt, auto& old_q, auto& old_g, auto& dqt, auto& dgt) TIGON_LAMBDA {
+          if (accumulate)
+            core.flat_part(ub::reads(pt, qt, gt, old_q, old_g), ub::writes(dqt, dgt),
+                           [](auto row, auto pv, auto qv, auto gv, auto oqv, auto ogv, auto dqv, auto dgv)
+                               TIGON_LAMBDA {
+                                 row.map(
+                                     outs(dqv, dgv),
+                                     [](auto s, auto q, auto g, auto dq, auto dg) {
+                                       return pack{fma(s, g, dq), fma(s, q, dg)};
+                                     },
+                                     pv, qv, gv, oqv, ogv);
+                               });
+          else
+            core.flat_part(ub::reads(pt, qt, gt), ub::writes(dqt, dgt),
+                           [](auto row, auto pv, auto qv, auto gv, auto dqv, auto dgv) TIGON_LAMBDA {
+                             row.map(
+                                 outs(dqv, dgv),
+                                 [](auto s, auto q, auto g) {
+                                   return pack{s * g, s * q};
+                                 },
+                                 pv, qv, gv);
+                           });
+        },
+        matrix_view<const A>(p.data, 1, cols), weights(w_query.data, 1, cols), weights(w_norm.data, 1, cols),
+        weights(dw_query.data, 1, cols), weights(dw_norm.data, 1, cols), matrix_view<W>(dw_query.data, 1, cols),
+        matrix_view<W>(dw_norm.data, 1, cols));
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_ATTN_RES_HPP

@@ -1,0 +1,168 @@
+// Dynamic tanh: a block of columns keeps its gamma, its beta and its partial sums while rows pass under it.
+#ifndef TIGON_BACKENDS_ASCEND_DYT_HPP
+#define TIGON_BACKENDS_ASCEND_DYT_HPP
+
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/unified_buffer.hpp>
+#include <tigon/ops/dyt.hpp>
+
+#include <numeric>
+
+namespace tigon {
+
+namespace unified_buffer {
+inline namespace TIGON_ABI {
+
+/// How a matrix whose columns share parameters is cut: strip (c, r) is block c of the columns in every `down`-th block
+/// of the rows, from block r on. As many strips as programs, where there are not more blocks of columns than that.
+struct strips {
+  cut by;
+  std::size_t row_blocks = 0, across = 0, down = 0;
+
+  constexpr strips(cut of, std::size_t rows, std::size_t cols, std::size_t most_down = nothing) : by(of) {
+    if (cols == 0) return;
+    row_blocks = ceil_div(rows, by.rows), across = ceil_div(cols, by.cols);
+    down = std::min({std::max<std::size_t>(by.programs / across, 1), row_blocks, most_down});
+  }
+  constexpr std::size_t count() const { return across * down; }
+};
+
+/// f(core, strip, blocks, tiles...) for every strip: `blocks(g)` calls g() for each block of it.
+template <class Plan, class F, class... Operand>
+void for_strips(context& ctx, std::size_t rows, std::size_t cols, strips s, F f, Operand... operand) {
+  for_programs<Plan>(ctx, s.count(), s.by.programs, [=](auto& core, std::size_t, auto items) TIGON_LAMBDA {
+    core.shape(rows, cols, s.by);
+    auto tiles = core.place(operand...);
+    items([&](std::size_t strip) TIGON_LAMBDA {
+      core.cols_at(strip % s.across);
+      const auto blocks = [&](auto g) TIGON_LAMBDA {
+        for (std::size_t block = strip / s.across; block < s.row_blocks; block += s.down) {
+          core.rows_at(block);
+          g();
+        }
+      };
+      std::apply([&](auto&... t) TIGON_LAMBDA { f(core, strip, blocks, t...); }, tiles);
+    });
+  });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace unified_buffer
+
+template <>
+struct kernel<op::dyt, backends::ascend> {
+  using lanes = kernel<op::dyt, backends::generic>;
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    if (beta)
+      forward_strips<B>(x, static_cast<A>(alpha.data[0]), gamma, beta, y, ctx);
+    else
+      forward_strips<B>(x, static_cast<A>(alpha.data[0]), gamma, constant(A(0)), y, ctx);
+  }
+
+  template <backend B, element T, class A, class Gamma, class Beta>
+  static void forward_strips(matrix_view<const T> x, A alpha, Gamma gamma, Beta beta, matrix_view<T> y, context& ctx) {
+    [[maybe_unused]] static constexpr std::size_t bits = std::same_as<T, bfloat16> && B::relaxed_16bit ? 8 : 53;
+    using plan = ub::plan<B, op::dyt, tiling::pass::forward, A>;
+    ub::for_strips<plan>(
+        ctx, x.rows, x.cols, ub::strips(plan::cut_of(x.cols), x.rows, x.cols),
+        [=](auto& core, std::size_t, auto blocks, auto& xt, auto& gt, auto& bt, auto& yt) TIGON_LAMBDA {
+          blocks([&]() TIGON_LAMBDA {
+            core.part(ub::reads(xt, gt, bt), ub::writes(yt),
+                      [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
+                        row.map(
+                            yv, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * alpha), g, b); },
+                            xv, gv, bv);
+                      });
+          });
+        },
+        x, gamma, beta, y);
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, matrix_view<T> dx,
+                       vector_view<W> dalpha, vector_view<W> dgamma, vector_view<W> dbeta, dyt_options opt,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    using plan = ub::plan<B, op::dyt, tiling::pass::backward, A>;
+    const A factor = static_cast<A>(alpha.data[0]), twice = 2 * factor;
+    // No more partial rows than the door has asked memory for: three gradients, of which one needs a number a strip.
+    const std::size_t stride = workspace::bytes_for<A>(x.cols) / sizeof(A);
+    const std::size_t reserved =
+        x.cols == 0 ? 0 : simd::partials_workspace<B, A>(x.rows, x.cols, 3) / (3 * stride * sizeof(A));
+    const ub::strips s(plan::cut_of(x.cols), x.rows, x.cols, reserved);
+    workspace::frame frame(ctx.workspace());
+    A* partials = frame.template take<A>(s.down * 2 * stride);
+    double* by_strip = frame.template take<double>(s.count());
+    const bool in_f64 = lanes::is_small(x.rows, x.cols);
+    if (dalpha && in_f64) sum_in_f64<plan>(dy, x, static_cast<double>(factor), gamma, s, by_strip, frame, ctx);
+    ub::for_strips<plan>(
+        ctx, x.rows, x.cols, s,
+        [=](auto& core, std::size_t strip, auto blocks, auto& pgt, auto& pbt, auto& dt, auto& xt, auto& gt, auto& dxt)
+            TIGON_LAMBDA {
+              A* own = partials + strip / s.across * 2 * stride;
+              const auto begin = [&](auto& t, A* row) TIGON_LAMBDA {
+                std::fill(row + core.col, row + core.col + core.col_count, A(0));
+                core.point(t, ub::partial<A>{row});
+              };
+              begin(pgt, own), begin(pbt, own + stride);
+              double sum = 0;
+              blocks([&]() TIGON_LAMBDA {
+                core.part(ub::reads(pgt, pbt, dt, xt, gt), ub::writes(dxt),
+                          [&](auto row, auto pgv, auto pbv, auto dv, auto xv, auto gv, auto dxv) TIGON_LAMBDA {
+                            sum += row.map_sum(
+                                outs(dxv, pgv, pbv),
+                                [=](auto d, auto v, auto g, auto sg, auto sb) {
+                                  const auto [t, slope] = detail::tanh_and_slope(v * twice);
+                                  const auto q = slope * d;
+                                  return pack{q * (g * factor), fma(d, t, sg), sb + d, v * (q * g)};
+                                },
+                                dv, xv, gv, pgv, pbv);
+                          });
+              });
+              core.flush(pgt), core.flush(pbt);
+              if (!in_f64) by_strip[strip] = sum;
+            },
+        ub::partial<A>{partials}, ub::partial<A>{partials}, dy, x, gamma, dx);
+    const auto combine = [&](std::size_t k, vector_view<W> gradient) {
+      const matrix_view<const A> sums(partials + k * stride, s.down, x.cols, 2 * stride);
+      if (x.cols != 0) ub::combine<plan>(ctx, sums, parameter_gradient<W>{gradient, opt.dparams});
+    };
+    combine(0, dgamma), combine(1, dbeta);
+    if (!dalpha) return;
+    double sum = opt.dparams == gradient::accumulate ? static_cast<double>(static_cast<A>(dalpha.data[0])) : 0;
+    sum = std::accumulate(by_strip, by_strip + s.count(), sum);
+    dalpha.data[0] = static_cast<W>(static_cast<A>(sum));
+  }
+
+  /// The terms of dalpha cancel. Where there are few, their sum is made anew in f64, as the parent does.
+  template <class Plan, element T, element W>
+  static void sum_in_f64(matrix_view<const T> dy, matrix_view<const T> x, double alpha, vector_view<const W> gamma,
+                         ub::strips s, double* by_strip, workspace::frame& frame, context& ctx) {
+    double* wide = frame.template take<double>(x.cols);  // gamma, so that lanes are of f64
+    for (std::size_t j = 0; j < x.cols; ++j) wide[j] = static_cast<accumulator_t<T>>(gamma.data[j]);
+    ub::for_strips<Plan>(
+        ctx, x.rows, x.cols, s,
+        [=](auto& core, std::size_t strip, auto blocks, auto& dt, auto& xt, auto& gt) TIGON_LAMBDA {
+          double sum = 0;
+          blocks([&]() TIGON_LAMBDA {
+            core.part(ub::reads(dt, xt, gt), ub::writes(), [&](auto row, auto dv, auto xv, auto gv) TIGON_LAMBDA {
+              sum += row.sum(
+                  [=](auto g, auto d, auto v) { return detail::tanh_and_slope(v * (2 * alpha))[1] * d * g * v; }, gv,
+                  dv, xv);
+            });
+          });
+          by_strip[strip] = sum;
+        },
+        dy, x, vector_view<const double>{wide, x.cols});
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_ASCEND_DYT_HPP

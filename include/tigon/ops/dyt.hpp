@@ -1,0 +1,228 @@
+// Dynamic tanh, forward and backward.
+#ifndef TIGON_OPS_DYT_HPP
+#define TIGON_OPS_DYT_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+namespace op {
+struct dyt {
+  static constexpr std::string_view name = "dyt";
+};
+}  // namespace op
+
+/// Dynamic tanh, which takes the place of a norm.
+///
+///   t  = tanh(alpha * x),   y = gamma[j] * t + beta[j]             beta absent: 0
+///   q  = (1 - t^2) * dy * gamma,   dx = alpha * q
+///   dalpha = sum_ij x * q,   dgamma[j] = sum_i dy * t,   dbeta[j] = sum_i dy
+///
+/// Formula    docs/formulas/dyt.md; Zhu et al., "Transformers without Normalization", 2025.
+/// Shapes     x, y, dy, dx [rows, cols]; alpha, dalpha [1]; gamma, beta, dgamma, dbeta [cols]; beta and gradients of
+///            parameters may be `absent`. rows and cols may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
+/// Precision  f32 (f64 for f64), dalpha of small problems f64; 1 - t^2 without cancellation; one rounding at y, dx and
+///            gradients of parameters.
+/// Writes     y, dx; dalpha, dgamma and dbeta are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
+/// Edges      at x = +inf and -inf t is 1 and -1 and dx is 0; dalpha, a sum with inf * 0 then, is NaN. NaN stays NaN.
+/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters
+///            of |reference| + the root sum of squares of what it is the sum of (tests/ops/dyt_test.cpp).
+struct dyt_options {
+  gradient dparams = gradient::overwrite;
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// tanh(u) for factors, in f32 by fewer operations than simd::tanh: u P(u^2) / Q(u^2), which reaches 1 at 9.01. Error:
+/// 4 ULP. With Bits = 8, for results that are rounded to so many bits, 1.6e-4 of the result. The coefficients minimise
+/// the largest relative error; each is rounded and the next ones make up for it. They leave 2.5e-8 and 4.2e-5.
+template <std::size_t Bits, class V>
+TIGON_INLINE V tanh_factor(V u) {
+  using A = typename V::value_type;
+  if constexpr (sizeof(A) == 8) {
+    return tanh(u);
+  } else {
+    V ratio;
+    if constexpr (Bits > 8) {
+      static constexpr A p[] = {1, 0x1.121738p-3f, 0x1.ca83dep-9f, 0x1.5a64aap-16f, 0x1.cc53f8p-27f};
+      static constexpr A q[] = {1, 0x1.de60eap-2f, 0x1.a822fap-6f, 0x1.58f234p-12f, 0x1.a28afap-21f};
+      const V s = min(V(A(9.01 * 9.01)), u * u);
+      ratio = simd::quotient(simd::detail::polynomial(s, p), simd::detail::polynomial(s, q));
+    } else {
+      static constexpr A p[] = {1, 0x1.a7c716p-4f, 0x1.6fef9cp-11f}, q[] = {1, 0x1.bf19fp-2f, 0x1.ae59a6p-7f};
+      const V s = min(V(A(4.75 * 4.75)), u * u);
+      ratio = simd::detail::polynomial(s, p) * simd::detail::reciprocal_estimate(simd::detail::polynomial(s, q));
+    }
+    return min(V(1), max(V(-1), u * ratio));
+  }
+}
+
+/// tanh(u) and 1 - tanh(u)^2 for twice u, from q = e^(-2|u|): (1 - q) / (1 + q) and 4 q / (1 + q)^2. Below the smallest
+/// normal number q is 0. Error: 3, 6 ULP.
+template <class V>
+TIGON_INLINE std::array<V, 2> tanh_and_slope(V twice) {
+  using A = typename V::value_type;
+  using c = simd::detail::constants<A>;
+  const V lowest(-c::bias * (c::ln2_hi + c::ln2_lo)), one(1), negative = bit_or(twice, V(A(-0.0)));
+  const auto [power, n, r] = simd::detail::reduce(max(lowest, negative), c::bias);
+  const V s = simd::detail::exp2_field(power);
+  const V p = fma(r * r, simd::detail::polynomial(r, c::exp_q), r);  // q = s + s p
+  const V less = fma(s, p, s - one);                                 // q - 1, without cancellation
+  const V y = simd::reciprocal(V(2) + less), y2 = y + y;
+  return {bit_xor(less * y, bit_xor(twice, negative)), y2 * y2 * fma(s, p, s)};
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+template <>
+struct kernel<op::dyt, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    if (beta)
+      forward_rows<B>(x, static_cast<A>(alpha.data[0]), gamma, beta, y, ctx);
+    else
+      forward_rows<B>(x, static_cast<A>(alpha.data[0]), gamma, constant(A(0)), y, ctx);
+  }
+
+  template <backend B, element T, class A, class Gamma, class Beta>
+  static void forward_rows(matrix_view<const T> x, A alpha, Gamma gamma, Beta beta, matrix_view<T> y, context& ctx) {
+    [[maybe_unused]] static constexpr std::size_t bits = std::same_as<T, bfloat16> && B::relaxed_16bit ? 8 : 53;
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          y, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * alpha), g, b); }, x, gamma, beta);
+    });
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, matrix_view<T> dx,
+                       vector_view<W> dalpha, vector_view<W> dgamma, vector_view<W> dbeta, dyt_options opt,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    const A factor = static_cast<A>(alpha.data[0]), twice = 2 * factor;
+    const bool in_f64 = is_small(x.rows, x.cols);
+    workspace::frame frame(ctx.workspace());
+    const vector_view<double> weight{frame.template take<double>(x.cols), x.cols};  // gamma, so that lanes are of f64
+    const vector_view<double> by_row{frame.template take<double>(in_f64 ? x.rows : 0), x.rows};
+    const vector_view<A> scaled{frame.template take<A>(x.cols), x.cols};  // alpha gamma
+    const vector_view<A> by_column{frame.template take<A>(x.cols), x.cols};
+    for (std::size_t j = 0; j < x.cols; ++j) {
+      const A g = static_cast<A>(gamma.data[j]);
+      weight.data[j] = g, scaled.data[j] = g * factor;
+    }
+    if (in_f64) {
+      const double wide = 2 * static_cast<double>(factor);
+      for_rows<B, double>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+        const double sum = row.sum(
+            [=](auto g, auto d, auto v) { return detail::tanh_and_slope(v * wide)[1] * d * g * v; }, weight, dy, x);
+        if (row.first()) by_row.data[row.i] = sum;
+      });
+    }
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols, no_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          const auto of_alpha = row.partial(0), of_gamma = row.partial(1), of_beta = row.partial(2);
+          row.map(
+              outs(dx, of_alpha, of_gamma, of_beta),
+              [=](auto d, auto v, auto f, auto sa, auto sg, auto sb) {
+                const auto [t, slope] = detail::tanh_and_slope(v * twice);
+                const auto q = slope * d;
+                return pack{q * f, fma(v, q, sa), fma(d, t, sg), sb + d};
+              },
+              dy, x, scaled, of_alpha, of_gamma, of_beta);
+        },
+        parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
+        parameter_gradient<W>{dbeta, opt.dparams});
+    if (!dalpha) return;
+    const bool accumulate = opt.dparams == gradient::accumulate;
+    for_rows<B, double>(ctx, 1, in_f64 ? x.rows : x.cols, [=] TIGON_FN(auto row) {
+      const double sum = in_f64 ? row.sum([](auto s) { return s; }, by_row)
+                                : row.sum([](auto g, auto s) { return g * s; }, weight, by_column);
+      if (row.first()) dalpha.data[0] = static_cast<W>(static_cast<A>(accumulate ? row.at(dalpha, 0) + sum : sum));
+    });
+  }
+
+  /// The terms of dalpha cancel. Where there are few, so that it costs little, their sum is made anew in f64.
+  static constexpr bool is_small(std::size_t rows, std::size_t cols) { return rows * cols <= std::size_t{1} << 15; }
+};
+
+/// Bytes of workspace that dyt_backward takes.
+template <class B = default_backend, class T>
+std::size_t dyt_workspace(std::size_t rows, std::size_t cols) {
+  using A = accumulator_t<T>;
+  const std::size_t by_row = kernel<op::dyt, backends::generic>::is_small(rows, cols) ? rows : 0;
+  return workspace::bytes_for<double>(cols) + workspace::bytes_for<double>(by_row) + 2 * workspace::bytes_for<A>(cols) +
+         simd::partials_workspace<B, A>(rows, cols, 3);
+}
+
+/// y from x, alpha, gamma and beta. See dyt_options for the contract.
+template <class B = default_backend, class T, parameter Alpha, parameter Gamma, parameter Beta>
+void dyt_forward(in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, const Beta& beta, matrix_view<T> y,
+                 dyt_options = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using P = parameter_element_t<T, Alpha, Gamma, Beta>;
+  const auto factor = as_in_vector<P>(alpha);
+  const auto weight = as_in_vector<P>(gamma);
+  const auto bias = as_in_vector<P>(beta);
+  static_assert(admits_parameter<T, decltype(factor), decltype(weight), decltype(bias)>());
+  const expects expect("dyt_forward");
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  expect.size("alpha", factor.size, 1);
+  expect.size("gamma", weight.size, x.cols);
+  if (bias) expect.size("beta", bias.size, x.cols);
+  expect.outside("y", y, "x", x, "alpha", as_row(factor), "gamma", as_row(weight), "beta", as_row(bias));
+  kernel_for<op::dyt, B>::template forward<B, T>(x, factor, weight, bias, y, ctx);
+}
+
+/// dx, dalpha, dgamma and dbeta from dy and what forward was given. See dyt_options for the contract.
+template <class B = default_backend, class T, parameter Alpha, parameter Gamma, parameter DAlpha, parameter DGamma,
+          parameter DBeta>
+void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, matrix_view<T> dx,
+                  DAlpha&& dalpha, DGamma&& dgamma, DBeta&& dbeta, dyt_options opt = {},
+                  context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using P = parameter_element_t<T, Alpha, Gamma, DAlpha, DGamma, DBeta>;
+  const auto factor = as_in_vector<P>(alpha);
+  const auto weight = as_in_vector<P>(gamma);
+  const auto dfactor = as_out_vector<P>(dalpha);
+  const auto dweight = as_out_vector<P>(dgamma);
+  const auto dbias = as_out_vector<P>(dbeta);
+  static_assert(
+      admits_parameter<T, decltype(factor), decltype(weight), decltype(dfactor), decltype(dweight), decltype(dbias)>());
+  const expects expect("dyt_backward");
+  expect.memory("x", x);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  expect.size("alpha", factor.size, 1);
+  expect.size("gamma", weight.size, x.cols);
+  if (dfactor) expect.size("dalpha", dfactor.size, 1);
+  if (dweight) expect.size("dgamma", dweight.size, x.cols);
+  if (dbias) expect.size("dbeta", dbias.size, x.cols);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "alpha", as_row(factor), "gamma", as_row(weight));
+  const auto apart = [&](const char* name, auto gradient) {
+    expect.outside(name, as_row(gradient), "dy", dy, "x", x, "dx", dx, "alpha", as_row(factor), "gamma",
+                   as_row(weight));
+  };
+  apart("dalpha", dfactor), apart("dgamma", dweight), apart("dbeta", dbias);
+  expect.outside("dalpha", as_row(dfactor), "dgamma", as_row(dweight), "dbeta", as_row(dbias));
+  expect.disjoint("dgamma", as_row(dweight), "dbeta", as_row(dbias));
+  ctx.workspace().expect("dyt_backward", dyt_workspace<B, T>(x.rows, x.cols));
+  kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, dx, dfactor, dweight, dbias, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_DYT_HPP

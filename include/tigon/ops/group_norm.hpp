@@ -1,0 +1,308 @@
+// GroupNorm over the channels of a group and all positions, forward and backward.
+#ifndef TIGON_OPS_GROUP_NORM_HPP
+#define TIGON_OPS_GROUP_NORM_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+namespace op {
+struct group_norm {
+  static constexpr std::string_view name = "group_norm";
+};
+}  // namespace op
+
+/// GroupNorm of a batch of images, sounds or anything else that has channels: a row is one channel of one sample.
+///
+///   mean[g] = mean of x over the channels and positions of group g,   n of them
+///   rstd[g] = 1 / sqrt(mean of (x - mean)^2 + eps)
+///   xh      = (x - mean) * rstd,   y = xh * w[c] + b[c]       c the channel; absent: w = 1, b = 0
+///   h       = dy * w[c],   c1[g] = mean of xh h,   c2[g] = mean of h
+///   dx      = rstd * (h - c2 - xh * c1)
+///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
+///
+/// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
+/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] all that follows the
+/// channel
+///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
+///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
+/// Precision  the variance from centred values, never from E[x^2] - mean^2; sums, mean and rstd in f32 (f64 for f64);
+///            backward makes up for the rounding of mean; y, dx, dw, db rounded once.
+/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
+///            (tests/ops/group_norm_test.cpp).
+struct group_norm_options {
+  std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
+  std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has
+  double eps = 1e-6;         ///< inside the square root
+  gradient dparams = gradient::overwrite;
+};
+
+template <>
+struct kernel<op::group_norm, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // mean and rstd, a row of numbers each
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
+                      std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, group_norm_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    const double eps = opt.eps;
+    A *means = mean.data(), *rstds = rstd.data();
+    const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
+    // Without padding a group is one piece of memory.
+    const std::size_t pieces = x.row_stride == positions ? 1 : size, width = size * positions / pieces;
+    for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
+      const double n = static_cast<double>(row.cols);
+      // Means of x - m and its square for an m that is estimated from a few values. What m lacks shows in the first;
+      // where that is much, the second has lost digits, and both are made once more.
+      const std::size_t few = std::min<std::size_t>(width, 16);
+      A m = row.narrow(few).sum([](auto v) { return v; }, channel(x, size, 0)) / static_cast<A>(few);
+      const auto centred = [=](A about) {
+        std::array<double, 2> sum{};
+        for (std::size_t k = 0; k < pieces; ++k) {
+          const auto s = row.narrow(width).sum(
+              [=](auto v) {
+                const auto c = v - about;
+                return pack{c, c * c};
+              },
+              channel(x, size, k));
+          sum[0] += s[0], sum[1] += s[1];
+        }
+        return std::array{sum[0] / n, sum[1] / n};
+      };
+      auto s = centred(m);
+      if (s[0] * s[0] > s[1] * 0.5) {
+        m += static_cast<A>(s[0]);
+        s = centred(m);
+      }
+      const A e = static_cast<A>(s[0]);
+      const A r = static_cast<A>(math::rsqrt(math::max(0.0, s[1] - s[0] * s[0]) + eps));
+      if (row.first()) means[row.i] = m + e, rstds[row.i] = r;
+      for (std::size_t k = 0; k < size; ++k) {
+        const std::size_t c = row.i % groups * size + k;
+        const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
+        row.narrow(positions).map(
+            channel(y, size, k), [=](auto v) { return fma(v - m - e, scale, shift); }, channel(x, size, k));
+      }
+    });
+  }
+
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
+                       group_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const std::size_t channels = opt.channels, size = channels / opt.groups, positions = x.cols;
+    // What each channel of each sample adds to dw and db.
+    workspace::frame frame(ctx.workspace());
+    const matrix_view<A> dw_share{frame.template take<A>(x.rows), x.rows / size, size},
+        db_share{frame.template take<A>(x.rows), x.rows / size, size};
+    if (size * positions <= narrow)
+      backward_narrow<B, T, W, A>(dy, x, w, dx, dw_share, db_share, opt, ctx);
+    else
+      backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, dw_share, db_share, opt, ctx);
+    const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
+        db_shares{db_share.data, x.rows / channels, channels};
+    for_rows_with_partials<B, A>(
+        ctx, x.rows / channels, channels, no_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          const auto dw_row = row.partial(0), db_row = row.partial(1);
+          row.map(
+              outs(dw_row, db_row),
+              [](auto p, auto s, auto sw, auto sb) {
+                return pack{sw + p, sb + s};
+              },
+              dw_shares, db_shares, dw_row, db_row);
+        },
+        parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
+  }
+
+  template <backend B, element T, element W, class A>
+  static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
+                              const A* rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              group_norm_options opt, context& ctx) {
+    const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
+    // Sums of so many columns in f32, and those together in f64.
+    constexpr std::size_t block = 16 * B::row.unroll * simd::vec<typename B::engine, A>::size;
+    for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
+      const double n = static_cast<double>(row.cols);
+      const A m = mean[row.i], r = rstd[row.i];
+      const auto weight = [=](std::size_t k) { return w ? row.at(w, row.i % groups * size + k) : A(1); };
+      double product = 0, sum = 0, rest = 0;
+      for (std::size_t k = 0; k < size; ++k) {
+        double p = 0, q = 0, most = 0;
+        for (std::size_t first = 0; first < positions; first += block) {
+          const auto s = row.part(first, std::min(block, positions - first))
+                             .sum(
+                                 [=](auto d, auto v) {
+                                   const auto c = v - m, t = d * c;
+                                   return pack{t, d, c, abs(t)};
+                                 },
+                                 channel(dy, size, k), channel(x, size, k));
+          p += s[0], q += s[1], rest += s[2], most += s[3];
+        }
+        if (row.first()) row.put(dw_share, k, static_cast<A>(most)), row.put(db_share, k, static_cast<A>(q));
+        product += weight(k) * p, sum += weight(k) * q;
+      }
+      const double e = rest / n;  // what mean lost when it was rounded
+      const double c1 = (product - sum * e) / n * r, c2 = sum / n;
+      const A slope = static_cast<A>(r * r * c1), level = static_cast<A>(c2 * r - r * r * c1 * e);
+      for (std::size_t k = 0; k < size; ++k) {
+        const A scale = weight(k) * r;
+        // dw is small beside the terms that it adds up. Rounded to a grid that is 2^-22 of all of them, their sum is
+        // exact; what that leaves of each is summed apart.
+        const A grid = 4 * row.at(dw_share, k);
+        const auto p = row.narrow(positions).map_sum(
+            channel(dx, size, k),
+            [=](auto d, auto v) {
+              const auto c = v - m, t = d * c, high = (t + grid) - grid;
+              return pack{fma(d, scale, fnma(c, slope, -level)), high, (t - high) + fma(d, c, -t)};
+            },
+            channel(dy, size, k), channel(x, size, k));
+        if (row.first())
+          row.put(dw_share, k, static_cast<A>((static_cast<double>(p[0]) + p[1] - row.at(db_share, k) * e) * r));
+      }
+    });
+  }
+
+  /// In a group of a few values the terms of dx nearly cancel (of one value, to nothing): there everything is made anew
+  /// in f64.
+  static constexpr std::size_t narrow = 8;
+  template <backend B, element T, element W, class A>
+  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<T> dx,
+                              matrix_view<A> dw_share, matrix_view<A> db_share, group_norm_options opt, context& ctx) {
+    const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
+    const double eps = opt.eps;
+    for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
+      if (!row.first()) return;
+      const double n = static_cast<double>(row.cols);
+      const auto at = [=](auto m, std::size_t j) {
+        return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
+      };
+      const auto h = [=](std::size_t j) {
+        return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
+      };
+      double m = 0, square = 0, c1 = 0, c2 = 0;
+      for (std::size_t j = 0; j < row.cols; ++j) m += at(x, j) / n;
+      for (std::size_t j = 0; j < row.cols; ++j) square += (at(x, j) - m) * (at(x, j) - m);
+      const double r = row.cols == 1 ? 0 : math::rsqrt(square / n + eps);
+      for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * (at(x, j) - m) * r / n, c2 += h(j) / n;
+      for (std::size_t k = 0; k < size; ++k) {
+        double product = 0, sum = 0;
+        for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
+          const double d = at(dy, j), xh = (at(x, j) - m) * r, result = r * (h(j) - c2 - xh * c1);
+          product += d * xh, sum += d;
+          row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
+        }
+        row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
+      }
+    });
+  }
+
+  /// Every size-th row of m from row k on: row g is channel k of group g. As wide as the group with its padding, by
+  /// which a map sees how much is written in all.
+  template <class T>
+  static TIGON_INLINE matrix_view<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
+    return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
+  }
+};
+
+/// Bytes of workspace that group_norm_backward takes; `rows` is batch * channels.
+template <class B = default_backend, class T>
+std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
+  using A = accumulator_t<T>;
+  return 2 * workspace::bytes_for<A>(rows) +
+         simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// The options with the number of channels in place; every parameter has that many.
+template <class P, class Q>
+group_norm_options expect_groups(const expects& expect, std::size_t rows, std::string_view w_name, vector_view<P> w,
+                                 std::string_view b_name, vector_view<Q> b, group_norm_options opt) {
+  if (opt.channels == 0) opt.channels = w ? w.size : b.size;
+  expect.at_least_one("channels", opt.channels);
+  expect.at_least_one("groups", opt.groups);
+  if (w) expect.size(w_name, w.size, opt.channels);
+  if (b) expect.size(b_name, b.size, opt.channels);
+  expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
+  expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
+              "a row for every channel of every sample");
+  return opt;
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y, mean and rstd from x, w and b. See group_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter Bias>
+void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
+                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> mean,
+                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> rstd,
+                        group_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
+  const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
+  static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
+  const expects expect("group_norm_forward");
+  expect.at_least_one("positions", x.cols);
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  opt = detail::expect_groups(expect, x.rows, "w", weight, "b", bias, opt);
+  const std::size_t groups = x.rows / opt.channels * opt.groups;
+  expect.size("mean", mean.size(), groups);
+  expect.size("rstd", rstd.size(), groups);
+  expect.eps(opt.eps);
+  expect.outside("y", y, "x", x, "w", as_row(weight), "b", as_row(bias));
+  expect.outside("mean", as_row(mean), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias), "rstd", as_row(rstd));
+  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias));
+  kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
+}
+
+/// dx, dw and db from dy and what forward left. See group_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
+void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
+                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
+                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
+                         matrix_view<T> dx, DW&& dw, DB&& db, group_norm_options opt = {},
+                         context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using P = parameter_element_t<T, W, DW, DB>;
+  const auto weight = as_in_vector<P>(w);
+  const auto dweight = as_out_vector<P>(dw);
+  const auto dbias = as_out_vector<P>(db);
+  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
+  const expects expect("group_norm_backward");
+  expect.at_least_one("positions", x.cols);
+  expect.memory("x", x);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  if (opt.channels == 0) opt.channels = weight.size;
+  opt = detail::expect_groups(expect, x.rows, "dw", dweight, "db", dbias, opt);
+  if (weight) expect.size("w", weight.size, opt.channels);
+  const std::size_t groups = x.rows / opt.channels * opt.groups;
+  expect.size("mean", mean.size(), groups);
+  expect.size("rstd", rstd.size(), groups);
+  expect.eps(opt.eps);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd", as_row(rstd));
+  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
+                 as_row(rstd), "db", as_row(dbias));
+  expect.outside("db", as_row(dbias), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
+                 as_row(rstd));
+  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
+  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_GROUP_NORM_HPP

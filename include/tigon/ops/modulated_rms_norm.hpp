@@ -1,0 +1,376 @@
+// RMSNorm with a scale and a shift for every group of rows, forward and backward.
+#ifndef TIGON_OPS_MODULATED_RMS_NORM_HPP
+#define TIGON_OPS_MODULATED_RMS_NORM_HPP
+
+#include <tigon/ops/rms_norm.hpp>
+
+namespace tigon {
+
+namespace op {
+struct modulated_rms_norm {
+  static constexpr std::string_view name = "modulated_rms_norm";
+};
+}  // namespace op
+
+/// RMSNorm whose result is scaled and shifted by what rows of a group share, as in diffusion transformers.
+///
+///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps),   a = x * rstd * (offset + w)      w absent: a = x * rstd
+///   y       = a * (1 + scale[g]) + shift[g],     g = i / group_rows               shift absent: 0
+///   u       = dy * (1 + scale[g]),   m = u * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
+///   dx      = rstd * m - rstd^3 * k / cols * x,   dw[j] = sum_i u[i,j] x[i,j] rstd[i]
+///   dscale[g,j] = sum over i in g of dy[i,j] a[i,j],   dshift[g,j] = sum over i in g of dy[i,j]
+///
+/// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
+/// 2023. Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; scale, shift, dscale, dshift [groups, cols],
+/// shift and
+///            dshift may be empty views; rstd [rows]. groups = rows / group_rows; where group_rows is not stated, 1 or
+///            rows and nothing else, so that no row meets another's scale by mistake. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
+///            them (f64 only with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds
+///            x * rstd).
+/// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
+///            (tests/ops/modulated_rms_norm_test.cpp).
+struct modulated_rms_norm_options {
+  double eps = 1e-6;           ///< inside the square root
+  double offset = 0;           ///< added to w
+  std::size_t group_rows = 0;  ///< rows in succession that share a row of scale: the length of a sequence, for example
+  tigon::casting casting = casting::llama;
+  gradient dw = gradient::overwrite;
+  gradient dscale = gradient::overwrite;  ///< and dshift
+};
+
+template <>
+struct kernel<op::modulated_rms_norm, backends::generic> {
+  template <class A>
+  using saved = std::span<A>;  // rstd
+
+  template <backend B, element T, element W, element S>
+  static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<const S> scale, in_matrix<S> shift, matrix_view<T> y,
+                      std::span<accumulator_t<T>> rstd, modulated_rms_norm_options opt, context& ctx) {
+    workspace::frame frame(ctx.workspace());
+    take_weight(frame, w, x.cols, opt);
+    const auto t = shift.data == nullptr ? zero_rows(frame, scale) : shift;
+    if (by_row(x.rows, x.cols, scale.rows)) {
+      with_casting<T>(opt.casting,
+                      [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, t, y, rstd.data(), opt, ctx); });
+    } else {
+      const auto weights = group_weights<B, accumulator_t<T>>(frame, scale, w, opt, ctx);
+      with_casting<T>(opt.casting,
+                      [&](auto rule) { forward_groups<B, rule.value>(x, weights, t, y, rstd.data(), opt, ctx); });
+    }
+  }
+
+  template <backend B, element T, element W, element S>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, in_matrix<S> scale,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw,
+                       matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+    workspace::frame frame(ctx.workspace());
+    take_weight(frame, w, x.cols, opt);
+    const auto zeros = zero_rows<S>(frame, scale);
+    if (by_row(x.rows, x.cols, scale.rows))
+      with_casting<T>(opt.casting, [&](auto rule) {
+        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, zeros, opt, ctx);
+      });
+    else
+      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, zeros, opt, ctx);
+  }
+
+  using plain = kernel<op::rms_norm, backends::generic>;
+  /// Whether every row has a scale of its own, which is then read, and its gradient written, with x. Otherwise a group
+  /// is an rms_norm of weight (1 + scale) * (offset + w); so is a row of a few columns, whose dx is made in f64.
+  static constexpr bool by_row(std::size_t rows, std::size_t cols, std::size_t groups) {
+    return groups == rows && cols > plain::narrow;
+  }
+
+  /// A weight that is absent is a row of ones.
+  template <element W>
+  static void take_weight(workspace::frame& frame, in_vector<W>& w, std::size_t cols, modulated_rms_norm_options& opt) {
+    if (w) return;
+    W* ones = frame.template take<W>(cols);
+    for (std::size_t j = 0; j < cols; ++j) ones[j] = W(1);
+    w = {ones, cols}, opt.offset = 0, opt.casting = casting::none;
+  }
+  /// As many rows of zeros as m has, all of them one.
+  template <element S>
+  static matrix_view<const S> zero_rows(workspace::frame& frame, matrix_view<const S> m) {
+    S* zeros = frame.template take<S>(m.cols);
+    for (std::size_t j = 0; j < m.cols; ++j) zeros[j] = S(0);
+    return {zeros, m.rows, m.cols, 0};
+  }
+  /// Calls run(casting rule). Rounding to the type of the sums is none.
+  template <element T, class Run>
+  static void with_casting(casting rule, Run run) {
+    if constexpr (!std::same_as<T, accumulator_t<T>>)
+      if (rule == casting::llama) return run(std::integral_constant<casting, casting::llama>{});
+    run(std::integral_constant<casting, casting::none>{});
+  }
+
+  template <backend B, class A, element W, element S>
+  static matrix_view<A> group_weights(workspace::frame& frame, matrix_view<const S> scale, in_vector<W> w,
+                                      const modulated_rms_norm_options& opt, context& ctx) {
+    const A offset = static_cast<A>(opt.offset);
+    const matrix_view<A> out{frame.template take<A>(scale.rows * scale.cols), scale.rows, scale.cols};
+    for_rows<B, A>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          out, [=](auto s, auto g) { return (s + A(1)) * (g + offset); }, scale, w);
+    });
+    return out;
+  }
+
+  template <backend B, casting C, element T, element W, element S, class A>
+  static void forward_rows(matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
+                           matrix_view<const S> shift, matrix_view<T> y, A* rstd, modulated_rms_norm_options opt,
+                           context& ctx) {
+    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+      if (row.first()) rstd[row.i] = r;
+      row.map(
+          y,
+          [=](auto v, auto g, auto s, auto t) {
+            return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
+          },
+          x, w, scale, shift);
+    });
+  }
+
+  template <backend B, casting C, element T, element S, class A>
+  static void forward_groups(matrix_view<const T> x, matrix_view<A> w, matrix_view<const S> shift, matrix_view<T> y,
+                             A* rstd, modulated_rms_norm_options opt, context& ctx) {
+    const A eps = static_cast<A>(opt.eps);
+    const std::size_t size = x.rows / std::max<std::size_t>(w.rows, 1);
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+      if (row.first()) rstd[row.i] = r;
+      row.map(
+          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T>(v * r), g, t); }, x,
+          vector_view<A>{w.row(row.i / size), row.cols}, in_vector<S>{shift.row(row.i / size), row.cols});
+    });
+  }
+
+  template <backend B, casting C, element T, element W, element S, class A>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
+                            const A* rstd, matrix_view<T> dx, vector_view<W> dw, matrix_view<S> dscale,
+                            matrix_view<S> dshift, matrix_view<const S> zeros, modulated_rms_norm_options opt,
+                            context& ctx) {
+    const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
+    const bool adds = opt.dscale == gradient::accumulate, shifted = dshift.data != nullptr;
+    const in_matrix<S> old_scale = adds ? dscale : zeros, old_shift = adds && shifted ? dshift : zeros;
+    // Without a shift, what would be its gradient is overwritten by that of scale.
+    const matrix_view<S> to_shift = shifted ? dshift : dscale;
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols,
+        row_sum(
+            [=](std::size_t) {
+              return [=](auto d, auto v, auto g, auto s) { return d * (s + A(1)) * (g + offset) * v; };
+            },
+            dy, x, w, scale),
+        [=] TIGON_FN(auto row, A k) {
+          const A r = rstd[row.i], c = r * r * r / n * k;
+          const auto dw_row = row.partial(0);
+          row.map(
+              outs(dx, to_shift, dscale, dw_row),
+              [=](auto d, auto v, auto g, auto s, auto t_was, auto s_was, auto acc) {
+                const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised<C, T>(v * r);
+                return pack{u * f * r - v * c, d + t_was, fma(d, xh * f, s_was), fma(u, xh, acc)};
+              },
+              dy, x, w, scale, old_shift, old_scale, dw_row);
+        },
+        parameter_gradient<W>{dw, opt.dw});
+  }
+
+  /// The gradient of a group's weight takes its place; dscale and dw are multiples of it.
+  template <backend B, element T, element W, element S, class A>
+  static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w,
+                              matrix_view<const S> scale, const A* rstd, matrix_view<T> dx, vector_view<W> dw,
+                              matrix_view<S> dscale, matrix_view<S> dshift, matrix_view<const S> zeros,
+                              modulated_rms_norm_options opt, context& ctx) {
+    const std::size_t groups = scale.rows, cols = x.cols, size = x.rows / std::max<std::size_t>(groups, 1);
+    const A offset = static_cast<A>(opt.offset);
+    workspace::frame frame(ctx.workspace());
+    const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
+    const auto backward = [=](std::size_t j, context& own) {
+      const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
+      const vector_view<A> weight{weights.row(j), cols};
+      const parameter_gradient<S> shift{{dshift.data == nullptr ? nullptr : dshift.row(j), cols}, opt.dscale};
+      if (cols <= plain::narrow)
+        narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
+      else
+        with_casting<T>(opt.casting, [&](auto rule) {
+          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, rows(dx), shift, own);
+        });
+    };
+    if (groups < B::row.partials) {  // threads inside
+      for (std::size_t j = 0; j < groups; ++j) backward(j, ctx);
+    } else {
+      const std::size_t bytes = group_workspace<B, A>(size, cols);
+      std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * bytes);
+      ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
+        workspace scratch(std::span(memory + worker * bytes, bytes));
+        context own(serial(), scratch);
+        backward(j, own);
+      });
+    }
+    const in_matrix<S> old = opt.dscale == gradient::accumulate ? dscale : zeros;
+    for_rows_with_partials<B, A>(
+        ctx, groups, cols, no_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          const auto dw_row = row.partial(0);
+          row.map(
+              outs(dscale, dw_row),
+              [=](auto p, auto g, auto s, auto was, auto acc) {
+                return pack{fma(p, g + offset, was), fma(p, s + A(1), acc)};
+              },
+              weights, w, scale, old, dw_row);
+        },
+        parameter_gradient<W>{dw, opt.dw});
+  }
+  template <backend B, class A>
+  static std::size_t group_workspace(std::size_t rows, std::size_t cols) {
+    return simd::partials_workspace<B, A>(rows, cols, 2);
+  }
+
+  /// dx and dshift of a group, and in place of its weight the gradient of that.
+  template <backend B, element T, element S, class A>
+  static void narrow_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, matrix_view<T> dx,
+                           parameter_gradient<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols, no_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          const auto sum = row.partial(0);
+          row.map(
+              sum, [](auto acc, auto d) { return acc + d; }, sum, dy);
+        },
+        dshift);
+    plain::backward_narrow<B>(dy, x, in_vector<A>(w), dx, w, {.eps = opt.eps, .casting = opt.casting}, ctx);
+  }
+  template <backend B, casting C, element T, element S, class A>
+  static void backward_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, const A* rstd,
+                             matrix_view<T> dx, parameter_gradient<S> dshift, context& ctx) {
+    const A n = static_cast<A>(x.cols);
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols,
+        row_sum([=](std::size_t) { return [](auto d, auto v, auto g) { return d * g * v; }; }, dy, x, w),
+        [=] TIGON_FN(auto row, A k) {
+          const A r = rstd[row.i], c = r * r * r / n * k;
+          const auto dw_row = row.partial(0), dshift_row = row.partial(1);
+          row.map(
+              outs(dx, dw_row, dshift_row),
+              [=](auto d, auto v, auto g, auto sw, auto st) {
+                return pack{d * g * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
+              },
+              dy, x, w, dw_row, dshift_row);
+        },
+        parameter_gradient<A>{w}, dshift);
+  }
+};
+
+/// Bytes of workspace that modulated_rms_norm_backward takes, and forward at most; `groups` is the number of rows of
+/// scale.
+template <class B = default_backend, class T>
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
+                                         const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  using generic = kernel<op::modulated_rms_norm, backends::generic>;
+  const std::size_t absent = 2 * workspace::bytes_for<A>(cols);  // zeros and ones
+  if (generic::by_row(rows, cols, groups)) return absent + simd::partials_workspace<B, A>(rows, cols, 1);
+  const std::size_t group = generic::group_workspace<B, A>(rows / std::max<std::size_t>(groups, 1), cols),
+                    last = simd::partials_workspace<B, A>(groups, cols, 1);
+  return absent + workspace::bytes_for<A>(groups * cols) +
+         (groups < B::row.partials ? std::max(group, last) : ctx.executor().workers() * group + last);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// A scale whose rows belong to the rows of x without doubt.
+template <class S>
+void expect_modulation(const expects& expect, std::size_t rows, std::size_t cols, matrix_view<const S> scale,
+                       std::size_t group_rows) {
+  if (group_rows == 0) {
+    expect.that(scale.rows == 1 || scale.rows == rows, error_code::shape, "scale",
+                "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
+    expect.matrix("scale", scale, scale.rows, cols);
+  } else {
+    expect.that(rows % group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
+    expect.matrix("scale", scale, rows / group_rows, cols);
+  }
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, class S>
+void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
+                                in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
+                                std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
+                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using M = std::remove_const_t<S>;
+  const auto weight = as_in_vector<T>(w);
+  static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
+  const expects expect("modulated_rms_norm_forward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  detail::expect_modulation<M>(expect, x.rows, x.cols, scale, opt.group_rows);
+  if (shift.data != nullptr) expect.matrix("shift", shift, scale.rows, x.cols);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.eps(opt.eps);
+  expect.finite("offset", opt.offset);
+  expect.outside("y", y, "x", x, "w", as_row(weight), "scale", scale, "shift", shift);
+  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "scale", scale, "shift", shift);
+  ctx.workspace().expect("modulated_rms_norm_forward",
+                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
+                                                                opt, ctx);
+}
+
+/// dx, dw, dscale and dshift from dy and what forward left. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW, class S>
+void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
+                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
+                                 matrix_view<T> dx, DW&& dw, matrix_view<S> dscale,
+                                 std::type_identity_t<matrix_view<S>> dshift, modulated_rms_norm_options opt = {},
+                                 context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  const auto dweight = as_out_vector<T>(dw);
+  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, vector_view<S>>());
+  const expects expect("modulated_rms_norm_backward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  if (weight) expect.size("w", weight.size, x.cols);
+  expect.size("dw", dweight.size, weight.size);
+  detail::expect_modulation<S>(expect, x.rows, x.cols, scale, opt.group_rows);
+  expect.matrix("dscale", dscale, scale.rows, x.cols);
+  if (dshift.data != nullptr) expect.matrix("dshift", dshift, scale.rows, x.cols);
+  expect.size("rstd", rstd.size(), x.rows);
+  expect.eps(opt.eps);
+  expect.finite("offset", opt.offset);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "w", as_row(weight), "scale", scale, "rstd", as_row(rstd));
+  const auto outside = [&](std::string_view name, auto out) {
+    expect.outside(name, out, "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "scale", scale, "rstd", as_row(rstd));
+  };
+  outside("dw", as_row(dweight));
+  outside("dscale", dscale);
+  outside("dshift", dshift);
+  expect.outside("dw", as_row(dweight), "dscale", dscale, "dshift", dshift);
+  expect.disjoint("dscale", dscale, "dshift", dshift);
+  ctx.workspace().expect("modulated_rms_norm_backward",
+                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, dx, dweight, dscale,
+                                                                 dshift, opt, ctx);
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_MODULATED_RMS_NORM_HPP

@@ -1,0 +1,401 @@
+// Sparsemax along any axis, forward and backward.
+#ifndef TIGON_OPS_SPARSEMAX_HPP
+#define TIGON_OPS_SPARSEMAX_HPP
+
+#include <tigon/ops/axis.hpp>
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+namespace op {
+struct sparsemax {
+  static constexpr std::string_view name = "sparsemax";
+};
+}  // namespace op
+
+/// The point of the probability simplex that is nearest to x, along one axis.
+///
+///   y[i,j] = max(0, x[i,j] - tau[i]),   tau[i] such that sum_j y[i,j] = 1
+///   dx[i,j] = dy[i,j] - mean of dy[i,k] over all k with y[i,k] > 0,   0 where y[i,j] = 0
+///
+/// Formula    docs/formulas/sparsemax.md; Martins and Astudillo, "From Softmax to Sparsemax", 2016.
+/// Shapes     x, y, dy, dx [rows, cols], the axis being the columns, or an `axis_view` [outer, axis, inner] with any
+///            strides that keep elements apart. The axis has at least 1 element; the other extents may be 0.
+/// Types      f32, bf16, f16, f64, one for all.
+/// Precision  sums in f32 (f64 for f64); tau in two parts, so that a common offset of x costs nothing; one rounding at
+///            y and dx. The support is that of the stored y: in f16 an element below 3e-8 is not in it.
+/// Writes     y, dx.
+/// Aliasing   forward: y may be x. backward: dx may be dy or y.
+/// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
+/// Edges      -inf gives 0; what has only -inf, +inf or NaN along the axis is NaN throughout, and so is its dx.
+/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square over the support, both ways
+///            (tests/ops/sparsemax_test.cpp).
+struct sparsemax_options {};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// How far v lies above high + low, and whether it does.
+template <class V, class L>
+TIGON_INLINE pack<V, 2> excess(V v, L high, L low) {
+  const V none(0), over = v - high - low;
+  return {{max(none, over), select(over > none, V(1), none)}};
+}
+
+/// tau of one row: from below, until the support no longer shrinks. In two parts, the second far below the first, so
+/// that neither a large x nor a small y costs a digit.
+template <class A>
+struct sparsemax_threshold {
+  A high, low, support = std::numeric_limits<A>::infinity();
+
+  /// From the sum of what lies above and the number of it; false when done.
+  TIGON_INLINE bool rise(std::array<A, 2> above) {
+    const A next = low + (above[0] - A(1)) / above[1];
+    const bool shrinks = above[1] < support;
+    const A sum = shrinks ? high + next : high;
+    low = next - (sum - high);
+    high = sum;
+    support = above[1];
+    return shrinks;
+  }
+};
+
+/// The largest element of every block of a row.
+template <class A>
+struct block_tops {
+  static constexpr std::size_t most = 256;
+  A top[most], highest = -std::numeric_limits<A>::infinity();
+  std::size_t count = 0;
+
+  static constexpr std::size_t width(std::size_t cols) { return std::max<std::size_t>((cols + most - 1) / most, 64); }
+  TIGON_INLINE void add(A t) {
+    top[count++] = t;
+    highest = math::max(highest, t);
+  }
+};
+
+/// Tiles of an axis that is not the last: lanes are columns.
+template <class B>
+struct column_tiles : B {
+  static constexpr row_tuning row = [] {
+    row_tuning one = B::row;
+    one.task_elements = 1;  // a tile a task
+    return one;
+  }();
+  /// Columns of a tile that stays in the second-level cache.
+  static constexpr std::size_t width(std::size_t axis, std::size_t inner) {
+    return std::min(inner, std::clamp<std::size_t>(B::row.task_elements / axis / 64 * 64, 64, 1024));
+  }
+  static constexpr std::size_t per_outer(std::size_t axis, std::size_t inner) {
+    return inner == 0 ? 0 : (inner + width(axis, inner) - 1) / width(axis, inner);
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+template <>
+struct kernel<op::sparsemax, backends::generic> {
+  template <class>
+  using saved = no_state;  // y itself
+
+  template <backend B, element T>
+  static void forward(in_axis<T> x, axis_view<T> y, sparsemax_options, context& ctx) {
+    if (x.is_last() && y.is_last())
+      forward_rows<B>(x.rows(), y.rows(), ctx);
+    else
+      forward_columns<B>(x, y, ctx);
+  }
+
+  template <backend B, element T>
+  static void backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_options, context& ctx) {
+    if (dy.is_last() && y.is_last() && dx.is_last())
+      backward_rows<B>(dy.rows(), y.rows(), dx.rows(), ctx);
+    else
+      backward_columns<B>(dy, y, dx, ctx);
+  }
+
+  template <backend B, element T>
+  static void forward_rows(matrix_view<const T> x, matrix_view<T> y, context& ctx) {
+    using A = accumulator_t<T>;
+    for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
+      const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, vector_view<const A> from) {
+        while (t.rise(worker.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from))) {
+        }
+        return t;
+      };
+      detail::block_tops<A> blocks;
+      const std::size_t width = blocks.width(row.cols);
+      for (std::size_t first = 0; first < row.cols; first += width)
+        blocks.add(row.part(first, std::min(width, row.cols - first)).max([](auto v) { return v; }, x));
+      // The threshold of some elements is below that of all. That of the blocks' tops leaves a few blocks, which hold
+      // every element of the support.
+      auto t = project(row.narrow(blocks.count), {blocks.highest, A(-1)}, {blocks.top, blocks.count});
+      std::size_t kept = 0;
+      for (std::size_t k = 0; k < blocks.count; ++k)
+        if (blocks.top[k] - t.high > t.low) {
+          const std::size_t first = k * width, count = std::min(width, row.cols - first);
+          row.narrow(count).map(
+              vector_view<A>{row.scratch(0).data + kept, count}, [](auto v) { return v; },
+              in_vector<T>{x.row(row.i) + first, count});
+          kept += count;
+        }
+      t = project(row.narrow(kept), {t.high, t.low}, row.scratch(0));
+      const A total = row.map_sum(
+          y,
+          [=](auto v) {
+            const auto p = detail::excess(v, t.high, t.low).v[0];
+            return pack{p, p};
+          },
+          x);
+      if (math::is_nan(total))
+        row.map(
+            y, [](auto bad) { return bad; }, constant(total));
+    });
+  }
+
+  template <backend B, element T>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> y, matrix_view<T> dx, context& ctx) {
+    using A = accumulator_t<T>;
+    for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
+      // The mean of dy, of its square and the size of the support, all from a number near dy. Where the mean lies far
+      // off compared with the deviation, it has lost digits, and is made once more.
+      const auto from = [=](A near) {
+        return row.sum(
+            [=](auto d, auto p) {
+              using V = decltype(d);
+              const auto inside = p > V(0);
+              const V c = select(inside, d - near, V(0));
+              return pack{c, c * c, select(inside, V(1), V(0))};
+            },
+            dy, y);
+      };
+      const A any = row.at(dy, 0);
+      A near = any - any == A(0) ? any : A(0);
+      auto s = from(near);
+      if (s[0] * s[0] > s[1] * s[2] * A(0.99)) {
+        near += s[0] / s[2];
+        s = from(near);
+      }
+      const A rest = s[0] / s[2];
+      row.map(
+          dx,
+          [=](auto d, auto p) {
+            using V = decltype(d);
+            return select(p > V(0), d - near - rest, p);
+          },
+          dy, y);
+    });
+  }
+
+  /// Of forward_columns: lines of scratch beside the tile, lines that are taken together, lines whose sum is made
+  /// apart.
+  static constexpr std::size_t lines = 6, together = 4, apart = 128;
+  static constexpr std::size_t padded(std::size_t axis) { return (axis + together - 1) / together * together; }
+
+  /// sum += part, and part is 0 again.
+  template <class Row, class A>
+  static TIGON_INLINE void add_part(Row row, vector_view<A> sum, vector_view<A> part) {
+    row.map(
+        outs(sum, part),
+        [](auto s, auto p) {
+          const decltype(s) zero(0);
+          return pack{s + p, zero};
+        },
+        sum, part);
+  }
+
+  template <backend B, element T>
+  static void forward_columns(axis_view<const T> x, axis_view<T> y, context& ctx) {
+    using A = accumulator_t<T>;
+    using tiles = detail::column_tiles<B>;
+    const std::size_t width = tiles::width(x.axis, x.inner), n = tiles::per_outer(x.axis, x.inner);
+    for_rows_with_scratch<tiles, A>(ctx, x.outer * n, width, lines + padded(x.axis), [=] TIGON_FN(auto tile) {
+      const std::size_t o = tile.i / n, first = tile.i % n * width, count = std::min(width, x.inner - first);
+      const auto row = tile.narrow(count);
+      const auto high = row.scratch(0), low = row.scratch(1), support = row.scratch(2), sum = row.scratch(3),
+                 number = row.scratch(4), part = row.scratch(5);
+      const auto at = [=](std::size_t a) { return row.scratch(lines + a); };
+      constexpr A infinity = std::numeric_limits<A>::infinity();
+      for (std::size_t k = 0; k < lines + padded(x.axis); ++k) {  // what the loops below begin with
+        if (k >= lines && k < lines + x.axis) continue;
+        const A value = k == 0 || k >= lines ? -infinity : k == 1 ? A(-1) : k == 2 ? infinity : A(0);
+        row.map(
+            row.scratch(k), [](auto v) { return v; }, constant(value));
+      }
+      for (std::size_t a = 0; a < x.axis; ++a)
+        row.map(
+            outs(at(a), high),
+            [](auto v, auto top) {
+              return pack{v, max(top, v)};
+            },
+            x.line(o, a, first, count), high);
+      for (A moved(1); moved > A(0);) {
+        for (std::size_t begin = 0; begin < x.axis; begin += apart) {
+          for (std::size_t a = begin; a < std::min(begin + apart, x.axis); a += together)
+            row.map(
+                outs(part, number),
+                [](auto v0, auto v1, auto v2, auto v3, auto h, auto l, auto s, auto k) {
+                  const auto e0 = detail::excess(v0, h, l), e1 = detail::excess(v1, h, l);
+                  const auto e2 = detail::excess(v2, h, l), e3 = detail::excess(v3, h, l);
+                  return pack{s + ((e0.v[0] + e1.v[0]) + (e2.v[0] + e3.v[0])),
+                              k + ((e0.v[1] + e1.v[1]) + (e2.v[1] + e3.v[1]))};
+                },
+                at(a), at(a + 1), at(a + 2), at(a + 3), high, low, part, number);
+          add_part(row, sum, part);
+        }
+        // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
+        moved = row.map_sum(
+            outs(high, low, support, sum, number),
+            [](auto s, auto k, auto h, auto l, auto before) {
+              using V = decltype(s);
+              const V zero(0), next = l + (s - V(1)) / k;
+              const auto shrinks = k < before;
+              const V total = select(shrinks, h + next, h);
+              return pack{total,
+                          select(before > zero, next - (total - h), l),
+                          select(shrinks, k, zero),
+                          zero,
+                          zero,
+                          select(shrinks, V(1), zero)};
+            },
+            sum, number, high, low, support);
+      }
+      for (std::size_t a = 0; a < x.axis; ++a)
+        row.map(
+            y.line(o, a, first, count), [](auto v, auto h, auto l) { return detail::excess(v, h, l).v[0]; }, at(a),
+            high, low);
+    });
+  }
+
+  template <backend B, element T>
+  static void backward_columns(axis_view<const T> dy, axis_view<const T> y, axis_view<T> dx, context& ctx) {
+    using A = accumulator_t<T>;
+    using tiles = detail::column_tiles<B>;
+    const std::size_t width = tiles::width(y.axis, y.inner), n = tiles::per_outer(y.axis, y.inner);
+    for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, 5, [=] TIGON_FN(auto tile) {
+      const std::size_t o = tile.i / n, first = tile.i % n * width, count = std::min(width, y.inner - first);
+      const auto row = tile.narrow(count);
+      const auto near = row.scratch(0), sum = row.scratch(2), number = row.scratch(3), part = row.scratch(4);
+      for (std::size_t k = 0; k < 5; ++k)
+        row.map(
+            row.scratch(k), [](auto zero) { return zero; }, constant(A(0)));
+      for (std::size_t step = 0; step < 2; ++step) {  // as in backward_rows
+        for (std::size_t begin = 0; begin < y.axis; begin += apart) {
+          for (std::size_t a = begin; a < std::min(begin + apart, y.axis); ++a)
+            row.map(
+                outs(part, number),
+                [](auto d, auto p, auto m, auto s, auto k) {
+                  using V = decltype(d);
+                  return pack{s + select(p > V(0), d - m, V(0)), k + select(p > V(0), V(1), V(0))};
+                },
+                dy.line(o, a, first, count), y.line(o, a, first, count), near, part, number);
+          add_part(row, sum, part);
+        }
+        row.map(
+            outs(row.scratch(step), sum, number),
+            [](auto s, auto k) {
+              const decltype(s) zero(0);
+              return pack{s / k, zero, zero};
+            },
+            sum, number);
+      }
+      for (std::size_t a = 0; a < y.axis; ++a)
+        row.map(
+            dx.line(o, a, first, count),
+            [](auto d, auto p, auto m, auto rest) {
+              using V = decltype(d);
+              return select(p > V(0), d - m - rest, p);
+            },
+            dy.line(o, a, first, count), y.line(o, a, first, count), near, row.scratch(1));
+    });
+  }
+};
+
+/// Bytes of workspace that sparsemax_forward takes along the columns.
+template <class B = default_backend, class T>
+std::size_t sparsemax_workspace(std::size_t cols, const context& ctx = default_context()) {
+  return simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+}
+
+/// Bytes of workspace that sparsemax_forward takes along an axis with `inner` elements behind it.
+template <class B = default_backend, class T>
+std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
+  using tiles = detail::column_tiles<B>;
+  using generic = kernel<op::sparsemax, backends::generic>;
+  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner),
+                                                          generic::lines + generic::padded(axis), ctx);
+}
+
+/// Bytes of workspace that sparsemax_backward takes; none along the last axis.
+template <class B = default_backend, class T>
+std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
+  return simd::scratch_workspace<B, accumulator_t<T>>(detail::column_tiles<B>::width(axis, inner), 5, ctx);
+}
+
+/// y from x along the columns. See sparsemax_options for the contract.
+template <class B = default_backend, class T>
+void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("sparsemax_forward");
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  expect.matrix("y", y, x.rows, x.cols);
+  expect.same_or_disjoint("y", y, "x", x);
+  ctx.workspace().expect("sparsemax_forward", sparsemax_workspace<B, T>(x.cols, ctx));
+  kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(y), opt, ctx);
+}
+
+/// y from x along any axis. See sparsemax_options for the contract.
+template <class B = default_backend, class T>
+void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("sparsemax_forward");
+  expect.at_least_one("axis", x.axis);
+  detail::expect_axis("sparsemax_forward", "x", x, x);
+  detail::expect_axis("sparsemax_forward", "y", y, x);
+  expect.same_or_disjoint("y", y.heads().memory(), "x", x.heads().memory());
+  ctx.workspace().expect("sparsemax_forward", x.is_last() && y.is_last()
+                                                  ? sparsemax_workspace<B, T>(x.axis, ctx)
+                                                  : sparsemax_workspace<B, T>(x.axis, x.inner, ctx));
+  kernel_for<op::sparsemax, B>::template forward<B, T>(x, y, opt, ctx);
+}
+
+/// dx from dy and y along the columns. See sparsemax_options for the contract.
+template <class B = default_backend, class T>
+void sparsemax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, sparsemax_options opt = {},
+                        context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("sparsemax_backward");
+  expect.at_least_one("cols", y.cols);
+  expect.memory("y", y);
+  expect.matrix("dy", dy, y.rows, y.cols);
+  expect.matrix("dx", dx, y.rows, y.cols);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "y", y);
+  kernel_for<op::sparsemax, B>::template backward<B, T>(axis_view(dy), axis_view(y), axis_view(dx), opt, ctx);
+}
+
+/// dx from dy and y along any axis. See sparsemax_options for the contract.
+template <class B = default_backend, class T>
+void sparsemax_backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_options opt = {},
+                        context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const expects expect("sparsemax_backward");
+  expect.at_least_one("axis", y.axis);
+  detail::expect_axis("sparsemax_backward", "y", y, y);
+  detail::expect_axis("sparsemax_backward", "dy", dy, y);
+  detail::expect_axis("sparsemax_backward", "dx", dx, y);
+  expect.same_or_disjoint("dx", dx.heads().memory(), "dy", dy.heads().memory());
+  expect.same_or_disjoint("dx", dx.heads().memory(), "y", y.heads().memory());
+  if (!dy.is_last() || !y.is_last() || !dx.is_last())
+    ctx.workspace().expect("sparsemax_backward", sparsemax_backward_workspace<B, T>(y.axis, y.inner, ctx));
+  kernel_for<op::sparsemax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_SPARSEMAX_HPP

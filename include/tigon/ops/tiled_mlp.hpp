@@ -1,0 +1,194 @@
+// Gated MLP on shards of the tokens, made again in backward: the intermediate values never exist for all tokens.
+#ifndef TIGON_OPS_TILED_MLP_HPP
+#define TIGON_OPS_TILED_MLP_HPP
+
+#include <tigon/ops/mlp.hpp>
+
+#include <optional>
+
+namespace tigon {
+
+namespace op {
+struct tiled_mlp {
+  static constexpr std::string_view name = "tiled_mlp";
+};
+}  // namespace op
+
+/// op::mlp of the backend, shard by shard.
+///
+///   shard s: tokens [s c, (s + 1) c), c = ceil(tokens / shards); the last may be shorter, and there may be fewer
+///   forward: y of a shard is the mlp of its x;  backward: dx likewise, dwg, dwu and dwd are sums over the shards
+///
+/// Formula    docs/formulas/tiled_mlp.md.
+/// Shapes     as mlp; nothing is saved but x. Tokens are all rows of x, whatever sequences they belong to.
+/// Types      as mlp.
+/// Precision  as mlp; gradients of weights are summed over the shards in f32 (f64 for f64) and rounded once.
+/// Writes     y; dx, dwg, dwu, dwd; a gradient whose view has no memory is not computed. Gradients of weights are added
+///            to with gradient::accumulate.
+/// Aliasing   forward: none. backward: dx may be dy or x.
+/// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has
+/// 16
+///            bits and there is more than one shard, also f32 sums for all gradients of weights. See
+///            tiled_mlp_workspace.
+/// Threads    the same bits for any number of them; the number of shards changes the last bits.
+/// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
+/// Max error  as mlp, for any number of shards (tests/ops/tiled_mlp_test.cpp).
+struct tiled_mlp_options {
+  mlp_options mlp = {};
+  std::optional<std::size_t> shards = {};  ///< absent: ceil(tokens / hidden)
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Tokens of a shard, 1 or more.
+constexpr std::size_t shard_rows(std::size_t tokens, std::size_t hidden, std::optional<std::size_t> shards) {
+  const std::size_t wanted = shards ? *shards : gemm_detail::ceil_div(tokens, std::max<std::size_t>(hidden, 1));
+  return std::max<std::size_t>(gemm_detail::ceil_div(tokens, std::max<std::size_t>(wanted, 1)), 1);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+template <>
+struct kernel<op::tiled_mlp, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> y, tiled_mlp_options opt,
+                      context& ctx) {
+    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
+    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
+      const std::size_t rows = std::min(shard, x.rows - begin);
+      kernel_for<op::mlp, B>::template forward<B, T, W>(x.rows_from(begin, rows), w, y.rows_from(begin, rows),
+                                                        matrix_view<T>{}, opt.mlp, ctx);
+    }
+  }
+
+  template <backend B, element T, element W, element G>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> dx,
+                       detail::mlp_weights<G> dw, tiled_mlp_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
+    if (std::same_as<G, A> || shard >= x.rows) return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
+    workspace::frame frame(ctx.workspace());
+    const auto sums_of = [&](matrix_view<G> m) {
+      return m.data == nullptr ? matrix_view<A>{}
+                               : matrix_view<A>(frame.template take<A>(m.rows * m.cols), m.rows, m.cols);
+    };
+    const detail::mlp_weights<A> sums{sums_of(dw.gate), sums_of(dw.up), sums_of(dw.down)};
+    mlp_options fresh = opt.mlp;
+    fresh.dw = gradient::overwrite;
+    shards<B, T>(dy, x, w, dx, sums, shard, fresh, ctx);
+    const bool add = opt.mlp.dw == gradient::accumulate;
+    store_sums<B, A>(sums.gate, dw.gate, add, ctx);
+    store_sums<B, A>(sums.up, dw.up, add, ctx);
+    store_sums<B, A>(sums.down, dw.down, add, ctx);
+  }
+
+  /// Without tokens one empty shard, which writes the gradients of the weights.
+  template <backend B, element T, element W, element G>
+  static void shards(matrix_view<const T> dy, matrix_view<const T> x, detail::mlp_weights<const W> w, matrix_view<T> dx,
+                     detail::mlp_weights<G> dw, std::size_t shard, mlp_options opt, context& ctx) {
+    std::size_t begin = 0;
+    do {
+      const std::size_t rows = std::min(shard, x.rows - begin);
+      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
+      kernel_for<op::mlp, B>::template backward<B, T, W, G>(part(dy), part(x), w, matrix_view<T>{}, part(dx), dw, opt,
+                                                            ctx);
+      opt.dw = gradient::accumulate;
+    } while ((begin += shard) < x.rows);
+  }
+
+  template <backend B, class A, element G>
+  static void store_sums(matrix_view<const A> sums, matrix_view<G> to, bool add, context& ctx) {
+    if (to.data == nullptr) return;
+    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+      if (add)
+        row.map(
+            to, [](auto s, auto old) { return old + s; }, sums, to);
+      else
+        row.map(
+            to, [](auto s) { return s; }, sums);
+    });
+  }
+
+  /// Bytes that forward (pass inference) and backward (pass recompute) take.
+  template <backend B, element T, element W, element G>
+  static std::size_t workspace_bytes(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t n,
+                                     std::optional<std::size_t> shards, std::size_t workers) {
+    using A = accumulator_t<T>;
+    const std::size_t shard = detail::shard_rows(tokens, hidden, shards);
+    const bool whole = shard >= tokens;
+    const auto bytes_of = [=]<class D>(std::type_identity<D>) {
+      const auto of = [=](std::size_t rows) { return mlp_workspace<B, T, W, D>(pass, rows, hidden, n, workers); };
+      return whole ? of(tokens) : std::max(of(shard), of((tokens - 1) % shard + 1));
+    };
+    if (pass == mlp_pass::inference || std::same_as<G, A> || whole) return bytes_of(std::type_identity<G>{});
+    return 3 * workspace::bytes_for<A>(hidden * n) + bytes_of(std::type_identity<A>{});
+  }
+};
+
+/// Bytes of workspace that tiled_mlp_forward takes on `workers` workers: ctx.executor().workers().
+template <class B = default_backend, element T, element W = T>
+std::size_t tiled_mlp_workspace(std::size_t tokens, std::size_t hidden, std::size_t intermediate,
+                                std::optional<std::size_t> shards = {}, std::size_t workers = 1) {
+  return kernel_for<op::tiled_mlp, B>::template workspace_bytes<B, T, W, W>(mlp_pass::inference, tokens, hidden,
+                                                                            intermediate, shards, workers);
+}
+/// Bytes of workspace that tiled_mlp_backward takes, with all gradients.
+template <class B = default_backend, element T, element W = T, element G = W>
+std::size_t tiled_mlp_backward_workspace(std::size_t tokens, std::size_t hidden, std::size_t intermediate,
+                                         std::optional<std::size_t> shards = {}, std::size_t workers = 1) {
+  return kernel_for<op::tiled_mlp, B>::template workspace_bytes<B, T, W, G>(mlp_pass::recompute, tokens, hidden,
+                                                                            intermediate, shards, workers);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+inline void expect_shards(const expects& expect, tiled_mlp_options opt) {
+  expect.option(!opt.shards || *opt.shards != 0, "shards", 0, "at least 1");
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y from x and the weights. See tiled_mlp_options for the contract.
+template <class B = default_backend, class T, class W>
+void tiled_mlp_forward(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
+                       in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y, tiled_mlp_options opt = {},
+                       context& ctx = default_context()) {
+  using E = gemm_detail::bare<W>;
+  static_assert(gemm_detail::admits_types<B, T, E, T>());
+  const expects expect("tiled_mlp_forward");
+  const detail::mlp_weights<const E> w{wg, wu, wd};
+  const std::size_t n = detail::expect_mlp_forward(expect, x, w, y, opt.mlp);
+  detail::expect_shards(expect, opt);
+  ctx.workspace().expect("tiled_mlp_forward",
+                         tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards, ctx.executor().workers()));
+  kernel_for<op::tiled_mlp, B>::template forward<B, T, E>(x, w, y, opt, ctx);
+}
+
+/// dx, dwg, dwu and dwd from dy, x and the weights.
+template <class B = default_backend, class T, class W, class G>
+void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
+                        in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> dx, matrix_view<G> dwg,
+                        std::type_identity_t<matrix_view<G>> dwu, std::type_identity_t<matrix_view<G>> dwd,
+                        tiled_mlp_options opt = {}, context& ctx = default_context()) {
+  using E = gemm_detail::bare<W>;
+  static_assert(gemm_detail::admits_types<B, T, E, G>());
+  const expects expect("tiled_mlp_backward");
+  const detail::mlp_weights<const E> w{wg, wu, wd};
+  const detail::mlp_weights<G> dw{dwg, dwu, dwd};
+  const std::size_t n = detail::expect_mlp_backward<T>(expect, dy, x, w, {}, dx, dw, opt.mlp);
+  detail::expect_shards(expect, opt);
+  ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(x.rows, x.cols, n, opt.shards,
+                                                                                        ctx.executor().workers()));
+  kernel_for<op::tiled_mlp, B>::template backward<B, T, E, G>(dy, x, w, dx, dw, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_TILED_MLP_HPP
