@@ -140,7 +140,7 @@ struct kernel<op::attn_res, backends::generic> {
       for (std::size_t n = 0; n < v.blocks; n += together) {
         const std::size_t count = std::min(together, v.blocks - n);
         const bool last = n + count == v.blocks;
-        const auto at = [=](std::size_t k) { return line(v[n + std::min(k, count - 1)], row.i); };
+        const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
         const auto s = sums(
             row,
             [](auto x0, auto x1, auto x2, auto x3, auto c) {
@@ -204,7 +204,7 @@ struct kernel<op::attn_res, backends::generic> {
           const auto p_row = row.partial(0);
           for (std::size_t n = 0; n < v.blocks; n += together) {
             const std::size_t count = std::min(together, v.blocks - n);
-            const auto at = [=](std::size_t k) { return line(v[n + std::min(k, count - 1)], row.i); };
+            const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
             const auto s = sums(
                 row,
                 [](auto x0, auto x1, auto x2, auto x3, auto d, auto c) {
@@ -248,13 +248,7 @@ struct kernel<op::attn_res, backends::generic> {
     weight_gradients<B, A>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
   }
 
-  template <element T>
-  static TIGON_INLINE in_vector<T> line(matrix_view<const T> m, std::size_t i) {
-    return {m.row(i), m.cols};
-  }
-
-  /// Sums over a row, added up in f64 from those of at most nine parts of it: the error of a score is the relative
-  /// error of its weight.
+  /// Sums over a row; of a short one in parts, because the error of a score is the relative error of its weight.
   template <class Row, class F, class... X>
   static TIGON_INLINE std::array<double, 2 * together> sums(Row row, F f, X... x) {
     std::array<double, 2 * together> total{};
@@ -268,7 +262,7 @@ struct kernel<op::attn_res, backends::generic> {
   /// A few columns: all of it in f64.
   static constexpr std::size_t narrow = 64;
   template <class Row, element T, element W>
-  static TIGON_INLINE std::array<double, 2> exact_sums(Row row, in_vector<T> x, in_vector<W> w_query,
+  static TIGON_INLINE std::array<double, 2> exact_sums(Row row, matrix_view<const T> x, in_vector<W> w_query,
                                                        in_vector<W> w_norm) {
     double square = 0, product = 0;
     for (std::size_t j = 0; j < row.cols; ++j) {

@@ -38,7 +38,7 @@ struct dyt_options {
 namespace detail {
 inline namespace TIGON_ABI {
 /// tanh(u) for factors, in f32 by fewer operations than simd::tanh: u P(u^2) / Q(u^2), which reaches 1 at 9.01. Error:
-/// 4 ULP. With Bits = 8, for results that are rounded to so many bits, 1.6e-4 of the result. The coefficients minimise
+/// 5 ULP. With Bits = 8, for results that are rounded to so many bits, 1.6e-4 of the result. The coefficients minimise
 /// the largest relative error; each is rounded and the next ones make up for it. They leave 2.5e-8 and 4.2e-5.
 template <std::size_t Bits, class V>
 TIGON_INLINE V tanh_factor(V u) {
