@@ -84,9 +84,9 @@ struct kernel<op::embedding, backends::generic> {
     }
     const I* occurring = tokens.data();
     for_rows_with_scratch<B, A>(ctx, rows, dweight.cols, 1, [=] TIGON_FN(auto row) {
-      const std::size_t v = sparse ? static_cast<std::size_t>(occurring[row.i]) : row.i;
-      std::size_t k = v == 0 ? 0 : first[v - 1];
-      const std::size_t end = v == padding ? k : first[v];
+      const std::size_t token = sparse ? static_cast<std::size_t>(occurring[row.i]) : row.i;
+      std::size_t k = token == 0 ? 0 : first[token - 1];
+      const std::size_t end = token == padding ? k : first[token];
       if (k == end) {
         if (!accumulate)
           row.map(

@@ -276,11 +276,11 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
                                          const context& ctx = default_context()) {
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
-  const std::size_t absent = 2 * workspace::bytes_for<A>(cols);  // zeros and ones
-  if (generic::by_row(rows, cols, groups)) return absent + simd::partials_workspace<B, A>(rows, cols, 1);
+  const std::size_t stand_ins = 2 * workspace::bytes_for<A>(cols);  // zeros and ones
+  if (generic::by_row(rows, cols, groups)) return stand_ins + simd::partials_workspace<B, A>(rows, cols, 1);
   const std::size_t group = generic::group_workspace<B, A>(rows / std::max<std::size_t>(groups, 1), cols),
                     last = simd::partials_workspace<B, A>(groups, cols, 1);
-  return absent + workspace::bytes_for<A>(groups * cols) +
+  return stand_ins + workspace::bytes_for<A>(groups * cols) +
          (groups < B::row.partials ? std::max(group, last) : ctx.executor().workers() * group + last);
 }
 
