@@ -89,12 +89,6 @@ inline std::string number_text(double value) {
   return text;
 }
 
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-namespace detail {
-inline namespace TIGON_ABI {
-
 // Views without their element type: a check is compiled once, not once for every door that makes it.
 struct extent {
   const void* data;

@@ -23,8 +23,7 @@ struct group_norm {
 ///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
 ///
 /// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
-/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] all that follows the
-/// channel
+/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
 ///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
 ///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
