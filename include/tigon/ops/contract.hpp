@@ -31,6 +31,22 @@ template <class T, class R, class... Ranges>
 struct first_parameter<T, R, Ranges...> {
   using type = typename vector_element<R>::type;
 };
+
+// Aliasing of a norm that saves mean and rstd: forward, backward.
+inline void expect_centred_apart(const expects& expect, extent x, extent w, extent b, extent y, extent mean,
+                                 extent rstd) {
+  expect.outside("y", y, "x", x, "w", w, "b", b);
+  expect.outside("mean", mean, "x", x, "y", y, "w", w, "b", b, "rstd", rstd);
+  expect.outside("rstd", rstd, "x", x, "y", y, "w", w, "b", b);
+}
+inline void expect_centred_gradients_apart(const expects& expect, extent dy, extent x, extent w, extent mean,
+                                           extent rstd, extent dx, extent dw, extent db) {
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "w", w, "mean", mean, "rstd", rstd);
+  expect.outside("dw", dw, "dy", dy, "x", x, "dx", dx, "w", w, "mean", mean, "rstd", rstd, "db", db);
+  expect.outside("db", db, "dy", dy, "x", x, "dx", dx, "w", w, "mean", mean, "rstd", rstd);
+}
 }  // namespace TIGON_ABI
 }  // namespace detail
 

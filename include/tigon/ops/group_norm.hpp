@@ -258,9 +258,7 @@ void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T
   expect.size("mean", mean.size(), groups);
   expect.size("rstd", rstd.size(), groups);
   expect.eps(opt.eps);
-  expect.outside("y", y, "x", x, "w", as_row(weight), "b", as_row(bias));
-  expect.outside("mean", as_row(mean), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias), "rstd", as_row(rstd));
-  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias));
+  detail::expect_centred_apart(expect, x, as_row(weight), as_row(bias), y, as_row(mean), as_row(rstd));
   kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
 }
 
@@ -289,13 +287,8 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   expect.size("mean", mean.size(), groups);
   expect.size("rstd", rstd.size(), groups);
   expect.eps(opt.eps);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd", as_row(rstd));
-  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
-                 as_row(rstd), "db", as_row(dbias));
-  expect.outside("db", as_row(dbias), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "mean", as_row(mean), "rstd",
-                 as_row(rstd));
+  detail::expect_centred_gradients_apart(expect, dy, x, as_row(weight), as_row(mean), as_row(rstd), dx, as_row(dweight),
+                                         as_row(dbias));
   ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
 }
