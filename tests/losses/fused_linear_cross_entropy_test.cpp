@@ -348,6 +348,35 @@ TEST(chunks, of_a_backend_with_its_own_product_use_it) {
   p.expect_gradients(wanted);
 }
 
+/// Weights that the caller has packed: the same bits, and those of another shape or kernel are refused.
+TEST(packed_weights, give_the_same_bits) {
+  using B = usual_backend;
+  for (const bool biased : {false, true}) {
+    problem<tigon::bfloat16> p({40, 16, 123}, {"", biased, false, {}});
+    p.forward<B>();
+    const auto wanted = bits_of(p.loss, p.dx, p.dw, p.dbias);
+    const auto w = p.w.view();
+    guarded<std::byte> logits(tigon::gemm_pack_bytes<B, tigon::bfloat16, tigon::bfloat16>(16, 123)),
+        gradient(tigon::gemm_pack_bytes<B, float, tigon::bfloat16>(123, 16));
+    const tigon::packed_weights<tigon::bfloat16> packed{
+        tigon::gemm_pack<B, tigon::bfloat16>(w, logits, tigon::transpose::yes),
+        tigon::gemm_pack<B, float>(w, gradient)};
+    const auto call = [&](tigon::packed_weights<tigon::bfloat16> of) {
+      tigon::fused_linear_cross_entropy_forward<B, tigon::bfloat16>(p.x, {w, of}, p.target, p.loss, p.dx.view(),
+                                                                    p.dw.view(), {}, given(p.bias), given(p.dbias));
+    };
+    p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear();
+    call(packed);
+    EXPECT_EQ(bits_of(p.loss, p.dx, p.dw, p.dbias), wanted);
+    const std::string op = "fused_linear_cross_entropy_forward: packed.";
+    const tigon::packed_weights<tigon::bfloat16> turned{packed.gradient, packed.gradient};
+    EXPECT_TRUE(refuses([&] { call(turned); }, tigon::error_code::shape, op + "logits", p.dx, p.dw, p.loss));
+    auto foreign = packed;
+    foreign.gradient.layout = "another's";
+    EXPECT_TRUE(refuses([&] { call(foreign); }, tigon::error_code::state, op + "gradient", p.dx, p.dw, p.loss));
+  }
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 class fused_linear_doors : public testing::Test {
  protected:

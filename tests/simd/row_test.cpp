@@ -319,6 +319,47 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
       }
 }
 
+TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : {std::size_t{1}, lanes<B, T> + 1, std::size_t{64}, std::size_t{200}, std::size_t{1100}})
+    for (const std::size_t rows : {0u, 1u, 7u, 40u})
+      for (const std::size_t offset : {0u, 1u}) {  // of y: at a whole vector, and not
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << " from " << offset);
+        const auto x = whole_numbers<T>({rows, cols}, 9), factors = whole_numbers<T>({1, cols}, 13);
+        const vector_view<const T> w{factors.view().data, cols};
+        guarded_matrix<T> y(rows, cols + offset, 64 - (cols + offset) % 64);
+        const matrix_view<T> out(y.view().data + offset, rows, cols, y.view().row_stride);
+        auto ones = whole_numbers<A>({1, cols}, 10), products = whole_numbers<A>({1, cols}, 11);
+        const auto before = products.f64();
+        const auto a = x.view();
+        tigon::for_rows_with_partials<B, A>(
+            tigon::default_context(), rows, cols,
+            tigon::row_sum([](std::size_t) { return [](auto v, auto f) { return v * f; }; }, a, w),
+            tigon::row_map(
+                out,
+                [](std::size_t i, A sum) {
+                  const A row_number = static_cast<A>(i), sign = sum < A(0) ? A(-1) : A(1);
+                  return [=](auto v, auto f, auto s, auto t) { return pack{v + f * sign, s + v, t + v * row_number}; };
+                },
+                a, w),
+            tigon::parameter_gradient<A>{{ones.view().data, cols}},
+            tigon::parameter_gradient<A>{{products.view().data, cols}, gradient::accumulate});
+        for (std::size_t j = 0; j < cols; ++j) {
+          double sum = 0, product = before[j];
+          for (std::size_t i = 0; i < rows; ++i) {
+            const double v = to_f64(x(i, j));
+            sum += v, product += v * static_cast<double>(i);
+            ASSERT_EQ(to_f64(out.row(i)[j]), v + to_f64(factors(0, j))) << "row " << i << ", column " << j;
+          }
+          ASSERT_EQ(to_f64(ones(0, j)), sum) << "column " << j;
+          ASSERT_EQ(to_f64(products(0, j)), product) << "column " << j;
+        }
+        EXPECT_TRUE(y.padding_intact());
+      }
+}
+
 TYPED_TEST(row, scratch_rows_are_apart) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

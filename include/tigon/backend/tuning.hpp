@@ -19,6 +19,7 @@ struct row_tuning {
   std::size_t block_cols = 1024;  ///< columns of those rows at a time; a multiple of every engine's lanes
   std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
+  bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/gemm/gemm.hpp>
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/linear_chunks.hpp>
 
 namespace tigon {
 
@@ -28,7 +28,7 @@ struct fused_linear_cross_entropy {
 ///            to with gradient::accumulate.
 /// Aliasing   none.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
-///            fused_linear_cross_entropy_workspace.
+///            fused_linear_cross_entropy_workspace. w may come packed (linear_weights).
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3
 ///            (tests/losses/fused_linear_cross_entropy_test.cpp).
@@ -44,24 +44,10 @@ inline namespace TIGON_ABI {
 /// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
 template <element T>
 struct linear_loss {
-  matrix_view<const T> x, w;
-  vector_view<const T> bias;
-  matrix_view<T> dx, dw;
-  vector_view<T> dbias;
+  linear_head<T> head;
+  linear_gradients<T> out;
   vector_view<const accumulator_t<T>> upstream;  ///< empty: 1
 };
-
-/// Rows of a chunk: as many as the budget of B holds, then equal for all chunks. Fixed by shape.
-template <class B, class A>
-constexpr std::size_t chunk_rows(std::size_t rows, std::size_t vocab) {
-  const std::size_t multiple = B::chunk.row_multiple;
-  const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
-  const std::size_t most = rounded(std::max<std::size_t>(B::chunk.logits_bytes / (vocab * sizeof(A)), 1));
-  const std::size_t chunks = (rows + most - 1) / most;
-  if (chunks <= 1) return std::max<std::size_t>(rows, 1);
-  const std::size_t even = (rows + chunks - 1) / chunks;
-  return std::min(most, (even + multiple - 1) / multiple * multiple);
-}
 
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -77,60 +63,24 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t rows = t.x.rows, hidden = t.x.cols, vocab = t.w.rows;
+    const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
     const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
-    const bool gradients = t.dx.data != nullptr || t.dw.data != nullptr || t.dbias.data != nullptr;
-    const bool add = opt.dparams == gradient::accumulate;
-    constexpr bool wide = std::same_as<T, A>;
-
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    const vector_view<A> bias{t.bias ? frame.template take<A>(vocab) : nullptr, vocab};
-    if (t.bias)
-      for_rows<B, A>(ctx, 1, vocab, [=] TIGON_FN(auto row) {
-        row.map(
-            bias, [](auto v) { return v; }, t.bias);
-      });
-    // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
-    matrix_view<A> dw;
-    if constexpr (wide)
-      dw = t.dw;
-    else if (t.dw.data != nullptr)
-      dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
-    const vector_view<A> dbias{t.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
+    detail::linear_chunks<B, T> layer(frame, t.head, t.out, ctx);
     out.token_scaling = opt.token_scaling;
-
-    bool first = true;
-    for (std::size_t begin = 0; begin < rows; begin += chunk) {
-      const std::size_t n = std::min(chunk, rows - begin);
+    detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
-      const matrix_view<const T> x = t.x.rows_from(begin, n);
-      product<B>(x, t.w, z, in_vector<A>(bias), {.b = transpose::yes}, ctx);
+      layer.logits(begin, z);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
                                     out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
       kernel_for<op::cross_entropy, B>::template forward<B, A, I>(
-          z, target.subspan(begin, n), class_weight, gradients ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
-      if (!gradients) continue;
+          z, target.subspan(begin, n), class_weight, t.out.any() ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
+      if (!t.out.any()) return;
       if (t.upstream) multiply_rows<B>(z, t.upstream, begin, ctx);
-      if (t.dx.data != nullptr) product<B>(z, t.w, t.dx.rows_from(begin, n), {}, {}, ctx);
-      if (dw.data != nullptr)
-        product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
-      if (t.dbias)
-        for_rows_with_partials<B, A>(
-            ctx, n, vocab, no_statistic{},
-            [=] TIGON_FN(auto row, int) {
-              const auto sum = row.partial(0);
-              row.map(
-                  sum, [](auto d, auto s) { return s + d; }, z, sum);
-            },
-            parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate});
-      first = false;
-    }
-    if (first) clear<B>(t, add, ctx);
-    if (first) return;
-    if constexpr (!wide)
-      if (t.dw.data != nullptr) store_sums<B>(matrix_view<const A>(dw), t.dw, add, ctx);
-    if (t.dbias) store_sums<B>(matrix_view<const A>(as_row(dbias)), as_row(t.dbias), add, ctx);
+      layer.backward(begin, z);
+    });
+    layer.finish();
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.
@@ -139,13 +89,6 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                        cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                        context& ctx) {
     forward<B, T, I>(t, target, class_weight, out, scale, opt, ctx);
-  }
-
-  template <backend B, class TA, class TB, element TC>
-  static void product(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, in_vector<TC> bias, gemm_options opt,
-                      context& ctx) {
-    kernel_for<op::gemm, B>::template forward<B, std::remove_const_t<TA>, std::remove_const_t<TB>, TC>(
-        a, {b}, bias, c, no_epilogue{}, opt, ctx);
   }
 
   template <backend B, class A>
@@ -158,32 +101,6 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
           z, [=](auto d) { return d * factor; }, z);
     });
   }
-
-  template <backend B, class A, element T>
-  static void store_sums(matrix_view<const A> sums, matrix_view<T> to, bool add, context& ctx) {
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      if (add)
-        row.map(
-            to, [](auto s, auto old) { return old + s; }, sums, to);
-      else
-        row.map(
-            to, [](auto s) { return s; }, sums);
-    });
-  }
-
-  template <backend B, element T>  // no rows: gradients of parameters are zeros
-  static void clear(detail::linear_loss<T> t, bool add, context& ctx) {
-    using A = accumulator_t<T>;
-    if (add) return;
-    const auto zero = [&](matrix_view<T> m) {
-      for_rows<B, A>(ctx, m.rows, m.cols, [=] TIGON_FN(auto row) {
-        row.map(
-            m, [](auto v) { return v; }, constant(A(0)));
-      });
-    };
-    if (t.dw.data != nullptr) zero(t.dw);
-    if (t.dbias) zero(as_row(t.dbias));
-  }
 };
 
 /// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with all gradients and a bias.
@@ -191,17 +108,10 @@ template <class B = default_backend, class T>
 std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                  const context& ctx = default_context()) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab), workers = ctx.executor().workers();
-  std::size_t inner = simd::scratch_workspace<B, A>(vocab, 1, ctx);
-  // The last chunk is shorter, and a shorter product may want more.
-  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    inner =
-        std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
-                  gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
-                  gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
-  return cross_entropy_workspace<B, T>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx) + inner +
-         workspace::bytes_for<A>(chunk * vocab) + 2 * workspace::bytes_for<A>(vocab) +
-         (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab * hidden));
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+  const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
+  return cross_entropy_workspace<B, T>(rows, vocab, ctx) - scratch + workspace::bytes_for<A>(chunk * vocab) +
+         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, scratch);
 }
 
 namespace detail {
@@ -218,40 +128,29 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const expects expect(name);
   const bool backward = loss.data() == nullptr && t.upstream;
-  expect.at_least_one("vocab", t.w.rows);
-  expect.memory("x", t.x);
-  expect.matrix("w", t.w, t.w.rows, t.x.cols);
-  if (t.bias) expect.size("bias", t.bias.size, t.w.rows);
-  if (t.dx.data != nullptr) expect.matrix("dx", t.dx, t.x.rows, t.x.cols);
-  if (t.dw.data != nullptr) expect.matrix("dw", t.dw, t.w.rows, t.w.cols);
-  if (t.dbias) expect.size("dbias", t.dbias.size, t.w.rows);
-  if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, t.x.rows);
-  const auto bias = as_row(t.bias);
+  const std::span<const I> targets(labels);
+  const auto& [x, w, bias, packed] = t.head;
+  const auto& [dx, dw, dbias, mode] = t.out;
   const auto upstream = as_row(t.upstream);
-  const auto dbias = as_row(t.dbias);
-  const auto apart = [&](std::string_view written, auto gradient, auto... more) {
-    expect.outside(written, gradient, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "target",
-                   as_row(std::span<const I>(labels)), "class_weight", as_row(weight), more...);
-  };
-  apart("dx", t.dx, "dw", t.dw, "dbias", dbias);
-  apart("dw", t.dw, "dbias", dbias);
-  apart("dbias", dbias);
+  expect_linear(expect, t.head, t.out, "upstream", upstream, "target", as_row(targets), "class_weight", as_row(weight));
+  expect_packed<B>(name, t.head);
+  if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, x.rows);
   A unused{};
   auto checked = opt.loss;
   if (backward) checked.reduction = reduction::sum;
-  expect_loss<A>(expect, name, labels, t.x.rows, t.w.rows, weight, backward ? std::span<A>(&unused, 1) : loss, metrics,
-                 checked, "x", t.x, "w", t.w, "bias", bias, "upstream", upstream, "dx", t.dx, "dw", t.dw, "dbias",
-                 dbias);
-  ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(t.x.rows, t.x.cols, t.w.rows, ctx));
+  expect_loss<A>(expect, name, labels, x.rows, w.rows, weight, backward ? std::span<A>(&unused, 1) : loss, metrics,
+                 checked, "x", x, "w", w, "bias", as_row(bias), "upstream", upstream, "dx", dx, "dw", dw, "dbias",
+                 as_row(dbias));
+  ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx));
 
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> rows(frame, std::span<const I>(labels), t.w.rows, weight, metrics, opt.loss);
+  const loss_rows<A> rows(frame, targets, w.rows, weight, metrics, opt.loss);
   using K = kernel_for<op::fused_linear_cross_entropy, B>;
   if (backward)
     K::template backward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
   else
     K::template forward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
-  if (!backward) rows.finish(std::span<const I>(labels), loss, metrics, opt.loss);
+  if (!backward) rows.finish(targets, loss, metrics, opt.loss);
 }
 
 }  // namespace TIGON_ABI
@@ -262,7 +161,7 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
 /// beforehand and given here. See fused_linear_cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t,
           parameter Weight = absent_t>
-void fused_linear_cross_entropy_forward(in_matrix<T> x, in_matrix<T> w, const Target& target,
+void fused_linear_cross_entropy_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
                                         std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
                                         std::type_identity_t<matrix_view<T>> dw,
                                         fused_linear_cross_entropy_options opt = {}, const Bias& bias = absent,
@@ -275,15 +174,17 @@ void fused_linear_cross_entropy_forward(in_matrix<T> x, in_matrix<T> w, const Ta
   const vector_view<T> db = as_out_vector<T>(dbias);
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
-  detail::linear_cross_entropy<B, T>("fused_linear_cross_entropy_forward",
-                                     {x, w, b, dx, dw, db, {upstream.data(), upstream.size()}}, target, weight, loss,
-                                     metrics, opt, ctx);
+  detail::linear_cross_entropy<B, T>(
+      "fused_linear_cross_entropy_forward",
+      {{x, w.view, b, w.packed}, {dx, dw, db, opt.dparams}, {upstream.data(), upstream.size()}}, target, weight, loss,
+      metrics, opt, ctx);
 }
 
 /// dx, dw and dbias for an upstream gradient of one number, or one a row; the logits are computed again.
 template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t,
           parameter Weight = absent_t>
-void fused_linear_cross_entropy_backward(in_matrix<T> x, in_matrix<T> w, const Target& target,
+void fused_linear_cross_entropy_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                         const Target& target,
                                          std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                          matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
                                          fused_linear_cross_entropy_options opt = {}, const Bias& bias = absent,
@@ -299,9 +200,10 @@ void fused_linear_cross_entropy_backward(in_matrix<T> x, in_matrix<T> w, const T
             "one number, or one for each row");
   const accumulator_t<T> one(1);
   const auto* g = upstream.data() == nullptr ? &one : upstream.data();
-  detail::linear_cross_entropy<B, T>("fused_linear_cross_entropy_backward",
-                                     {x, w, b, dx, dw, db, {g, upstream.data() == nullptr ? 1 : upstream.size()}},
-                                     target, weight, {}, {}, opt, ctx);
+  detail::linear_cross_entropy<B, T>(
+      "fused_linear_cross_entropy_backward",
+      {{x, w.view, b, w.packed}, {dx, dw, db, opt.dparams}, {g, upstream.data() == nullptr ? 1 : upstream.size()}},
+      target, weight, {}, {}, opt, ctx);
 }
 
 }  // namespace tigon

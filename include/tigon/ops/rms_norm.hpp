@@ -109,16 +109,15 @@ struct kernel<op::rms_norm, backends::generic> {
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
         row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, x, w),
-        [=] TIGON_FN(auto row, A k) {
-          const A r = rstd[row.i], c = r * r * r / n * k;
-          const auto dw_row = row.partial(0);
-          row.map(
-              outs(dx, dw_row),
-              [=](auto d, auto v, auto g, auto acc) {
-                return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-              },
-              dy, x, w, dw_row);
-        },
+        row_map(
+            dx,
+            [=](std::size_t i, A k) {
+              const A r = rstd[i], c = r * r * r / n * k;
+              return [=](auto d, auto v, auto g, auto sum) {
+                return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+              };
+            },
+            dy, x, w),
         parameter_gradient<W>{dw, opt.dw});
   }
 

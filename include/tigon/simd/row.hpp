@@ -332,6 +332,66 @@ struct sum_errand {
   }
 };
 
+// out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
+// returns what goes to its sink and the new sums. False, and nothing done, where stores past the caches are wanted and
+// the rows do not begin at whole vectors.
+template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
+TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
+                                 const std::array<std::tuple<Source...>, R>& x, A*... sums) {
+  using V = write_vec<B, std::tuple<Sink>, Source...>;
+  constexpr std::size_t N = V::size, U = B::row.unroll, K = sizeof...(A);
+  bool wanted = true, possible = true;
+  unrolled<R>([&](auto r) TIGON_LAMBDA {
+    wanted =
+        wanted &&
+        std::apply([&](auto... from) TIGON_LAMBDA { return y[r].streams(B::row.stream_bytes, from.begin()...); }, x[r]);
+    possible = possible && y[r].template head<V>() == 0;
+  });
+  if (wanted && !possible) return false;
+  const auto call = [&](auto r, auto load, const pack<V, K>& sum) TIGON_LAMBDA {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
+    }(std::make_index_sequence<K>{});
+  };
+  const auto loop = [&](auto stream) TIGON_LAMBDA {
+    std::size_t j = 0;
+    for (; j + U * N <= cols; j += U * N) {
+      pack<V, K> acc[U];
+      unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = pack<V, K>{{load<V>(sums + j + u * N)...}}; });
+      unrolled<R>([&](auto r) TIGON_LAMBDA {
+        pack<V, K + 1> v[U];
+        unrolled<U>([&](auto u) TIGON_LAMBDA {
+          v[u] = call(
+              r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j + u * N); }, acc[u]);
+          unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v[u].v[k + 1]; });
+        });
+        y[r].template put<stream>(v, std::integral_constant<std::size_t, 0>{}, j);
+      });
+      unrolled<U>([&](auto u) TIGON_LAMBDA {
+        std::size_t k = 0;
+        (store(acc[u].v[k++], sums + j + u * N), ...);
+      });
+    }
+    for (; j < cols; j += N) {
+      const std::size_t n = std::min(N, cols - j);
+      pack<V, K> acc{{load_n<V>(sums + j, n)...}};
+      unrolled<R>([&](auto r) TIGON_LAMBDA {
+        const auto v = call(
+            r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
+        unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+        y[r].store_n(v.v[0], j, n);
+      });
+      std::size_t k = 0;
+      (store_n(acc.v[k++], sums + j, n), ...);
+    }
+  };
+  if (wanted)
+    loop(std::true_type{});
+  else
+    loop(std::false_type{});
+  return true;
+}
+
 }  // namespace detail
 
 /// The worker of one row. Made by for_rows and its cousins.
@@ -540,8 +600,8 @@ class row_worker {
     return write_loop<K, V, false>(0, y, f, x...);
   }
 
-  // The one loop that writes; from the end to the beginning in a row that was read before, because what the pass before
-  // read last is still in the first-level cache.
+  // The one loop that writes; where B says so from the end to the beginning in a row that was read before, because what
+  // the pass before read last is still in the first-level cache.
   template <std::size_t K, class V, bool Stream, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
@@ -567,7 +627,7 @@ class row_worker {
       }
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
-    const bool backwards = !Errand::any && read_;
+    const bool backwards = !Errand::any && B::row.reverse && read_;
     std::size_t at = backwards ? last - U * N : head;
     const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
     for (std::size_t left = last - head; left > 0;) {
@@ -761,13 +821,54 @@ struct no_statistic {
   }
 };
 
-/// As for_rows, for parameter gradients: fn(row, value) writes the columns of a row, once, by one map, where value is
-/// the row's statistic. row.partial(k) is a row of A in which the task sums up its share of the k-th parameter
-/// gradient; the partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without rows
-/// the gradients are zero.
+/// Program of a row that adds to parameter gradients. For row i and its statistic,
+///   f(i, value)(x[j]..., sums[j]...)
+/// is a pack of the outputs at column j, and of the sums with what this row adds to them.
+template <class Out, class F, class... X>
+struct row_map {
+  Out out;
+  F f;
+  std::tuple<X...> x;
+  explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
+
+  // One row, or a part of one.
+  template <class Row, class Value, class... Sums>
+  TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
+    std::apply([&](auto... from) TIGON_LAMBDA { row.map(outs(out, sums...), f(row.i, value), from..., sums...); }, x);
+  }
+
+  // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
+  // cannot be streamed so.
+  template <class B, std::size_t R, class Values, class... Sums>
+  TIGON_INLINE bool together(std::size_t i, std::size_t cols, const Values& values, Sums... sums) const {
+    const auto sources = [&](std::size_t row) TIGON_LAMBDA {
+      return std::apply(
+          [&](auto... from) TIGON_LAMBDA {
+            return std::make_tuple(detail::source<B>(from, {row, 0})...);
+          },
+          x);
+    };
+    return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
+      return detail::write_together<B>(cols, std::array{detail::sink(out, {i + r, 0})...},
+                                       std::array{f(i + r, values(r))...}, std::array{sources(i + r)...}, sums...);
+    }(std::make_index_sequence<R>{});
+  }
+};
+
+/// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
+/// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
+/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
+/// `out`. Without rows the gradients are zero.
 ///
-/// fn goes over a few rows a block of columns at a time, so that weights and partial rows stay in the first-level
-/// cache, and sees parts of rows; its map adds up the statistic of the rows that follow.
+/// A row_map goes over two rows at a time where that is faster (B::row.sum_ahead is off). Otherwise a few rows are gone
+/// over a block of columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of
+/// rows, and its map adds up the statistic of the rows that follow.
+namespace detail {
+template <class F>
+inline constexpr bool is_row_map = false;
+template <class Out, class F, class... X>
+inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+}  // namespace detail
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
@@ -784,6 +885,19 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
   const std::size_t group = std::clamp<std::size_t>(B::row.group_elements / std::max<std::size_t>(cols, 1), 1, most);
+  const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
+    if constexpr (detail::is_row_map<F>)
+      [&]<std::size_t... k>(std::index_sequence<k...>)
+          TIGON_LAMBDA { fn.one(row, value, row.partial(k)...); }(std::make_index_sequence<K>{});
+    else
+      fn(row, value);
+  };
+  const auto two = [&](std::size_t i, const auto* now, A* own) TIGON_LAMBDA {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return fn.template together<B, 2>(
+          i, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[r]); }, own + k * stride...);
+    }(std::make_index_sequence<K>{});
+  };
   workspace::frame frame(ctx.workspace());
   A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
@@ -803,17 +917,24 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
                 .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
       }
       if constexpr (in_passing) std::fill(next, next + n, totals{});
+      if constexpr (!in_passing && V::size > 1 && detail::is_row_map<F>) {
+        std::size_t k = 0;
+        for (; k + 2 <= n; k += 2)
+          if (!two(first + k, now + k, own)) break;
+        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride), Statistic::value(now[k]));
+        continue;
+      }
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)
         for (std::size_t k = 0; k < n; ++k) {
           const std::size_t i = first + k, width = std::min(B::row.block_cols, cols - column);
           // The last rows add up themselves, for nothing.
           const std::size_t other = i + group < end ? i + group : i;
           if constexpr (in_passing)
-            fn(worker(i, width, own, nullptr, stride, column,
-                      statistic.template errand<B>(other, column, next[k].data())),
-               Statistic::value(now[k]));
+            one(worker(i, width, own, nullptr, stride, column,
+                       statistic.template errand<B>(other, column, next[k].data())),
+                Statistic::value(now[k]));
           else
-            fn(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+            one(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
         }
       if constexpr (in_passing) std::copy(next, next + n, now);
     }
@@ -864,6 +985,7 @@ using simd::outs;
 using simd::pack;
 using simd::parameter_gradient;
 using simd::round_to;
+using simd::row_map;
 using simd::row_sum;
 }  // namespace tigon
 

@@ -21,49 +21,50 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                       context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::fused_linear_cross_entropy, tiling::pass::forward, A>;
-    using products = kernel<op::fused_linear_cross_entropy, backends::generic>;
-    const std::size_t rows = t.x.rows, hidden = t.x.cols, vocab = t.w.rows;
+    const detail::linear_head<T>& head = t.head;
+    const detail::linear_gradients<T>& to = t.out;
+    const std::size_t rows = head.x.rows, hidden = head.x.cols, vocab = head.w.rows;
     const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
-    const bool gradients = t.dx.data != nullptr || t.dw.data != nullptr || t.dbias.data != nullptr;
-    const bool add = opt.dparams == gradient::accumulate;
+    const bool add = to.dparams == gradient::accumulate;
     constexpr bool wide = std::same_as<T, A>;
-    if (rows == 0) return products::template clear<B>(t, add, ctx);
+    if (rows == 0) return detail::clear_parameters<B>(to, ctx);
 
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    const vector_view<A> bias{t.bias ? frame.template take<A>(vocab) : nullptr, vocab};
-    if (t.bias) round_into<plan>(ctx, as_row(t.bias), as_row(bias), false);
+    const vector_view<A> bias{head.bias ? frame.template take<A>(vocab) : nullptr, vocab};
+    if (head.bias) round_into<plan>(ctx, as_row(head.bias), as_row(bias), false);
     // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
     matrix_view<A> dw;
     if constexpr (wide)
-      dw = t.dw;
-    else if (t.dw.data != nullptr)
+      dw = to.dw;
+    else if (to.dw.data != nullptr)
       dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
-    const vector_view<A> dbias{t.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
+    const vector_view<A> dbias{to.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
     out.token_scaling = opt.token_scaling;
 
     for (std::size_t begin = 0; begin < rows; begin += chunk) {
       const bool first = begin == 0;
       const std::size_t n = std::min(chunk, rows - begin);
       const matrix_view<A> z(logits, n, vocab);
-      const matrix_view<const T> x = t.x.rows_from(begin, n);
-      products::template product<B>(x, t.w, z, in_vector<A>(bias), {.b = transpose::yes}, ctx);
+      const matrix_view<const T> x = head.x.rows_from(begin, n);
+      detail::linear_product<B>(x, head.w, head.packed.logits, z, in_vector<A>(bias), {.b = transpose::yes}, ctx);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
                                     out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
       kernel_for<op::cross_entropy, B>::template forward<B, A, I>(
-          z, target.subspan(begin, n), class_weight, gradients ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
-      if (!gradients) continue;
+          z, target.subspan(begin, n), class_weight, to.any() ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
+      if (!to.any()) continue;
       if (t.upstream) {
         const bool common = t.upstream.size == 1;
         ub::multiply_rows<plan>(ctx, matrix_view<const A>(z),
                                 in_vector<A>{t.upstream.data + (common ? 0 : begin), common ? 1 : n}, z,
                                 plan::cut_of(vocab));
       }
-      if (t.dx.data != nullptr) products::template product<B>(z, t.w, t.dx.rows_from(begin, n), {}, {}, ctx);
+      if (to.dx.data != nullptr)
+        detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<T>{}, {}, ctx);
       if (dw.data != nullptr)
-        products::template product<B>(z, x, dw, {}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes},
-                                      ctx);
-      if (t.dbias)
+        detail::linear_product<B>(z, x, packed_operand<T>{}, dw, in_vector<A>{},
+                                  {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
+      if (to.dbias)
         ub::for_row_blocks_with_partials<plan, A>(
             ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
             [](auto& core, const A*, auto& sum, auto& zt) TIGON_LAMBDA {
@@ -76,8 +77,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
             matrix_view<const A>(z));
     }
     if constexpr (!wide)
-      if (t.dw.data != nullptr) round_into<plan>(ctx, matrix_view<const A>(dw), t.dw, add);
-    if (t.dbias) round_into<plan>(ctx, matrix_view<const A>(as_row(dbias)), as_row(t.dbias), add);
+      if (to.dw.data != nullptr) round_into<plan>(ctx, matrix_view<const A>(dw), to.dw, add);
+    if (to.dbias) round_into<plan>(ctx, matrix_view<const A>(as_row(dbias)), as_row(to.dbias), add);
   }
 
   /// The gradients alone, recomputed.

@@ -1,0 +1,238 @@
+// A linear layer in front of a loss, a chunk of rows at a time: what every fused linear loss is made of.
+#ifndef TIGON_LOSSES_LINEAR_CHUNKS_HPP
+#define TIGON_LOSSES_LINEAR_CHUNKS_HPP
+
+#include <tigon/gemm/gemm.hpp>
+#include <tigon/simd/row.hpp>
+
+namespace tigon {
+
+/// w of a linear layer as gemm_pack lays it out. Either may be empty.
+///   logits    op(b) = w^T, for x of type T:        gemm_pack<B, T>(w, bytes, transpose::yes)
+///   gradient  op(b) = w, for the loss's gradient:  gemm_pack<B, accumulator_t<T>>(w, bytes)
+template <element T>
+struct packed_weights {
+  packed_operand<T> logits, gradient;
+};
+
+/// w [vocab, hidden] as a fused linear loss takes it: a view, or a view and what the caller has packed of it, for
+/// losses that are called often with the same w. The bits of the results are the same.
+template <element T>
+struct linear_weights {
+  matrix_view<const T> view;
+  packed_weights<T> packed{};
+
+  template <std::convertible_to<matrix_view<const T>> W>
+    requires(!std::same_as<std::remove_cvref_t<W>, linear_weights>)
+  constexpr linear_weights(W&& w) : view(std::forward<W>(w)) {}
+  constexpr linear_weights(matrix_view<const T> w, packed_weights<T> p) : view(w), packed(p) {}
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// z = x w^T + bias. x, w [rows, hidden], [vocab, hidden]; bias [vocab] or without memory.
+template <element T>
+struct linear_head {
+  matrix_view<const T> x, w;
+  vector_view<const T> bias;
+  packed_weights<T> packed{};
+};
+
+/// What the layer's backward writes; without memory: not wanted.
+template <element T>
+struct linear_gradients {
+  matrix_view<T> dx, dw;
+  vector_view<T> dbias;
+  gradient dparams = gradient::overwrite;  ///< of dw and dbias
+  constexpr bool any() const { return dx.data != nullptr || dw.data != nullptr || dbias.data != nullptr; }
+};
+
+/// Rows of a chunk: as many as the budget of B holds for `heads` layers at a time, then equal for all chunks. Fixed by
+/// shape.
+template <class B, class A>
+constexpr std::size_t chunk_rows(std::size_t rows, std::size_t vocab, std::size_t heads = 1) {
+  const std::size_t multiple = B::chunk.row_multiple;
+  const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
+  const std::size_t most = rounded(std::max<std::size_t>(B::chunk.logits_bytes / (heads * vocab * sizeof(A)), 1));
+  const std::size_t chunks = (rows + most - 1) / most;
+  if (chunks <= 1) return std::max<std::size_t>(rows, 1);
+  const std::size_t even = (rows + chunks - 1) / chunks;
+  return std::min(most, (even + multiple - 1) / multiple * multiple);
+}
+
+/// f(begin, n) for chunks of `chunk` rows, the last one shorter.
+template <class F>
+void for_chunks(std::size_t rows, std::size_t chunk, F f) {
+  for (std::size_t begin = 0; begin < rows; begin += chunk) f(begin, std::min(chunk, rows - begin));
+}
+
+/// One of the layer's products. `packed` stands for b where it has memory.
+template <class B, class TA, element TB, element TC>
+void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<TB> packed, matrix_view<TC> c,
+                    in_vector<TC> bias, gemm_options opt, context& ctx) {
+  if (packed.data != nullptr) opt.b = packed.stored;
+  kernel_for<op::gemm, B>::template forward<B, std::remove_const_t<TA>, TB, TC>(a, {b, packed.data}, bias, c,
+                                                                                no_epilogue{}, opt, ctx);
+}
+
+/// Gradients of parameters where there is no row to make them of.
+template <class B, element T>
+void clear_parameters(const linear_gradients<T>& out, context& ctx) {
+  using A = accumulator_t<T>;
+  if (out.dparams == gradient::accumulate) return;
+  const auto zero = [&](matrix_view<T> m) {
+    for_rows<B, A>(ctx, m.rows, m.cols, [=] TIGON_FN(auto row) {
+      row.map(
+          m, [](auto v) { return v; }, constant(A(0)));
+    });
+  };
+  if (out.dw.data != nullptr) zero(out.dw);
+  if (out.dbias) zero(as_row(out.dbias));
+}
+
+/// Logits of one chunk of rows after the other, and from the gradient D of the logits:
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+/// Sums over the chunks are f32 (f64 for f64), rounded once by finish(). Logits and D belong to the caller.
+template <class B, element T>
+class linear_chunks {
+ public:
+  using A = accumulator_t<T>;
+
+  linear_chunks(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, context& ctx)
+      : head_(head), out_(out), ctx_(ctx) {
+    const std::size_t vocab = head.w.rows;
+    if (head.bias) {
+      bias_ = {frame.template take<A>(vocab), vocab};
+      copy(as_row(bias_), as_row(head.bias), false);
+    }
+    // dw itself where it is wide enough, db always apart because it is short.
+    if constexpr (wide)
+      dw_ = out.dw;
+    else if (out.dw.data != nullptr)
+      dw_ = {frame.template take<A>(vocab * head.w.cols), vocab, head.w.cols};
+    if (out.dbias) dbias_ = {frame.template take<A>(vocab), vocab};
+  }
+
+  /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
+  void logits(std::size_t begin, matrix_view<A> z) const {
+    linear_product<B>(head_.x.rows_from(begin, z.rows), head_.w, head_.packed.logits, z, in_vector<A>(bias_),
+                      {.b = transpose::yes}, ctx_);
+  }
+
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits.
+  void backward(std::size_t begin, matrix_view<A> d) {
+    const bool add = out_.dparams == gradient::accumulate;
+    if (out_.dx.data != nullptr)
+      linear_product<B>(d, head_.w, head_.packed.gradient, out_.dx.rows_from(begin, d.rows), in_vector<T>{}, {}, ctx_);
+    if (dw_.data != nullptr)
+      linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, dw_, in_vector<A>{},
+                        {.beta = first_ && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx_);
+    if (dbias_)
+      for_rows_with_partials<B, A>(
+          ctx_, d.rows, d.cols, no_statistic{},
+          [=] TIGON_FN(auto row, int) {
+            const auto sum = row.partial(0);
+            row.map(
+                sum, [](auto v, auto s) { return s + v; }, d, sum);
+          },
+          parameter_gradient<A>{dbias_, first_ ? gradient::overwrite : gradient::accumulate});
+    first_ = false;
+  }
+
+  /// dw and dbias, after the last chunk. Without a chunk they are zeros.
+  void finish() const {
+    const bool add = out_.dparams == gradient::accumulate;
+    if (first_) return clear_parameters<B>(out_, ctx_);
+    if constexpr (!wide)
+      if (out_.dw.data != nullptr) copy(out_.dw, matrix_view<const A>(dw_), add);
+    if (out_.dbias) copy(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add);
+  }
+
+ private:
+  static constexpr bool wide = std::same_as<T, A>;
+
+  /// to = from, or to += from.
+  template <element To, element From>
+  void copy(matrix_view<To> to, matrix_view<const From> from, bool add) const {
+    for_rows<B, A>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
+      if (add)
+        row.map(
+            to, [](auto v, auto old) { return old + v; }, from, to);
+      else
+        row.map(
+            to, [](auto v) { return v; }, from);
+    });
+  }
+
+  linear_head<T> head_;
+  linear_gradients<T> out_;
+  context& ctx_;
+  vector_view<A> bias_, dbias_;
+  matrix_view<A> dw_;
+  bool first_ = true;
+};
+
+/// Bytes that linear_chunks takes for chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing packed;
+/// without the logits. `between`: bytes that the loss takes between the products, and gives back.
+template <class B, element T>
+std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
+                                    const context& ctx, std::size_t between = 0) {
+  using A = accumulator_t<T>;
+  const std::size_t workers = ctx.executor().workers();
+  std::size_t inner = between;
+  // The last chunk is shorter, and a shorter product may want more.
+  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
+    inner =
+        std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
+                  gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
+                  gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
+  return inner + 2 * workspace::bytes_for<A>(vocab) +
+         (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab * hidden));
+}
+
+/// Shapes of a layer and of its gradients, and that what is written shares no memory with anything of the call; `more`
+/// are names and views of what else the call reads.
+template <element T, class... More>
+void expect_linear(const expects& expect, const linear_head<T>& head, const linear_gradients<T>& out, More... more) {
+  expect.at_least_one("vocab", head.w.rows);
+  expect.memory("x", head.x);
+  expect.matrix("w", head.w, head.w.rows, head.x.cols);
+  if (head.bias) expect.size("bias", head.bias.size, head.w.rows);
+  if (out.dx.data != nullptr) expect.matrix("dx", out.dx, head.x.rows, head.x.cols);
+  if (out.dw.data != nullptr) expect.matrix("dw", out.dw, head.w.rows, head.w.cols);
+  if (out.dbias) expect.size("dbias", out.dbias.size, head.w.rows);
+  const auto bias = as_row(head.bias);
+  const auto dbias = as_row(out.dbias);
+  const auto apart = [&](std::string_view written, auto gradient, auto... others) {
+    expect.outside(written, gradient, "x", head.x, "w", head.w, "bias", bias, more..., others...);
+  };
+  apart("dx", out.dx, "dw", out.dw, "dbias", dbias);
+  apart("dw", out.dw, "dbias", dbias);
+  apart("dbias", dbias);
+}
+
+/// That packed weights, where they are given, are those of this layer and for the products of B.
+template <class B, element T>
+void expect_packed(std::string_view op, const linear_head<T>& head) {
+  using K = kernel_for<op::gemm, B>;
+  const auto check = [&](std::string_view name, const packed_operand<T>& p, std::size_t k, std::size_t n,
+                         std::string_view layout) {
+    if (p.data == nullptr) return;
+    if (p.rows != k || p.cols != n)
+      fail_argument(error_code::shape, op, name, "packed from " + shape_text(p.rows, p.cols), shape_text(k, n));
+    if (p.layout != layout)
+      fail_argument(error_code::state, op, name, "packed as \"" + std::string(p.layout) + '"',
+                    '"' + std::string(layout) + '"');
+  };
+  check("packed.logits", head.packed.logits, head.w.cols, head.w.rows, K::template layout<T, T>);
+  check("packed.gradient", head.packed.gradient, head.w.rows, head.w.cols, K::template layout<accumulator_t<T>, T>);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_LINEAR_CHUNKS_HPP
