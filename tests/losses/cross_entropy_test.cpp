@@ -112,7 +112,7 @@ struct problem {
 
 template <class On>
 class cross_entropy : public testing::Test {};
-TYPED_TEST_SUITE(cross_entropy, most_pairs, names);
+TYPED_TEST_SUITE(cross_entropy, every_pair, names);
 
 TYPED_TEST(cross_entropy, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;

@@ -255,7 +255,7 @@ TYPED_TEST(attention, takes_the_workspace_that_it_names) {
 // The reference itself: its gradients are the differences of its values, and so are those of the f64 kernels.
 template <class On>
 class attention_gradient : public testing::Test {};
-TYPED_TEST_SUITE(attention_gradient, every_product_pair_of<double>, names);
+TYPED_TEST_SUITE(attention_gradient, pairs_of<double>, names);
 
 TYPED_TEST(attention_gradient, is_that_of_central_differences) {
   using B = typename TypeParam::backend;

@@ -171,7 +171,7 @@ struct problem {
 
 template <class On>
 class attn_res : public testing::Test {};
-TYPED_TEST_SUITE(attn_res, most_pairs, names);
+TYPED_TEST_SUITE(attn_res, every_pair, names);
 
 TYPED_TEST(attn_res, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;
@@ -391,7 +391,7 @@ TYPED_TEST(attn_res, bits_do_not_depend_on_threads) {
 
 template <class On>
 class attn_res_gradient : public testing::Test {};
-TYPED_TEST_SUITE(attn_res_gradient, every_pair_of<double>, names);
+TYPED_TEST_SUITE(attn_res_gradient, pairs_of<double>, names);
 
 TYPED_TEST(attn_res_gradient, is_that_of_a_complex_step) {
   const tensor t{5, 2, 11};
@@ -415,7 +415,7 @@ TYPED_TEST(attn_res_gradient, is_that_of_a_complex_step) {
 
 template <class On>
 class attn_res_mixed : public testing::Test {};
-TYPED_TEST_SUITE(attn_res_mixed, every_pair_of<bfloat16>, names);
+TYPED_TEST_SUITE(attn_res_mixed, pairs_of<bfloat16>, names);
 
 TYPED_TEST(attn_res_mixed, weights_may_have_a_type_of_their_own) {
   problem<bfloat16, float> p({5, 7, 67});

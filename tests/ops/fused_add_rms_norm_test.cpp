@@ -96,7 +96,7 @@ struct problem : norm_buffers<T, W> {
 
 template <class On>
 class fused_add_rms_norm : public testing::Test {};
-TYPED_TEST_SUITE(fused_add_rms_norm, most_pairs, names);
+TYPED_TEST_SUITE(fused_add_rms_norm, every_pair, names);
 
 TYPED_TEST(fused_add_rms_norm, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;

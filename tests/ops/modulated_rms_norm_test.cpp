@@ -144,7 +144,7 @@ struct reference {
 
 template <class On>
 class modulated_rms_norm : public testing::Test {};
-TYPED_TEST_SUITE(modulated_rms_norm, most_pairs, names);
+TYPED_TEST_SUITE(modulated_rms_norm, every_pair, names);
 
 template <class B, class T>
 void check(shape of, const variant& v) {

@@ -284,7 +284,7 @@ TYPED_TEST(softmax, bits_do_not_depend_on_threads) {
 
 template <class On>
 class softmax_gradient : public testing::Test {};
-TYPED_TEST_SUITE(softmax_gradient, every_pair_of<double>, names);
+TYPED_TEST_SUITE(softmax_gradient, pairs_of<double>, names);
 
 TYPED_TEST(softmax_gradient, is_that_of_a_complex_step) {
   problem<double> p({3, 11}, 0.7);

@@ -139,7 +139,7 @@ struct problem {
 
 template <class On>
 class sparsemax : public testing::Test {};
-TYPED_TEST_SUITE(sparsemax, most_pairs, names);
+TYPED_TEST_SUITE(sparsemax, every_pair, names);
 
 TYPED_TEST(sparsemax, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;
@@ -376,7 +376,7 @@ TYPED_TEST(sparsemax, bits_do_not_depend_on_threads) {
 
 template <class On>
 class sparsemax_gradient : public testing::Test {};
-TYPED_TEST_SUITE(sparsemax_gradient, every_pair_of<double>, names);
+TYPED_TEST_SUITE(sparsemax_gradient, pairs_of<double>, names);
 
 TYPED_TEST(sparsemax_gradient, is_that_of_a_complex_step) {
   for (const std::size_t axis : {0u, 3u}) {

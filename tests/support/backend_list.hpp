@@ -30,7 +30,6 @@ list<A..., B...> operator+(list<A...>, list<B...>);
 using usual_backend = TIGON_CONFORMANCE_BACKEND;
 using engine_backends = list<usual_backend>;
 using all_backends = engine_backends;
-using wide_product_backends = engine_backends;
 using half_backends = engine_backends;
 
 #else
@@ -53,9 +52,6 @@ using onednn_backends = list<>;
 #endif
 /// With the children, which have products of their own but the row programs of their parents.
 using all_backends = decltype(engine_backends{} + dot_backends{} + onednn_backends{});
-
-/// Without onednn, whose products of all types but bf16 are highway's.
-using wide_product_backends = decltype(engine_backends{} + dot_backends{});
 
 /// Half of the engines: the single numbers and the default.
 using half_backends = list<backends::generic, backends::highway>;

@@ -24,27 +24,33 @@ list<on<B, T>...> with_element(list<B...>);
 template <class... P>
 testing::Types<P...> as_types(list<P...>);
 
-/// TYPED_TEST_SUITE(softmax, every_pair_of<float>, names)
+/// TYPED_TEST_SUITE(softmax, pairs_of<float>, names): single numbers, and lanes.
 template <class... T>
-using every_pair_of = decltype(as_types((with_element<T>(engine_backends{}) + ...)));
+using pairs_of = decltype(as_types((with_element<T>(half_backends{}) + ...)));
 
-/// For operators with golden values, which are compared on every engine in f32 and bf16: the tests of a contract run in
-/// these on two.
+#if defined(TIGON_CONFORMANCE_BACKEND)
+
+using every_pair = pairs_of<float, bfloat16, float16, double>;
+using every_product_pair = every_pair;
+
+#else
+
+/// Every engine and every type, and f32, bf16 and f64 where lanes are many. An operator is a template over both: what
+/// a pair alone can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden
+/// values are compared on every engine in f32 and bf16.
 using every_pair =
-    decltype(as_types(with_element<float>(half_backends{}) + with_element<bfloat16>(half_backends{}) +
-                      with_element<float16>(engine_backends{}) + with_element<double>(engine_backends{})));
-
-/// For those that take long to compile, too: f16 differs from bf16 in loads and stores alone, and is seen on two
-/// engines.
-using most_pairs = decltype(as_types(with_element<float>(half_backends{}) + with_element<bfloat16>(half_backends{}) +
-                                     with_element<float16>(half_backends{}) + with_element<double>(engine_backends{})));
+    testing::Types<on<backends::generic, float>, on<backends::generic, double>, on<backends::eigen, float16>,
+                   on<backends::xsimd, bfloat16>, on<backends::highway, float>, on<backends::highway, bfloat16>,
+                   on<backends::highway, double> >;
 
 /// For operators with products inside, which a child of highway overrides.
-template <class T>
-using product_backends = std::conditional_t<std::same_as<T, bfloat16>, all_backends, wide_product_backends>;
-template <class... T>
-using every_product_pair_of = decltype(as_types((with_element<T>(product_backends<T>{}) + ...)));
-using every_product_pair = every_product_pair_of<float, bfloat16, float16, double>;
+using every_product_pair =
+    decltype(as_types(list<on<backends::generic, float>, on<backends::generic, double>, on<backends::eigen, float16>,
+                           on<backends::xsimd, bfloat16>, on<backends::highway, float>, on<backends::highway, bfloat16>,
+                           on<backends::highway, double> >{} +
+                      with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
+
+#endif
 
 struct names {
   template <class P>

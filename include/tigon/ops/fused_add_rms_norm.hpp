@@ -44,10 +44,9 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       forward_rows<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
-    else if (opt.casting == casting::llama)
-      forward_rows<B, casting::llama>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
     else
-      forward_rows<B, casting::none>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+      detail::with_casting<T>(
+          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, r, w, offset, y, s, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
@@ -59,10 +58,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const auto with_weight = [&](auto extra) {
       if (!w)
         backward_rows<B, casting::none>(dy, extra, s, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
-      else if (opt.casting == casting::llama)
-        backward_rows<B, casting::llama>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
       else
-        backward_rows<B, casting::none>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
+        detail::with_casting<T>(opt.casting, [&](auto rule) {
+          backward_rows<B, rule.value>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
+        });
     };
     if (ds.data != nullptr)
       with_weight(ds);
@@ -105,16 +104,15 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
         row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, s, w),
-        [=] TIGON_FN(auto row, A k) {
-          const A r = rstd[row.i], c = r * r * r / n * k;
-          const auto dw_row = row.partial(0);
-          row.map(
-              outs(dx, dw_row),
-              [=](auto d, auto e, auto v, auto g, auto acc) {
-                return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-              },
-              dy, ds, s, w, dw_row);
-        },
+        row_map(
+            dx,
+            [=](std::size_t i, A k) {
+              const A r = rstd[i], c = r * r * r / n * k;
+              return [=](auto d, auto e, auto v, auto g, auto sum) {
+                return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+              };
+            },
+            dy, ds, s, w),
         parameter_gradient<W>{dw, opt.dw});
   }
 };

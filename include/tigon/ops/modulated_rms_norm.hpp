@@ -55,12 +55,12 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     take_weight(frame, w, x.cols, opt);
     const auto t = shift.data == nullptr ? zero_rows(frame, scale) : shift;
     if (by_row(x.rows, x.cols, scale.rows)) {
-      with_casting<T>(opt.casting,
-                      [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, t, y, rstd.data(), opt, ctx); });
+      detail::with_casting<T>(
+          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, t, y, rstd.data(), opt, ctx); });
     } else {
       const auto weights = group_weights<B, accumulator_t<T>>(frame, scale, w, opt, ctx);
-      with_casting<T>(opt.casting,
-                      [&](auto rule) { forward_groups<B, rule.value>(x, weights, t, y, rstd.data(), opt, ctx); });
+      detail::with_casting<T>(
+          opt.casting, [&](auto rule) { forward_groups<B, rule.value>(x, weights, t, y, rstd.data(), opt, ctx); });
     }
   }
 
@@ -72,7 +72,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     take_weight(frame, w, x.cols, opt);
     const auto zeros = zero_rows<S>(frame, scale);
     if (by_row(x.rows, x.cols, scale.rows))
-      with_casting<T>(opt.casting, [&](auto rule) {
+      detail::with_casting<T>(opt.casting, [&](auto rule) {
         backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, zeros, opt, ctx);
       });
     else
@@ -101,14 +101,6 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     for (std::size_t j = 0; j < m.cols; ++j) zeros[j] = S(0);
     return {zeros, m.rows, m.cols, 0};
   }
-  /// Calls run(casting rule). Rounding to the type of the sums is none.
-  template <element T, class Run>
-  static void with_casting(casting rule, Run run) {
-    if constexpr (!std::same_as<T, accumulator_t<T>>)
-      if (rule == casting::llama) return run(std::integral_constant<casting, casting::llama>{});
-    run(std::integral_constant<casting, casting::none>{});
-  }
-
   template <backend B, class A, element W, element S>
   static matrix_view<A> group_weights(workspace::frame& frame, matrix_view<const S> scale, in_vector<W> w,
                                       const modulated_rms_norm_options& opt, context& ctx) {
@@ -200,7 +192,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       if (cols <= plain::narrow)
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
-        with_casting<T>(opt.casting, [&](auto rule) {
+        detail::with_casting<T>(opt.casting, [&](auto rule) {
           backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, rows(dx), shift, own);
         });
     };
@@ -255,16 +247,15 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
         row_sum([=](std::size_t) { return [](auto d, auto v, auto g) { return d * g * v; }; }, dy, x, w),
-        [=] TIGON_FN(auto row, A k) {
-          const A r = rstd[row.i], c = r * r * r / n * k;
-          const auto dw_row = row.partial(0), dshift_row = row.partial(1);
-          row.map(
-              outs(dx, dw_row, dshift_row),
-              [=](auto d, auto v, auto g, auto sw, auto st) {
+        row_map(
+            dx,
+            [=](std::size_t i, A k) {
+              const A r = rstd[i], c = r * r * r / n * k;
+              return [=](auto d, auto v, auto g, auto sw, auto st) {
                 return pack{d * g * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
-              },
-              dy, x, w, dw_row, dshift_row);
-        },
+              };
+            },
+            dy, x, w),
         parameter_gradient<A>{w}, dshift);
   }
 };

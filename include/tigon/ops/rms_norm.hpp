@@ -46,6 +46,14 @@ struct rms_norm_options {
 
 namespace detail {
 inline namespace TIGON_ABI {
+/// Calls run(rule) with the casting rule as a constant. Rounding to the type of the sums is none.
+template <element T, class Run>
+void with_casting(casting rule, Run run) {
+  if constexpr (!std::same_as<T, accumulator_t<T>>)
+    if (rule == casting::llama) return run(std::integral_constant<casting, casting::llama>{});
+  run(std::integral_constant<casting, casting::none>{});
+}
+
 /// The normalised row as the casting rule wants it.
 template <casting C, element T, class V>
 TIGON_INLINE V cast_normalised(V v) {
@@ -69,10 +77,9 @@ struct kernel<op::rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       forward_rows<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
-    else if (opt.casting == casting::llama)
-      forward_rows<B, casting::llama>(x, w, offset, y, rstd.data(), opt, ctx);
     else
-      forward_rows<B, casting::none>(x, w, offset, y, rstd.data(), opt, ctx);
+      detail::with_casting<T>(opt.casting,
+                              [&](auto rule) { forward_rows<B, rule.value>(x, w, offset, y, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
@@ -84,10 +91,10 @@ struct kernel<op::rms_norm, backends::generic> {
       backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
     else if (!w)
       backward_rows<B>(dy, x, rstd.data(), dx, ctx);
-    else if (opt.casting == casting::llama)
-      backward_rows<B, casting::llama>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
     else
-      backward_rows<B, casting::none>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+      detail::with_casting<T>(opt.casting, [&](auto rule) {
+        backward_rows<B, rule.value>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+      });
   }
 
   template <backend B, casting C, element T, class Weight, class A>

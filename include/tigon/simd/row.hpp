@@ -892,12 +892,6 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
     else
       fn(row, value);
   };
-  const auto two = [&](std::size_t i, const auto* now, A* own) TIGON_LAMBDA {
-    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
-      return fn.template together<B, 2>(
-          i, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[r]); }, own + k * stride...);
-    }(std::make_index_sequence<K>{});
-  };
   workspace::frame frame(ctx.workspace());
   A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
@@ -918,9 +912,15 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
       }
       if constexpr (in_passing) std::fill(next, next + n, totals{});
       if constexpr (!in_passing && V::size > 1 && detail::is_row_map<F>) {
+        const auto two = [&](std::size_t k) TIGON_LAMBDA {
+          return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
+            return fn.template together<B, 2>(
+                first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+                own + p * stride...);
+          }(std::make_index_sequence<K>{});
+        };
         std::size_t k = 0;
-        for (; k + 2 <= n; k += 2)
-          if (!two(first + k, now + k, own)) break;
+        while (k + 2 <= n && two(k)) k += 2;
         for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride), Statistic::value(now[k]));
         continue;
       }

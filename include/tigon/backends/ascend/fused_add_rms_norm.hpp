@@ -20,10 +20,9 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       forward_blocks<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
-    else if (opt.casting == casting::llama)
-      forward_blocks<B, casting::llama>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
     else
-      forward_blocks<B, casting::none>(x, r, w, offset, y, s, rstd.data(), opt, ctx);
+      detail::with_casting<T>(
+          opt.casting, [&](auto rule) { forward_blocks<B, rule.value>(x, r, w, offset, y, s, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
@@ -34,10 +33,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       backward_blocks<B, casting::none>(dy, ds, s, constant(A(1)), A(0), rstd.data(), dx, dr, dw, opt, ctx);
-    else if (opt.casting == casting::llama)
-      backward_blocks<B, casting::llama>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
     else
-      backward_blocks<B, casting::none>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+      detail::with_casting<T>(opt.casting, [&](auto rule) {
+        backward_blocks<B, rule.value>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
+      });
   }
 
   template <backend B, casting C, element T, class Weight, class A>

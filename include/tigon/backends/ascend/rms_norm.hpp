@@ -20,10 +20,9 @@ struct kernel<op::rms_norm, backends::ascend> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       forward_blocks<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
-    else if (opt.casting == casting::llama)
-      forward_blocks<B, casting::llama>(x, w, offset, y, rstd.data(), opt, ctx);
     else
-      forward_blocks<B, casting::none>(x, w, offset, y, rstd.data(), opt, ctx);
+      detail::with_casting<T>(
+          opt.casting, [&](auto rule) { forward_blocks<B, rule.value>(x, w, offset, y, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
@@ -33,10 +32,10 @@ struct kernel<op::rms_norm, backends::ascend> {
     const A offset = static_cast<A>(opt.offset);
     if (!w)
       backward_blocks<B, casting::none>(dy, x, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
-    else if (opt.casting == casting::llama)
-      backward_blocks<B, casting::llama>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
     else
-      backward_blocks<B, casting::none>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+      detail::with_casting<T>(opt.casting, [&](auto rule) {
+        backward_blocks<B, rule.value>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
+      });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
