@@ -69,7 +69,7 @@ struct kernel<op::qwen2vl_mrope, backends::generic> {
                   return pack{cv, zv};
                 },
                 in_vector<U>{cos.row(t * tokens + token.i), half}, in_vector<U>{sin.row(t * tokens + token.i), half});
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, T* to) TIGON_LAMBDA {
+      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
         detail::turn_halves(token, from, to, half, c, z, sign);
       });
     });

@@ -17,12 +17,13 @@ TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> 
   for (const bool of_q : {true, false}) {
     const heads_view<const T> in = of_q ? q : k;
     const heads_view<T> out = of_q ? q_out : k_out;
+    const std::size_t bytes = out.batch * out.heads * out.seq_len * out.head_dim * sizeof(T);
     const std::size_t next = s + 1 < in.seq_len ? in.seq_stride : 0;
     for (std::size_t h = 0; h < in.heads; ++h) {
       const T* from = in.at(b, h, s);
       if constexpr (B::row.prefetch_row_bytes != 0)
         for (std::size_t j = 0; j < in.head_dim; j += line) __builtin_prefetch(from + next + j, 0, 2);
-      fn(from, out.at(b, h, s));
+      fn(from, row_at<T>{out.at(b, h, s), bytes});
     }
   }
 }
@@ -37,21 +38,21 @@ struct rotation {
 
 /// The pairs (j, j + half) of one head, times c[j] + i sign z[j].
 template <class Row, class T, class Table, class A>
-TIGON_INLINE void turn_halves(Row row, const T* from, T* to, std::size_t half, Table c, Table z, A sign) {
+TIGON_INLINE void turn_halves(Row row, const T* from, row_at<T> to, std::size_t half, Table c, Table z, A sign) {
   row.narrow(half).map(
-      outs(vector_view<T>{to, half}, vector_view<T>{to + half, half}),
+      outs(to, row_at<T>{to.data + half, to.bytes}),
       [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from, half},
       in_vector<T>{from + half, half}, c, z);
 }
 
 /// The pairs (2j, 2j + 1) of one head, times f[2j] + i sign f[2j + 1].
 template <class B, class Row, class T, class U, class A>
-TIGON_INLINE void turn_neighbours(Row row, const T* from, T* to, std::size_t head_dim, const U* f, A sign) {
+TIGON_INLINE void turn_neighbours(Row row, const T* from, row_at<T> to, std::size_t head_dim, const U* f, A sign) {
   using V = simd::vec<typename B::engine, A>;
   if constexpr (V::size > 1) {
     // Both parts at once, with the partner of every lane beside it.
     row.narrow(head_dim).map(
-        vector_view<T>{to, head_dim},
+        to,
         [=](auto v, auto fv) {
           const auto z = dup_odd(fv) * (V::pair_signs() * sign);
           return fma(swap_pairs(v), z, v * dup_even(fv));
@@ -61,7 +62,7 @@ TIGON_INLINE void turn_neighbours(Row row, const T* from, T* to, std::size_t hea
     // One lane holds half a pair: each pair is a row of one column.
     for (std::size_t j = 0; j < head_dim; j += 2)
       row.narrow(1).map(
-          outs(vector_view<T>{to + j, 1}, vector_view<T>{to + j + 1, 1}),
+          outs(row_at<T>{to.data + j, to.bytes}, row_at<T>{to.data + j + 1, to.bytes}),
           [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from + j, 1},
           in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1}, in_vector<U>{f + j + 1, 1});
   }

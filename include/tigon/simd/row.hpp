@@ -36,6 +36,13 @@ struct constant {
   constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
 
+/// A row that lies anywhere in an output of `bytes` bytes; it is streamed past the caches as a row of a matrix is.
+template <class T>
+struct row_at {
+  T* data;
+  std::size_t bytes;
+};
+
 /// Several outputs of one map; the function returns a pack of as many vectors.
 template <class... Outs>
 struct outs {
@@ -243,6 +250,11 @@ TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
 template <class T>
 TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
   return {v.data + at.column, 0};
+}
+
+template <class T>
+TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
+  return {r.data + at.column, r.bytes};
 }
 
 // What a writing loop does in passing: it asks for the next row; or nothing.
@@ -689,7 +701,7 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 /// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
 constexpr std::size_t partial_tasks(std::size_t rows) {
-  const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 4);
+  const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 16);
   return (rows + per_task - 1) / per_task;
 }
 
@@ -985,6 +997,7 @@ using simd::outs;
 using simd::pack;
 using simd::parameter_gradient;
 using simd::round_to;
+using simd::row_at;
 using simd::row_map;
 using simd::row_sum;
 }  // namespace tigon
