@@ -48,7 +48,6 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::swiglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
   t::swiglu_fused_forward<B>(a.x, a.y, t::gate_layout::interleaved, {}, ctx);
   t::swiglu_fused_backward<B>(a.y, a.x, a.z, t::gate_layout::interleaved, {}, ctx);
-  (void)t::swiglu_fused_workspace<B, T>(1, t::gate_layout::interleaved, ctx);
   t::geglu_forward<B>(a.x, a.u, a.y, {}, ctx);
   t::geglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
 

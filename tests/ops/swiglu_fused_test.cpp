@@ -7,7 +7,6 @@
 #include "support/backends.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
-#include "support/scratch.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
@@ -240,29 +239,6 @@ TEST_F(swiglu_fused_doors, backward_refuses) {
                        p.dgate_up);
     EXPECT_TIGON_ERROR(backward(dc, x, dx, {.slope = -1}), argument, "swiglu_fused_backward: slope is", p.dgate_up);
   }
-}
-
-TEST_F(swiglu_fused_doors, need_the_workspace_that_they_name) {
-  using B = tigon::default_backend;
-  problem<float> p({3, 40}, gate_layout::interleaved);
-  for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(
-        64,
-        [&](context& of_size) {
-          EXPECT_EQ((tigon::swiglu_fused_workspace<B, float>(40, gate_layout::halves, of_size)), 0u);
-          const std::size_t bytes = tigon::swiglu_fused_workspace<B, float>(40, gate_layout::interleaved, of_size);
-          const auto forward = [&](context& ctx) { p.forward<B>(ctx); };
-          const auto backward = [&](context& ctx) { p.backward<B>(p.dgate_up.view(), ctx); };
-          p.c.clear(), p.dgate_up.clear();
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                             "swiglu_fused_forward: workspace is of", p.c);
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
-                             "swiglu_fused_backward: workspace is of", p.dgate_up);
-          with_workspace_of(bytes, forward, threads);
-          with_workspace_of(bytes, backward, threads);
-          EXPECT_FALSE(p.c.untouched() || p.dgate_up.untouched());
-        },
-        threads);
 }
 
 }  // namespace

@@ -55,4 +55,22 @@ TYPED_TEST(pairs, are_exchanged_doubled_and_signed) {
   }
 }
 
+TYPED_TEST(pairs, are_taken_apart_and_put_together) {
+  using A = typename TypeParam::value_type;
+  constexpr std::size_t n = TypeParam::size;
+  if constexpr (n == 1) {
+    GTEST_SKIP() << "one lane is half a pair";
+  } else {
+    const TypeParam first = this->numbers(), second = first + TypeParam(A(n));
+    const auto even = this->lanes_of(even_lanes(first, second)), odd = this->lanes_of(odd_lanes(first, second)),
+               low = this->lanes_of(zip_low(first, second)), high = this->lanes_of(zip_high(first, second));
+    for (std::size_t i = 0; i < n; ++i) {
+      EXPECT_EQ(even[i], static_cast<A>(10 + 2 * i)) << i;
+      EXPECT_EQ(odd[i], static_cast<A>(11 + 2 * i)) << i;
+      EXPECT_EQ(low[i], static_cast<A>(10 + i / 2 + i % 2 * n)) << i;
+      EXPECT_EQ(high[i], static_cast<A>(10 + (n + i) / 2 + i % 2 * n)) << i;
+    }
+  }
+}
+
 }  // namespace

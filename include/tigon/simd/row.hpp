@@ -36,6 +36,21 @@ struct constant {
   constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
 
+/// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
+template <class T>
+struct even_columns {
+  matrix_view<T> pairs;
+};
+template <class T>
+struct odd_columns {
+  matrix_view<T> pairs;
+};
+/// Output for two results: the first goes to the even columns, the second to the odd ones.
+template <class T>
+struct pair_columns {
+  matrix_view<T> pairs;
+};
+
 /// A row that lies anywhere in an output of `bytes` bytes; it is streamed past the caches as a row of a matrix is.
 template <class T>
 struct row_at {
@@ -192,11 +207,49 @@ TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
   return p;
 }
 
+template <class T, bool Odd>
+struct pair_source {
+  using element_type = std::remove_const_t<T>;
+  const T* p;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    if constexpr (V::size == 1)
+      return simd::load<V>(p + 2 * j + Odd);
+    else
+      return half(simd::load<V>(p + 2 * j), simd::load<V>(p + 2 * j + V::size));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    if constexpr (V::size == 1) {
+      return load<V>(j);
+    } else {
+      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
+      const V low = simd::load_n<V>(p + 2 * j, first);
+      return half(low, second == 0 ? low : simd::load_n<V>(p + 2 * j + V::size, second));
+    }
+  }
+  template <class V>
+  static TIGON_INLINE V half(V a, V b) {
+    return Odd ? odd_lanes(a, b) : even_lanes(a, b);
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+template <class B, class T>
+TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column};
+}
+template <class B, class T>
+TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column};
+}
+
 // Where a row goes. A row of a matrix may be streamed, if a vector of the stored type is aligned there; a vector that
 // every row shares stays in the caches.
 template <class T, bool Matrix>
 struct row_sink {
   using element_type = T;
+  static constexpr std::size_t results = 1;
   T* p;
   std::size_t bytes;  // of the whole output
   template <class V>
@@ -224,6 +277,10 @@ struct row_sink {
       });
     }
   }
+  template <class R, class K>
+  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
+    store_n(r.v[k], j, n);
+  }
   /// Large enough to be streamed, and none of the operands.
   template <class... Begin>
   TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
@@ -250,6 +307,59 @@ TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
 template <class T>
 TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
   return {v.data + at.column, 0};
+}
+
+// Pairs of columns, from two results.
+template <class T>
+struct pair_sink {
+  using element_type = T;
+  static constexpr std::size_t results = 2;
+  T* p;
+  std::size_t bytes;
+  template <bool Stream, std::size_t U, class R, class K>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
+    using V = std::remove_cvref_t<decltype(r[0].v[k])>;
+    const row_sink<T, true> row{p, bytes};
+    unrolled<U>([&](auto u) TIGON_LAMBDA {
+      const V a = r[u].v[k], b = r[u].v[k + 1];
+      const std::size_t at = 2 * (j + u * V::size);
+      if constexpr (V::size == 1) {
+        row.store(a, at), row.store(b, at + 1);
+      } else {
+        const pack<V, 1> both[2] = {{{zip_low(a, b)}}, {{zip_high(a, b)}}};
+        row.template put<Stream>(both, std::integral_constant<std::size_t, 0>{}, at);
+      }
+    });
+  }
+  template <class R, class K>
+  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
+    using V = std::remove_cvref_t<decltype(r.v[k])>;
+    const V a = r.v[k], b = r.v[k + 1];
+    if constexpr (V::size == 1) {
+      simd::store(a, p + 2 * j), simd::store(b, p + 2 * j + 1);
+    } else {
+      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
+      simd::store_n(zip_low(a, b), p + 2 * j, first);
+      if (second != 0) simd::store_n(zip_high(a, b), p + 2 * j + V::size, second);
+    }
+  }
+  template <class... Begin>
+  TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
+    return row_sink<T, true>{p, bytes}.streams(stream_bytes, begin...);
+  }
+  // Streamed from the first column or not at all.
+  template <class V>
+  TIGON_INLINE std::size_t head() const {
+    return 0;
+  }
+  template <class V>
+  TIGON_INLINE bool aligned_after(std::size_t head) const {
+    return row_sink<T, true>{p, bytes}.template aligned_after<V>(2 * head);
+  }
+};
+template <class T>
+TIGON_INLINE pair_sink<T> sink(pair_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column, c.pairs.rows * c.pairs.cols * sizeof(T)};
 }
 
 template <class T>
@@ -618,7 +728,7 @@ class row_worker {
   TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
-    constexpr std::size_t W = sizeof...(Sink);
+    constexpr std::size_t W = (Sink::results + ...);
     constexpr std::size_t block = 64 * U * N;
     using R = decltype(detail::as_pack(f(x.template load<V>(0)...)));
     static_assert(detail::pack_size<R> == W + K, "tigon: a map returns one vector for every output");
@@ -631,7 +741,7 @@ class row_worker {
     const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
       errand_.add_n(passing[0], j, n);
       R r = detail::as_pack(f(x.template load_n<V>(j, n)...));
-      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.store_n(r.v[k], j, n); });
+      each(y, [&](auto out, auto k) TIGON_LAMBDA { out.put_n(r, k, j, n); });
       if constexpr (K != 0) {
         const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
         detail::unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[W + k] = select(inside, r.v[W + k], V(0)); });
@@ -677,9 +787,18 @@ class row_worker {
     return total;
   }
 
-  template <class Tuple, class F>
-  static TIGON_INLINE void each(const Tuple& t, F f) {
-    detail::unrolled<std::tuple_size_v<Tuple>>([&](auto k) TIGON_LAMBDA { f(std::get<k>(t), k); });
+  // f(sink, number of its first result)
+  template <class... Sink, class F>
+  static TIGON_INLINE void each(const std::tuple<Sink...>& y, F f) {
+    detail::unrolled<sizeof...(Sink)>([&](auto k) TIGON_LAMBDA {
+      constexpr std::size_t counts[] = {Sink::results...};
+      constexpr std::size_t first = [&] {
+        std::size_t sum = 0;
+        for (std::size_t i = 0; i < k(); ++i) sum += counts[i];
+        return sum;
+      }();
+      f(std::get<k>(y), std::integral_constant<std::size_t, first>{});
+    });
   }
 
   A* partials_;
@@ -989,12 +1108,15 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
 namespace tigon {
 using simd::columns;
 using simd::constant;
+using simd::even_columns;
 using simd::for_rows;
 using simd::for_rows_with_partials;
 using simd::for_rows_with_scratch;
 using simd::no_statistic;
+using simd::odd_columns;
 using simd::outs;
 using simd::pack;
+using simd::pair_columns;
 using simd::parameter_gradient;
 using simd::round_to;
 using simd::row_at;

@@ -96,6 +96,12 @@ struct vec {
   friend TIGON_INLINE vec dup_even(vec a) { return from(lanes::dup_even(a.r)); }
   /// Lanes 1, 1, 3, 3, ...
   friend TIGON_INLINE vec dup_odd(vec a) { return from(lanes::dup_odd(a.r)); }
+  /// Lanes 0, 2, ... of a, and then of b; and lanes 1, 3, ...
+  friend TIGON_INLINE vec even_lanes(vec a, vec b) { return from(lanes::even_lanes(a.r, b.r)); }
+  friend TIGON_INLINE vec odd_lanes(vec a, vec b) { return from(lanes::odd_lanes(a.r, b.r)); }
+  /// The way back: a0, b0, a1, b1, ... of the lower half of the lanes, and of the upper half.
+  friend TIGON_INLINE vec zip_low(vec a, vec b) { return from(lanes::zip_low(a.r, b.r)); }
+  friend TIGON_INLINE vec zip_high(vec a, vec b) { return from(lanes::zip_high(a.r, b.r)); }
   /// -1, 1, -1, 1, ...
   static TIGON_INLINE vec pair_signs() { return from(lanes::load(pair_signs_.data())); }
 

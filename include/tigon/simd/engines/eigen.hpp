@@ -97,6 +97,10 @@ struct eigen::lanes {
   static TIGON_INLINE reg swap_pairs(reg a) { return pairs::swap<size>(a); }
   static TIGON_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
+  static TIGON_INLINE reg even_lanes(reg a, reg b) { return pairs::every_second<0, size>(a, b); }
+  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return pairs::every_second<1, size>(a, b); }
+  static TIGON_INLINE reg zip_low(reg a, reg b) { return pairs::zip<0, size>(a, b); }
+  static TIGON_INLINE reg zip_high(reg a, reg b) { return pairs::zip<size / 2, size>(a, b); }
 
   static TIGON_INLINE A sum(reg a) { return Eigen::internal::predux(a); }
   static TIGON_INLINE A max_lane(reg a) { return Eigen::internal::predux_max(a); }

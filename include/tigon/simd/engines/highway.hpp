@@ -2,6 +2,7 @@
 #ifndef TIGON_SIMD_ENGINES_HIGHWAY_HPP
 #define TIGON_SIMD_ENGINES_HIGHWAY_HPP
 
+#include <tigon/simd/engines/pairs.hpp>
 #include <tigon/simd/engines/x86.hpp>
 
 // Three defects of Highway 1.0.3 are mended before it is read: AVX2 and AVX-512 are refused without the AES flags
@@ -112,6 +113,10 @@ struct highway::lanes {
   static TIGON_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
   static TIGON_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
+  static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg{pairs::every_second<0, size>(a.raw, b.raw)}; }
+  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return reg{pairs::every_second<1, size>(a.raw, b.raw)}; }
+  static TIGON_INLINE reg zip_low(reg a, reg b) { return reg{pairs::zip<0, size>(a.raw, b.raw)}; }
+  static TIGON_INLINE reg zip_high(reg a, reg b) { return reg{pairs::zip<size / 2, size>(a.raw, b.raw)}; }
 #endif
 
   static TIGON_INLINE A sum(reg a) {

@@ -27,6 +27,21 @@ TIGON_INLINE R dup(R a) {
   }(std::make_index_sequence<N>{});
 }
 
+/// Lanes First, First + 2, ... of a and then of b, which have N each.
+template <std::size_t First, std::size_t N, class R>
+TIGON_INLINE R every_second(R a, R b) {
+  return [a, b]<std::size_t... I>(std::index_sequence<I...>)
+             TIGON_LAMBDA { return __builtin_shufflevector(a, b, (2 * I + First)...); }(std::make_index_sequence<N>{});
+}
+
+/// Lanes First, First + 1, ... of a and b in turn, which have N each.
+template <std::size_t First, std::size_t N, class R>
+TIGON_INLINE R zip(R a, R b) {
+  return [a, b]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {
+    return __builtin_shufflevector(a, b, (First + I / 2 + I % 2 * N)...);
+  }(std::make_index_sequence<N>{});
+}
+
 }  // namespace pairs
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd

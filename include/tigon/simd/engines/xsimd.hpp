@@ -94,6 +94,10 @@ struct xsimd::lanes {
   static TIGON_INLINE reg swap_pairs(reg a) { return reg(pairs::swap<size>(a.data)); }
   static TIGON_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
   static TIGON_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
+  static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg(pairs::every_second<0, size>(a.data, b.data)); }
+  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return reg(pairs::every_second<1, size>(a.data, b.data)); }
+  static TIGON_INLINE reg zip_low(reg a, reg b) { return reg(pairs::zip<0, size>(a.data, b.data)); }
+  static TIGON_INLINE reg zip_high(reg a, reg b) { return reg(pairs::zip<size / 2, size>(a.data, b.data)); }
 
   static TIGON_INLINE A sum(reg a) { return ::xsimd::hadd(a); }
   // xsimd 8 has no maximum of lanes: fold through memory, once a row.
