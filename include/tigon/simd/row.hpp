@@ -792,12 +792,12 @@ class row_worker {
   static TIGON_INLINE void each(const std::tuple<Sink...>& y, F f) {
     detail::unrolled<sizeof...(Sink)>([&](auto k) TIGON_LAMBDA {
       constexpr std::size_t counts[] = {Sink::results...};
-      constexpr std::size_t first = [&] {
+      constexpr std::size_t offset = [&] {
         std::size_t sum = 0;
-        for (std::size_t i = 0; i < k(); ++i) sum += counts[i];
+        for (std::size_t before = 0; before < k(); ++before) sum += counts[before];
         return sum;
       }();
-      f(std::get<k>(y), std::integral_constant<std::size_t, first>{});
+      f(std::get<k>(y), std::integral_constant<std::size_t, offset>{});
     });
   }
 
