@@ -185,6 +185,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
+    const std::size_t bytes = dx.rows * dx.cols * sizeof(T);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight{weights.row(j), cols};
@@ -193,16 +194,16 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, rows(dx), shift, own);
+          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift, own);
         });
     };
     if (groups < B::row.partials) {  // threads inside
       for (std::size_t j = 0; j < groups; ++j) backward(j, ctx);
     } else {
-      const std::size_t bytes = group_workspace<B, A>(size, cols);
-      std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * bytes);
+      const std::size_t share = group_workspace<B, A>(size, cols);
+      std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * share);
       ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
-        workspace scratch(std::span(memory + worker * bytes, bytes));
+        workspace scratch(std::span(memory + worker * share, share));
         context own(serial(), scratch);
         backward(j, own);
       });
@@ -242,7 +243,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   }
   template <backend B, casting C, element T, element S, class A>
   static void backward_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, const A* rstd,
-                             matrix_view<T> dx, parameter_gradient<S> dshift, context& ctx) {
+                             rows_of<T> dx, parameter_gradient<S> dshift, context& ctx) {
     const A n = static_cast<A>(x.cols);
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,

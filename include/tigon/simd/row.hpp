@@ -51,10 +51,16 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
-/// A row that lies anywhere in an output of `bytes` bytes; it is streamed past the caches as a row of a matrix is.
+/// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
+/// all of it are.
 template <class T>
 struct row_at {
   T* data;
+  std::size_t bytes;
+};
+template <class T>
+struct rows_of {
+  matrix_view<T> part;
   std::size_t bytes;
 };
 
@@ -365,6 +371,10 @@ TIGON_INLINE pair_sink<T> sink(pair_columns<T> c, place at) {
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
   return {r.data + at.column, r.bytes};
+}
+template <class T>
+TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {
+  return {r.part.row(at.row) + at.column, r.bytes};
 }
 
 // What a writing loop does in passing: it asks for the next row; or nothing.
@@ -1122,6 +1132,7 @@ using simd::round_to;
 using simd::row_at;
 using simd::row_map;
 using simd::row_sum;
+using simd::rows_of;
 }  // namespace tigon
 
 #endif  // TIGON_SIMD_ROW_HPP
