@@ -1,0 +1,142 @@
+// What the losses that compare two distributions row by row share: reductions, ignored rows, checks, row sums.
+#ifndef TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP
+#define TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP
+
+#include <tigon/ops/contract.hpp>
+#include <tigon/simd/row.hpp>
+
+#include <cstdint>
+
+namespace tigon {
+
+/// How the terms of a divergence become the loss, n being the rows that count:
+///   batchmean  sum / n,   mean  sum / (n vocab),   sum,   none  a loss for every element
+enum class divergence_reduction { batchmean, mean, sum, none };
+
+/// A loss or its upstream gradient: one number, or with divergence_reduction::none a matrix of them.
+template <class A>
+struct loss_elements {
+  matrix_view<A> view;
+
+  constexpr loss_elements(matrix_view<A> m) : view(m) {}
+  template <class M>
+    requires(std::is_const_v<A> && std::convertible_to<M, matrix_view<A>>)
+  constexpr loss_elements(const M& m) : view(m) {}
+  template <class R>
+    requires std::convertible_to<R&&, std::span<A>>
+  constexpr loss_elements(R&& range) : view(as_row(std::span<A>(range))) {}
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// The labels of the rows, which only say what is ignored; none where `absent`.
+template <class Labels>
+auto label_span(const Labels& labels) {
+  if constexpr (std::same_as<Labels, absent_t>) {
+    return std::span<const std::int64_t>{};
+  } else {
+    const std::span all(labels);
+    using I = std::remove_const_t<typename decltype(all)::element_type>;
+    static_assert(token_id<I>, "tigon: labels are std::int32_t or std::int64_t");
+    return std::span<const I>(all);
+  }
+}
+
+/// What a sum over n rows is multiplied with.
+inline double divergence_scale(divergence_reduction reduction, double n, std::size_t vocab) {
+  if (reduction == divergence_reduction::mean) n *= static_cast<double>(vocab);
+  const bool mean = reduction == divergence_reduction::mean || reduction == divergence_reduction::batchmean;
+  return !mean ? 1 : n == 0 ? 0 : 1 / n;
+}
+
+/// What the rows of one call leave in the workspace, and what their sum is multiplied with.
+struct divergence_rows {
+  double* loss;
+  std::uint8_t* kept;  ///< 0: the row is ignored
+  std::size_t rows;
+  double scale = 1;
+
+  template <class I>
+  divergence_rows(workspace::frame& frame, std::size_t count, std::size_t vocab, divergence_reduction reduction,
+                  double denominator, std::span<const I> labels = {}, std::int64_t ignore_index = 0)
+      : loss(frame.take<double>(count)), kept(frame.take<std::uint8_t>(count)), rows(count) {
+    std::fill_n(loss, rows, 0.0);
+    std::fill_n(kept, rows, std::uint8_t{1});
+    for (std::size_t i = 0; i < labels.size(); ++i) kept[i] = labels[i] != ignore_index;
+    double counted = 0;
+    for (std::size_t i = 0; i < rows; ++i) counted += kept[i];
+    scale = divergence_scale(reduction, denominator != 0 ? denominator : counted, vocab);
+  }
+
+  double total() const {
+    double sum = 0;
+    for (std::size_t i = 0; i < rows; ++i) sum += loss[i];
+    return sum * scale;
+  }
+};
+
+/// Bytes of workspace for so many rows.
+constexpr std::size_t divergence_workspace(std::size_t rows) {
+  return workspace::bytes_for<double>(rows) + workspace::bytes_for<std::uint8_t>(rows);
+}
+
+/// Names and views of a call's operands. A gradient without memory is not wanted.
+struct divergence_operands {
+  std::string_view student_name, teacher_name;
+  extent student, teacher, dstudent;
+};
+
+/// Shapes, aliasing and the denominator of a call; `elements`: the loss or its gradient has a number for every element.
+inline void expect_divergence(const expects& expect, const divergence_operands& call, std::string_view loss_name,
+                              extent loss, bool elements, extent labels, double denominator) {
+  const std::size_t rows = call.student.rows, cols = call.student.cols;
+  expect.at_least_one("vocab", cols);
+  expect.memory(call.student_name, call.student);
+  expect.matrix(call.teacher_name, call.teacher, rows, cols);
+  expect.matrix(loss_name, loss, elements ? rows : 1, elements ? cols : 1);
+  if (loss_name == "loss")
+    expect.outside("loss", loss, call.student_name, call.student, call.teacher_name, call.teacher, "labels", labels);
+  if (call.dstudent.data != nullptr) {
+    expect.matrix("dstudent", call.dstudent, rows, cols);
+    expect.same_or_disjoint("dstudent", call.dstudent, call.student_name, call.student);
+    expect.same_or_disjoint("dstudent", call.dstudent, call.teacher_name, call.teacher);
+    expect.outside("dstudent", call.dstudent, loss_name, loss, "labels", labels);
+  }
+  expect.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
+                "a finite number above 0, or 0 to count");
+}
+
+/// A row of zeros, where there is memory for it.
+template <class Row, class T>
+TIGON_INLINE void clear_row(const Row& row, matrix_view<T> out) {
+  if (out.data != nullptr)
+    row.map(
+        out, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
+}
+
+/// out = factor * saved.
+template <class B, element T>
+void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_view<T> out, context& ctx) {
+  for_rows<B, accumulator_t<T>>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
+    row.map(
+        out, [=](auto d) { return d * factor; }, saved);
+  });
+}
+
+/// Checks before it.
+template <class T, class A>
+void expect_saved(const expects& expect, matrix_view<const T> saved, std::span<const A> upstream,
+                  matrix_view<T> dstudent) {
+  expect.memory("dstudent", dstudent);
+  expect.matrix("saved_dstudent", saved, dstudent.rows, dstudent.cols);
+  expect.size("upstream", upstream.size(), 1);
+  expect.same_or_disjoint("dstudent", dstudent, "saved_dstudent", saved);
+  expect.disjoint("dstudent", dstudent, "upstream", as_row(upstream));
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP

@@ -1,0 +1,176 @@
+// Pointwise Kullback-Leibler divergence of probabilities or their logarithms from log-probabilities.
+#ifndef TIGON_LOSSES_KL_DIV_HPP
+#define TIGON_LOSSES_KL_DIV_HPP
+
+#include <tigon/losses/divergence.hpp>
+#include <tigon/losses/divergence_contract.hpp>
+
+namespace tigon {
+
+namespace op {
+struct kl_div {
+  static constexpr std::string_view name = "kl_div";
+};
+}  // namespace op
+
+/// Divergence of the teacher P from the student, y = student_log_probs:
+///
+///   loss_ij  = P (log max(P, eps) - y),   P = teacher, or exp(teacher) with log_target
+///   loss     = c sum loss_ij,   dstudent = -c g P          c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)
+///
+/// Formula    docs/formulas/divergences.md. log P - y is made in one piece, without the rounding of log P.
+/// Shapes     student_log_probs, teacher, dstudent [rows, vocab]; loss and upstream [1], with reduction none
+///            [rows, vocab]. n = rows. vocab >= 1, rows may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64).
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
+/// Writes     loss, dstudent. forward makes dstudent for g = 1 in the same pass, unless its data is null.
+/// Aliasing   dstudent may be student_log_probs (forward) or teacher, which is then gone; nothing else.
+/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
+///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
+///            exp(teacher) below the smallest normal f32 (f64) counts as 0.
+/// Max error  loss 1e-6 of the sum of its terms' absolute values where sums are f32; with reduction none 1e-6, and
+///            dstudent f32 8e-7, bf16 4e-3, of |reference| + its root mean square (tests/losses/kl_div_test.cpp).
+struct kl_div_options {
+  divergence_reduction reduction = divergence_reduction::batchmean;
+  bool log_target = false;  ///< teacher holds log-probabilities
+  double eps = 0;           ///< log P is taken of no less than this, without log_target; 0: of every P, 0 log 0 = 0
+  double denominator = 0;   ///< what stands for n, for a batch in several calls; 0: rows
+};
+
+template <>
+struct kernel<op::kl_div, backends::generic> {
+  template <class>
+  using saved = no_state;  // the teacher alone
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
+                      matrix_view<T> dstudent, const detail::divergence_rows& out, kl_div_options opt, context& ctx) {
+    if (opt.log_target)
+      forward_rows<B, true>(student, teacher, loss, dstudent, out, opt, ctx);
+    else
+      forward_rows<B, false>(student, teacher, loss, dstudent, out, opt, ctx);
+  }
+
+  /// upstream: a matrix, or without memory, and `factor` for all.
+  template <backend B, element T>
+  static void backward(in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream, accumulator_t<T> factor,
+                       matrix_view<T> dstudent, kl_div_options opt, context& ctx) {
+    if (opt.log_target)
+      backward_rows<B, true>(teacher, upstream, -factor, dstudent, ctx);
+    else
+      backward_rows<B, false>(teacher, upstream, -factor, dstudent, ctx);
+  }
+
+  template <backend B, bool Log, element T, class A>
+  static void forward_rows(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<A> loss,
+                           matrix_view<T> dstudent, const detail::divergence_rows& out, kl_div_options opt,
+                           context& ctx) {
+    const A lowest = std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min());
+    const A factor = static_cast<A>(-out.scale);
+    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
+    double* sums = out.loss;
+    const auto term = [=](auto y, auto t) {
+      const decltype(y) p = probability<Log>(t);
+      if constexpr (Log)
+        return pack{p * factor, detail::plain_kl(p, t, y)};
+      else
+        return pack{p * factor, of_probability(t, max(decltype(y)(lowest), t), y)};
+    };
+    const auto value = [=](auto y, auto t) { return term(y, t).v[1]; };
+    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
+      if (elements) return row.map(loss, value, student, teacher);
+      A sum;
+      if (write)
+        sum = row.map_sum(dstudent, term, student, teacher);
+      else
+        sum = row.sum(value, student, teacher);
+      if (row.first()) sums[row.i] = static_cast<double>(sum);
+    });
+    if (elements && write) backward<B, T>(teacher, {}, A(1), dstudent, opt, ctx);
+  }
+
+  template <backend B, bool Log, element T, class A>
+  static void backward_rows(matrix_view<const T> teacher, matrix_view<const A> upstream, A factor,
+                            matrix_view<T> dstudent, context& ctx) {
+    const bool each = upstream.data != nullptr;
+    for_rows<B, A>(ctx, dstudent.rows, dstudent.cols, [=] TIGON_FN(auto row) {
+      if (each)
+        row.map(
+            dstudent, [=](auto t, auto g) { return probability<Log>(t) * (g * factor); }, teacher, upstream);
+      else
+        row.map(
+            dstudent, [=](auto t) { return probability<Log>(t) * factor; }, teacher);
+    });
+  }
+
+  template <bool Log, class V>
+  static TIGON_INLINE V probability(V t) {
+    if constexpr (Log)
+      return detail::probability(t);
+    else
+      return t;
+  }
+
+  /// p (log(of) - y), 0 where p is 0, NaN where it is negative. log(of) is e ln 2 + log(1 + f) for of = 2^e (1 + f),
+  /// and y is subtracted from its large part, which is exact: at p near exp(y) nothing is lost.
+  template <class V>
+  static TIGON_INLINE V of_probability(V p, V of, V y) {
+    using A = typename V::value_type;
+    using c = simd::detail::constants<A>;
+    const auto [e, f] = simd::detail::split(of);
+    const V zero(A(0)), finite = select(p == zero, detail::finite_log(y), y);
+    const V small = simd::detail::log_of_parts(zero, f) + e * V(c::ln2_lo);
+    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * (fma(e, V(c::ln2_hi), -finite) + small));
+  }
+};
+
+/// Bytes of workspace that kl_div_forward takes.
+constexpr std::size_t kl_div_workspace(std::size_t rows) { return detail::divergence_workspace(rows); }
+
+/// Loss, and dstudent for an upstream gradient of 1. See kl_div_options for the contract.
+template <class B = default_backend, class T>
+void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
+                    std::type_identity_t<loss_elements<accumulator_t<T>>> loss, matrix_view<T> dstudent,
+                    kl_div_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  const std::size_t rows = student_log_probs.rows, vocab = student_log_probs.cols;
+  const bool elements = opt.reduction == divergence_reduction::none;
+  const expects expect("kl_div_forward");
+  detail::expect_divergence(expect, {"student_log_probs", "teacher", student_log_probs, teacher, dstudent}, "loss",
+                            loss.view, elements, matrix_view<const A>{}, opt.denominator);
+  expect.option(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
+  ctx.workspace().expect("kl_div_forward", kl_div_workspace(rows));
+
+  workspace::frame frame(ctx.workspace());
+  const detail::divergence_rows out(frame, rows, vocab, opt.reduction, opt.denominator,
+                                    std::span<const std::int64_t>{});
+  kernel_for<op::kl_div, B>::template forward<B, T>(student_log_probs, teacher, loss.view, dstudent, out, opt, ctx);
+  if (!elements) loss.view.data[0] = static_cast<A>(out.total());
+}
+
+/// dstudent from the teacher and the gradient of the loss. See kl_div_options for the contract.
+template <class B = default_backend, class T>
+void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
+                     matrix_view<T> dstudent, kl_div_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  const std::size_t rows = dstudent.rows, vocab = dstudent.cols;
+  const bool elements = opt.reduction == divergence_reduction::none;
+  const expects expect("kl_div_backward");
+  expect.memory("dstudent", dstudent);
+  detail::expect_divergence(expect, {"teacher", "teacher", teacher, teacher, dstudent}, "upstream", upstream.view,
+                            elements, matrix_view<const A>{}, opt.denominator);
+  const double scale = detail::divergence_scale(
+      opt.reduction, opt.denominator != 0 ? opt.denominator : static_cast<double>(rows), vocab);
+  const auto g = elements ? upstream.view : matrix_view<const A>{};
+  const double factor = elements ? 1 : scale * static_cast<double>(upstream.view.data[0]);
+  kernel_for<op::kl_div, B>::template backward<B, T>(teacher, g, static_cast<A>(factor), dstudent, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_KL_DIV_HPP

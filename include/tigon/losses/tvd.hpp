@@ -1,0 +1,170 @@
+// Total variation distance of probabilities.
+#ifndef TIGON_LOSSES_TVD_HPP
+#define TIGON_LOSSES_TVD_HPP
+
+#include <tigon/losses/divergence_contract.hpp>
+
+namespace tigon {
+
+namespace op {
+struct tvd {
+  static constexpr std::string_view name = "tvd";
+};
+}  // namespace op
+
+/// Half the sum of absolute differences, Q = student_probs, P = teacher_probs:
+///
+///   loss_ij = |Q - P| / 2,   loss = c sum loss_ij,   dstudent = c g sign(Q - P) / 2,   sign(0) = 0
+///   c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)            n = number of kept rows
+///
+/// Formula    docs/formulas/divergences.md.
+/// Shapes     student_probs, teacher_probs, dstudent [rows, vocab]; labels [rows] or `absent`; loss and upstream [1],
+///            with reduction none [rows, vocab]. vocab >= 1, rows may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64); labels std::int32_t or
+///            std::int64_t.
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
+/// Writes     loss, dstudent. A row whose label is ignore_index is not read; its losses and gradient are 0. Labels are
+///            no indices: every value is legal. forward makes dstudent for g = 1 in the same pass, unless its data is
+///            null; backward makes it anew from the inputs.
+/// Aliasing   dstudent may be student_probs or teacher_probs, which are then gone; nothing else.
+/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
+/// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and dstudent f32 2e-7, bf16 4e-3,
+/// of
+///            |reference| + its root mean square (tests/losses/tvd_test.cpp).
+///
+/// The gradient of the teacher is -dstudent.
+struct tvd_options {
+  divergence_reduction reduction = divergence_reduction::batchmean;
+  std::int64_t ignore_index = -100;
+  double denominator = 0;  ///< what stands for n, for a batch in several calls; 0: kept rows
+};
+
+template <>
+struct kernel<op::tvd, backends::generic> {
+  template <class>
+  using saved = no_state;  // the inputs
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
+                      matrix_view<T> dstudent, const detail::divergence_rows& out, tvd_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const A factor = static_cast<A>(out.scale / 2);
+    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
+    const auto* kept = out.kept;
+    double* sums = out.loss;
+    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
+      if (kept[row.i] == 0) {
+        if (elements)
+          detail::clear_row(row, loss);
+        else
+          detail::clear_row(row, dstudent);
+        return;
+      }
+      const auto half = [=](auto q, auto p) { return A(0.5) * abs(q - p); };
+      if (elements) return row.map(loss, half, student, teacher);
+      A sum;
+      if (write)
+        sum = row.map_sum(
+            dstudent,
+            [=](auto q, auto p) {
+              return pack{factor * sign(q - p), half(q, p)};
+            },
+            student, teacher);
+      else
+        sum = row.sum(half, student, teacher);
+      if (row.first()) sums[row.i] = static_cast<double>(sum);
+    });
+    if (elements && write) backward<B, T>(student, teacher, {}, A(1), dstudent, out, ctx);
+  }
+
+  /// upstream: a matrix, or without memory, and `factor` for all.
+  template <backend B, element T>
+  static void backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
+                       accumulator_t<T> factor, matrix_view<T> dstudent, const detail::divergence_rows& out,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    const A half = factor / 2;
+    const bool each = upstream.data != nullptr;
+    const auto* kept = out.kept;
+    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
+      if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
+      if (each)
+        row.map(
+            dstudent, [=](auto q, auto p, auto g) { return half * g * sign(q - p); }, student, teacher, upstream);
+      else
+        row.map(
+            dstudent, [=](auto q, auto p) { return half * sign(q - p); }, student, teacher);
+    });
+  }
+
+  /// -1, 0, 1; of NaN NaN.
+  template <class V>
+  static TIGON_INLINE V sign(V d) {
+    using A = typename V::value_type;
+    return select(abs(d) > V(A(0)), copysign(V(A(1)), d), d);
+  }
+};
+
+/// Bytes of workspace that tvd_forward takes, and tvd_backward from the inputs.
+constexpr std::size_t tvd_workspace(std::size_t rows) { return detail::divergence_workspace(rows); }
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Checks what both ways from the inputs take; f(rows) with the rows' results in the workspace.
+template <class Labels, class F>
+void with_tvd_rows(std::string_view door, const divergence_operands& call, std::string_view loss_name, extent loss,
+                   const tvd_options& opt, const Labels& labels, context& ctx, F f) {
+  const auto ids = label_span(labels);
+  const std::size_t rows = call.student.rows;
+  const expects expect(door);
+  if constexpr (!std::same_as<Labels, absent_t>) expect.size("labels", ids.size(), rows);
+  expect_divergence(expect, call, loss_name, loss, opt.reduction == divergence_reduction::none, as_row(ids),
+                    opt.denominator);
+  ctx.workspace().expect(door, tvd_workspace(rows));
+  workspace::frame frame(ctx.workspace());
+  f(divergence_rows(frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Loss, and dstudent for an upstream gradient of 1. See tvd_options for the contract.
+template <class B = default_backend, class T, class Labels = absent_t>
+void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
+                 std::type_identity_t<loss_elements<accumulator_t<T>>> loss, matrix_view<T> dstudent,
+                 tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::with_tvd_rows("tvd_forward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
+                        "loss", loss.view, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
+                          kernel_for<op::tvd, B>::template forward<B, T>(student_probs, teacher_probs, loss.view,
+                                                                         dstudent, rows, opt, ctx);
+                          if (opt.reduction != divergence_reduction::none)
+                            loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
+                        });
+}
+
+/// dstudent from the inputs and the gradient of the loss: nothing is saved between.
+template <class B = default_backend, class T, class Labels = absent_t>
+void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
+                  std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dstudent,
+                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  expects("tvd_backward").memory("dstudent", dstudent);
+  detail::with_tvd_rows("tvd_backward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
+                        "upstream", upstream.view, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
+                          const bool each = opt.reduction == divergence_reduction::none;
+                          const double factor = each ? 1 : rows.scale * static_cast<double>(upstream.view.data[0]);
+                          kernel_for<op::tvd, B>::template backward<B, T>(student_probs, teacher_probs,
+                                                                          each ? upstream.view : matrix_view<const A>{},
+                                                                          static_cast<A>(factor), dstudent, rows, ctx);
+                        });
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_TVD_HPP
