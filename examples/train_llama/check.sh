@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the program at small sizes: check.sh refuses|threads|resume|compare PROGRAM FOLDER
+# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
-part=$1 program=$2 folder=$3
+part=$1 program=$2 folder=$3 mpirun=${4:-}
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0
@@ -40,6 +40,7 @@ refuses)
   refused "cannot be divided among" $small --heads 5 --kv-heads 1
   refused "need an even number" $small --hidden 36
   refused "neither f32 nor bf16" $small --dtype f16
+  refused "batch 3 is not a multiple of --micro-batch 2" $small --micro-batch 2
   refused "takes no --plain" $small --compare --plain
   refused "text missing does not exist" $small --text missing
   echo "a few words" > short
@@ -77,6 +78,61 @@ threads)
   [ "$(wc -l < 1.csv)" -eq 9 ] || fail "the CSV has $(wc -l < 1.csv) lines"
   "$program" $small --seed 2 --csv other.csv > out 2> err
   if cmp -s 1.csv other.csv; then fail "the seed changes nothing"; fi
+  ;;
+micro)
+  # The same batch in pieces: other roundings, the same training. With such an --eps the size of the gradient counts.
+  small="$small --eval-every 3 --eps 1 --lr 0.2 --grad-clip 0"
+  for dtype in f32 bf16; do
+    "$program" $small --dtype $dtype --csv whole.csv > out 2> err
+    "$program" $small --dtype $dtype --csv same.csv --micro-batch 3 > out 2> err
+    cmp whole.csv same.csv || fail "$dtype: a micro-batch that is the batch changes the losses"
+    "$program" $small --dtype $dtype --csv parts.csv --micro-batch 1 --threads 2 > out 2> err
+    grep -q "3 micro-batches a step over 1 rank" out || fail "$dtype: micro-batches are not told"
+    if cmp -s whole.csv parts.csv; then fail "$dtype: micro-batches change no bit, so there are none"; fi
+    paste -d, whole.csv parts.csv | awk -F, -v dtype=$dtype 'NR > 1 {
+        limit = dtype == "f32" ? 1e-4 : 5e-2
+        if (($3 - $7) ^ 2 > limit ^ 2 || ($4 - $8) ^ 2 > limit ^ 2) { print "step " $1 ": " $0; exit 1 } }' ||
+      fail "$dtype: micro-batches train another model"
+  done
+  ;;
+mpi)
+  # More ranks than cores, as root, on a busy machine.
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  small="$small --batch 8 --eval-every 3 --threads 1"
+  for dtype in f32 bf16; do
+    "$program" $small --dtype $dtype --micro-batch 2 --csv one.csv --checkpoint one > out 2> err
+    sed -n '/^sample:/,$p' out > one.sample
+    for ranks in 2 4; do
+      "$mpirun" -n $ranks "$program" $small --dtype $dtype --micro-batch 2 --csv $ranks.csv --checkpoint $ranks > out 2> err
+      cmp one.csv $ranks.csv || fail "$dtype: $ranks ranks have other losses than one"
+      cmp one $ranks || fail "$dtype: $ranks ranks have other weights than one"
+      sed -n '/^sample:/,$p' out | cmp one.sample - || fail "$dtype: not one sample of $ranks ranks"
+      [ "$(grep -c micro-batches out)" -eq 1 ] || fail "another rank than the first is heard"
+    done
+    # Without --micro-batch, a rank has one: that of the batch divided by the ranks.
+    "$mpirun" -n 4 "$program" $small --dtype $dtype --csv default.csv --checkpoint state --stop-at 5 > out 2> err
+    "$mpirun" -n 2 "$program" $small --dtype $dtype --micro-batch 2 --resume state --csv rest.csv > out 2> err
+    (head -n 6 default.csv; tail -n 3 rest.csv) > both.csv
+    # The run that stopped has a held-out loss where it did.
+    cut -d, -f1-3 one.csv > expected
+    cut -d, -f1-3 both.csv | cmp expected - || fail "$dtype: four ranks, resumed by two, have other losses"
+  done
+  refused_by_ranks() {
+    sentence=$1
+    shift
+    if timeout 60 "$mpirun" -n 2 "$program" "$@" > out 2> err; then fail "$* was accepted"; fi
+    [ "$(grep -c -- "$sentence" err)" -eq 1 ] || fail "$* wrote: $(cat err)"
+  }
+  refused_by_ranks "batch 3 cannot be divided among 2 ranks" $small --batch 3
+  refused_by_ranks "gives 1 of them, which 2 ranks cannot share evenly" $small --micro-batch 8
+  refused_by_ranks "text missing does not exist" $small --text missing
+  refused_by_ranks "missing cannot be opened" $small --resume missing
+  "$program" $small --micro-batch 2 --checkpoint whole > out 2> err
+  refused_by_ranks "has 8 steps already" $small --resume whole
+  refused_by_ranks "the loss is no longer finite" $small --lr 1e30 --min-lr 1e30 --warmup 0
+  refused_by_ranks "layers: 0 is not" $small --layers 0
+  refused_by_ranks "does not exist" $small --csv nowhere/losses.csv
   ;;
 resume)
   for dtype in f32 bf16; do

@@ -81,7 +81,7 @@ class fused_model {
   /// Most bytes of activations, temporaries and workspace so far.
   std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
 
- private:
+ protected:
   struct layer_saved {
     matrix<T> stream;  ///< [tokens, hidden], what the attention's norm reads
     float* rstd1;

@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "parameters.hpp"
 #include "plain_model.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 #include "text.hpp"
 #include "tokenizer.hpp"
 #include "trainer.hpp"
@@ -104,14 +106,14 @@ void print_comparison(const record& r) {
 
 /// Trains the runs side by side, step by step, so that a comparison sees the same machine at the same time.
 template <class... Trainer>
-record train(const run_options& o, const checkpoint_identity& identity, const parameter_layout& layout,
+record train(const run_options& o, const checkpoint_identity& identity, const parameter_layout& layout, bool writes,
              std::vector<std::string> names, Trainer&... trainers) {
   record r;
   const std::size_t last = o.stop_at != 0 ? o.stop_at : o.steps;
   r.first_step = std::max({trainers.steps_done()...});
   if (r.first_step >= last)
-    throw std::runtime_error("the checkpoint " + o.resume + " has " + std::to_string(r.first_step) +
-                             " steps already, and the run ends after " + std::to_string(last));
+    throw shared_fault("the checkpoint " + o.resume + " has " + std::to_string(r.first_step) +
+                       " steps already, and the run ends after " + std::to_string(last));
   for (auto& name : names) r.curves.push_back({std::move(name), {}, {}, 0, 0});
 
   progress bar("training", last, o.batch * o.seq_len * sizeof...(Trainer));
@@ -132,7 +134,7 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
     };
     (advance(trainers), ...);
     bar.update(step, r.curves[0].loss.back());
-    if (!o.checkpoint.empty() && (step == last || (o.save_every != 0 && step % o.save_every == 0))) save();
+    if (writes && !o.checkpoint.empty() && (step == last || (o.save_every != 0 && step % o.save_every == 0))) save();
   }
   std::size_t k = 0;
   const auto finish = [&](auto& one) {
@@ -155,7 +157,8 @@ void check_outputs(const run_options& o) {
 
 template <tigon::element T>
 void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
-         corpus text, tigon::executor_ref executor) {
+         corpus text, tigon::executor_ref executor, tigon::communicator_ref comm) {
+  const bool writes = comm.rank() == 0;
   const auto number = [](std::size_t n) { return std::to_string(n); };
   const checkpoint_identity identity{{"vocab", number(config.vocab)},
                                      {"layers", number(config.layers)},
@@ -170,35 +173,50 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   record r;
   std::string sample;
   const auto one = [&](auto&& single, const char* name) {
-    if (!o.resume.empty()) single.resume(o.resume, identity);
-    r = train(o, identity, layout, {name}, single);
+    if (!o.resume.empty()) on_all_ranks(comm, [&] { single.resume(o.resume, identity); });
+    r = train(o, identity, layout, writes, {name}, single);
     const curve& c = r.curves[0];
     std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n",
                 name, c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
-    if (o.sample_tokens != 0) sample = single.sample(pieces);
+    if (writes && o.sample_tokens != 0) sample = single.sample(pieces);
   };
   if (o.compare) {
-    fused_trainer fused(o, config, layout, text, executor);
-    plain_trainer plain(o, config, layout, text, executor);
-    r = train(o, identity, layout, {"fused", "plain"}, fused, plain);
+    fused_trainer fused(o, config, layout, text, executor, comm);
+    plain_trainer plain(o, config, layout, text, executor, comm);
+    r = train(o, identity, layout, writes, {"fused", "plain"}, fused, plain);
     print_comparison(r);
-    if (o.sample_tokens != 0) sample = fused.sample(pieces);
+    if (writes && o.sample_tokens != 0) sample = fused.sample(pieces);
   } else if (o.plain) {
-    one(plain_trainer(o, config, layout, text, executor), "plain");
+    one(plain_trainer(o, config, layout, text, executor, comm), "plain");
   } else {
-    one(fused_trainer(o, config, layout, text, executor), "fused");
+    one(fused_trainer(o, config, layout, text, executor, comm), "fused");
   }
+  if (!writes) return;
   if (o.sample_tokens != 0) std::printf("\nsample:\n%s\n", sample.c_str());
   if (!o.csv.empty()) write_csv(o.csv, r);
   if (!o.svg.empty()) write_svg(o.svg, r);
 }
 
-int train_llama(const run_options& o) {
-  check_outputs(o);
-  const std::string text = load_text(o.text);
-  const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
+int train_llama(const run_options& o, const ranks& here) {
+  const tigon::communicator_ref comm = here.comm();
+  std::string text;
+  std::optional<tokenizer> tokens;
+  const auto read = [&] {
+    text = load_text(o.text);
+    tokens = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
+  };
+  // The first rank trains the tokenizer; the others find it in the cache, if that is theirs too.
+  on_all_ranks(comm, [&] {
+    if (here.first()) check_outputs(o), read();
+  });
+  on_all_ranks(comm, [&] {
+    if (!here.first()) read();
+  });
+  same_on_all_ranks(comm, text_hash(text), "the ranks read different texts");
+  const tokenizer& pieces = *tokens;
   const std::vector<std::int32_t> ids = pieces.encode(text);
-  const corpus parts = split(ids, o.seq_len);
+  corpus parts;
+  on_all_ranks(comm, [&] { parts = split(ids, o.seq_len); });
 
   const model_config config{
       static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
@@ -211,30 +229,38 @@ int train_llama(const run_options& o) {
       "%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
       static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads, o.dtype.c_str(),
       std::string(tigon::default_backend::info.name).c_str(), threads, threads == 1 ? "thread" : "threads");
+  if (const std::size_t windows = o.windows_of_pass(comm.size()); windows != o.batch)
+    std::printf("%zu micro-batches a step over %zu %s: the losses of one process with --micro-batch %zu\n",
+                o.batch / windows, comm.size(), comm.size() == 1 ? "rank" : "ranks", windows);
   std::fflush(stdout);
   if (o.dtype == "bf16")
-    run<tigon::bfloat16>(o, config, layout, pieces, parts, pool);
+    run<tigon::bfloat16>(o, config, layout, pieces, parts, pool, comm);
   else
-    run<float>(o, config, layout, pieces, parts, pool);
+    run<float>(o, config, layout, pieces, parts, pool, comm);
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto parsed = parse_options(argc, argv);
+  const ranks here(argc, argv);
+  const auto parsed = parse_options(argc, argv, here.comm().size());
   if (!parsed.options) return parsed.exit_code;
   const auto refused = [](const char* sentence, int code) {
     std::fprintf(stderr, "train_llama: %s\n", sentence);
     return code;
   };
   try {
-    return train_llama(*parsed.options);
+    return train_llama(*parsed.options, here);
+  } catch (const shared_fault& error) {  // on all ranks
+    return here.first() ? refused(error.what(), 2) : 2;
+  } catch (const std::domain_error& error) {  // the loss, which all ranks have
+    return here.first() ? refused(error.what(), 1) : 1;
   } catch (const std::bad_alloc&) {
-    return refused("a model of these sizes does not fit into memory", 2);
+    return here.leave(refused("a model of these sizes does not fit into memory", 2));
   } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
-    return refused(error.what(), 2);
+    return here.leave(refused(error.what(), 2));
   } catch (const std::exception& error) {
-    return refused(error.what(), 1);
+    return here.leave(refused(error.what(), 1));
   }
 }

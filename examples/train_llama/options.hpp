@@ -34,6 +34,7 @@ struct run_options {
 
   std::size_t seq_len = 512;
   std::size_t batch = 4;
+  std::size_t micro_batch = 0;
   std::size_t steps = 120;
   std::size_t stop_at = 0;
   std::size_t eval_every = 0;
@@ -60,6 +61,8 @@ struct run_options {
   double temperature = 0.8;
 
   std::size_t head_dim() const { return hidden / heads; }
+  /// Windows of one pass forward and backward.
+  std::size_t windows_of_pass(std::size_t ranks) const { return micro_batch != 0 ? micro_batch : batch / ranks; }
 };
 
 /// The options, or the exit code of a program that has nothing more to do.
@@ -97,7 +100,7 @@ inline CLI::Validator real(bound kind) {
 }
 
 /// What no single option can see.
-inline void check_together(const run_options& o, bool vocab_given) {
+inline void check_together(const run_options& o, bool vocab_given, std::size_t ranks) {
   const auto refuse = [](const std::string& sentence) { throw std::runtime_error(sentence); };
   const auto text = [](std::size_t n) { return std::to_string(n); };
   if (o.bytes && vocab_given) refuse("--bytes has 256 tokens by itself and takes no --vocab");
@@ -108,6 +111,12 @@ inline void check_together(const run_options& o, bool vocab_given) {
   if (o.head_dim() % 2 != 0)
     refuse("--hidden " + text(o.hidden) + " over --heads " + text(o.heads) + " gives heads of " + text(o.head_dim()) +
            ", but rotary positions turn pairs and need an even number");
+  if (o.batch % ranks != 0) refuse("--batch " + text(o.batch) + " cannot be divided among " + text(ranks) + " ranks");
+  if (o.batch % o.windows_of_pass(ranks) != 0)
+    refuse("--batch " + text(o.batch) + " is not a multiple of --micro-batch " + text(o.micro_batch));
+  if (o.batch / o.windows_of_pass(ranks) % ranks != 0)
+    refuse("--batch " + text(o.batch) + " in micro-batches of " + text(o.micro_batch) + " gives " +
+           text(o.batch / o.micro_batch) + " of them, which " + text(ranks) + " ranks cannot share evenly");
   if (o.min_lr > o.lr) refuse("--min-lr is larger than --lr");
   if (o.stop_at > o.steps) refuse("--stop-at " + text(o.stop_at) + " lies behind the last of --steps " + text(o.steps));
   if (o.save_every != 0 && o.checkpoint.empty()) refuse("--save-every needs --checkpoint FILE");
@@ -118,8 +127,9 @@ inline void check_together(const run_options& o, bool vocab_given) {
 
 }  // namespace detail
 
-/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help.
-inline parsed_options parse_options(int argc, const char* const* argv) {
+/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help. The batch is shared by
+/// `ranks` processes.
+inline parsed_options parse_options(int argc, const char* const* argv, std::size_t ranks = 1) {
   using detail::bound, detail::real, detail::whole;
   run_options o;
   CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
@@ -145,6 +155,9 @@ inline parsed_options parse_options(int argc, const char* const* argv) {
 
   app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
   app.add_option("--batch", o.batch, "windows of a step")->check(whole(1, many))->group("Run");
+  app.add_option("--micro-batch", o.micro_batch, "windows of one pass; 0: all that a rank has of a step")
+      ->check(whole(0, many))
+      ->group("Run");
   app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
   app.add_option("--stop-at", o.stop_at, "end early after this step, as an interruption would; 0: do not")
       ->check(whole(0, steps))
@@ -191,7 +204,7 @@ inline parsed_options parse_options(int argc, const char* const* argv) {
   };
   try {
     app.parse(argc, argv);
-    detail::check_together(o, vocab->count() > 0);
+    detail::check_together(o, vocab->count() > 0, ranks);
   } catch (const CLI::Success& help) {
     return {std::nullopt, app.exit(help)};
   } catch (const std::runtime_error& error) {  // CLI::ParseError is one

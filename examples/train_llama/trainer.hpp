@@ -1,6 +1,7 @@
 #ifndef EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
 #define EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
 
+#include <tigon/comm/communicator.hpp>
 #include <tigon/simd/row.hpp>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,22 +25,32 @@
 namespace example {
 
 /// One training run of Model<T>: f32 master weights, and a copy of them in T where that is another type.
+///
+/// A step's batch is cut into micro-batches, of which rank r has numbers r, r + ranks, ... Losses and gradients are
+/// added up in the order of micro-batches, by every rank alike: the bits depend on the size of a micro-batch, not on
+/// the ranks. All ranks have all weights and take the same step.
 template <class Model, tigon::element T>
 class trainer {
  public:
   trainer(const run_options& options, const model_config& config, const parameter_layout& layout, corpus text,
-          tigon::executor_ref executor)
+          tigon::executor_ref executor, tigon::communicator_ref comm = alone)
       : o_(options),
         config_(config),
         layout_(layout),
         text_(text),
+        comm_(comm),
+        windows_(options.windows_of_pass(comm.size())),
         ctx_(executor, workspace_),
         master_(initial_weights(layout, options.seed)),
         gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), adamw_of(options)),
         // Another stream than the weights'.
         batches_(options.seed + 1),
-        model_(config, layout, options.seq_len, options.batch, ctx_) {
+        model_(config, layout, options.seq_len, windows_, ctx_) {
+    if (windows_ != options.batch) {
+      micro_gradient_.resize(layout.total);
+      gathered_.resize(comm.size() * gathered_block);
+    }
     if constexpr (!std::same_as<T, float>) rounded_.resize(layout.total);
     round_weights();
   }
@@ -58,11 +70,29 @@ class trainer {
   /// Draws a batch, takes one step, returns the batch's loss before it.
   double step() {
     const auto start = std::chrono::steady_clock::now();
-    ids_.clear();
-    targets_.clear();
-    for (std::size_t i = 0; i < o_.batch; ++i)
-      add_window(text_.train.subspan(batches_.below(text_.train.size() - o_.seq_len), o_.seq_len + 1));
-    const double loss = model_.step(weights(), gradient_, ids_, targets_);
+    std::vector<std::size_t> begins(o_.batch);
+    for (std::size_t& begin : begins) begin = batches_.below(text_.train.size() - o_.seq_len);
+    const auto windows = [&](std::size_t first) {
+      ids_.clear();
+      targets_.clear();
+      for (std::size_t i = first; i < first + windows_; ++i) add_window(text_.train.subspan(begins[i], o_.seq_len + 1));
+    };
+    double loss = 0;
+    if (windows_ == o_.batch) {
+      windows(0);
+      loss = model_.step(weights(), gradient_, ids_, targets_);
+    } else {
+      std::ranges::fill(gradient_, 0.0f);
+      for (std::size_t first = 0; first < o_.batch; first += windows_ * comm_.size()) {
+        windows(first + windows_ * comm_.rank());
+        loss = add_of_ranks(loss, model_.step(weights(), micro_gradient_, ids_, targets_));
+        tigon::comm::reduce_in_rank_order<float>(comm_, micro_gradient_, std::span(gradient_), gathered_,
+                                                 std::plus<>());
+      }
+      const std::size_t passes = o_.batch / windows_;
+      loss /= static_cast<double>(passes);
+      for (float& g : gradient_) g /= static_cast<float>(passes);
+    }
     optimizer_.step(master_, gradient_, rate(), [&](std::size_t count, const auto& fn) {
       ctx_.executor().run(count, [&](std::size_t task, std::size_t) { fn(task); });
     });
@@ -77,14 +107,17 @@ class trainer {
     const std::size_t window = o_.seq_len + 1, there = text_.held_out.size() / window;
     const std::size_t wanted = std::min(there, 4 * o_.batch);
     double sum = 0;
-    for (std::size_t done = 0; done < wanted;) {
-      const std::size_t count = std::min(o_.batch, wanted - done);
-      ids_.clear();
-      targets_.clear();
-      for (std::size_t i = 0; i < count; ++i)
-        add_window(text_.held_out.subspan((done + i) * there / wanted * window, window));
-      sum += model_.loss(weights(), ids_, targets_) * static_cast<double>(count);
-      done += count;
+    for (std::size_t done = 0; done < wanted; done += windows_ * comm_.size()) {
+      const std::size_t first = done + windows_ * comm_.rank(), end = std::min(first + windows_, wanted);
+      double mine = 0;  // a rank for which nothing is left adds nothing
+      if (first < end) {
+        ids_.clear();
+        targets_.clear();
+        for (std::size_t i = first; i < end; ++i)
+          add_window(text_.held_out.subspan(i * there / wanted * window, window));
+        mine = model_.loss(weights(), ids_, targets_) * static_cast<double>(end - first);
+      }
+      sum = add_of_ranks(sum, mine);
     }
     return sum / static_cast<double>(wanted);
   }
@@ -128,6 +161,12 @@ class trainer {
     targets_.insert(targets_.end(), window.begin() + 1, window.end());
   }
 
+  double add_of_ranks(double sum, double mine) const {
+    std::vector<double> scratch(comm_.size());
+    tigon::comm::reduce_in_rank_order<double>(comm_, {&mine, 1}, std::span(&sum, 1), scratch, std::plus<>());
+    return sum;
+  }
+
   weight_views<T> weights() const {
     if constexpr (std::same_as<T, float>)
       return {master_, master_};
@@ -158,13 +197,19 @@ class trainer {
     return static_cast<std::int32_t>(std::min<std::ptrdiff_t>(chosen - up_to.begin(), std::ssize(up_to) - 1));
   }
 
+  static constexpr tigon::comm::serial alone{};
+  /// Elements of a rank's gradient that are sent at a time.
+  static constexpr std::size_t gathered_block = std::size_t{1} << 16;
+
   const run_options& o_;
   model_config config_;
   const parameter_layout& layout_;
   corpus text_;
+  tigon::communicator_ref comm_;
+  std::size_t windows_;  ///< of a micro-batch
   tigon::workspace workspace_;
   tigon::context ctx_;
-  std::vector<float> master_, gradient_;
+  std::vector<float> master_, gradient_, micro_gradient_, gathered_;
   std::vector<T> rounded_;
   adamw optimizer_;
   rng batches_;

@@ -1,0 +1,111 @@
+// Ranks as threads of one program: for tests, and for one machine without MPI.
+#ifndef TIGON_COMM_THREADS_HPP
+#define TIGON_COMM_THREADS_HPP
+
+#include <tigon/comm/communicator.hpp>
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace tigon::comm {
+
+/// A rank among threads:
+///   comm::threads::run(4, [&](const comm::threads& c) { ... c.rank() ... });
+/// Contexts belong to one rank each. A rank that is gone, because it returned or threw, never lets others wait: these
+/// throw tigon::error (state).
+class threads {
+ public:
+  /// fn(c) on `ranks` threads at once; returns when all are done, and throws what was thrown first.
+  template <class F>
+  TIGON_TAGGED static void run(std::size_t ranks, F fn) {
+    meeting place(ranks);
+    std::vector<std::thread> all;
+    for (std::size_t r = 0; r < ranks; ++r)
+      all.emplace_back([&place, &fn, r] { place.attend([&] { fn(threads(place, r)); }); });
+    for (std::thread& thread : all) thread.join();
+    place.rethrow();
+  }
+
+  TIGON_INLINE std::size_t rank() const { return rank_; }
+  TIGON_INLINE std::size_t size() const { return place_->mine.size(); }
+  TIGON_TAGGED void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    place_->mine[rank_] = mine;
+    place_->wait();
+    bool even = true;
+    std::size_t at = 0;
+    for (const std::span<const std::byte> part : place_->mine) {
+      even = even && part.size() == mine.size();
+      if (even && !part.empty()) std::memcpy(all.data() + at, part.data(), part.size());
+      at += part.size();
+    }
+    place_->wait();  // nobody's bytes go away before all have read them
+    if (!even)
+      tigon::detail::fail_argument(error_code::shape, "comm::threads", "mine",
+                                   "of " + std::to_string(mine.size()) + " bytes", "the same size on every rank");
+  }
+
+ private:
+  struct meeting {
+    std::vector<std::span<const std::byte>> mine;
+
+    TIGON_TAGGED explicit meeting(std::size_t ranks) : mine(ranks) {}
+    TIGON_TAGGED ~meeting() {}
+
+    /// Returns when all ranks are here.
+    TIGON_TAGGED void wait() {
+      std::unique_lock lock(mutex_);
+      const std::size_t round = round_;
+      if (gone_ == 0 && ++here_ == mine.size()) {
+        here_ = 0;
+        ++round_;
+        all_here_.notify_all();
+        return;
+      }
+      all_here_.wait(lock, [&] { return round_ != round || gone_ != 0; });
+      if (round_ == round)
+        tigon::detail::fail(error_code::state, "tigon: comm::threads: a rank is gone while others wait for it");
+    }
+
+    template <class F>
+    TIGON_TAGGED void attend(F fn) {
+#if defined(__cpp_exceptions)
+      std::exception_ptr failure;
+      try {
+        fn();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = failure;
+#else
+      fn();
+      const std::lock_guard lock(mutex_);
+#endif
+      ++gone_;
+      all_here_.notify_all();
+    }
+
+    TIGON_TAGGED void rethrow() const {
+#if defined(__cpp_exceptions)
+      if (failure_) std::rethrow_exception(failure_);
+#endif
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable all_here_;
+    std::size_t here_ = 0, round_ = 0, gone_ = 0;
+    std::exception_ptr failure_;
+  };
+
+  TIGON_INLINE threads(meeting& place, std::size_t rank) : place_(&place), rank_(rank) {}
+
+  meeting* place_;
+  std::size_t rank_;
+};
+
+}  // namespace tigon::comm
+
+#endif  // TIGON_COMM_THREADS_HPP

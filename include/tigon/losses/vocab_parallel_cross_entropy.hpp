@@ -1,0 +1,249 @@
+// Cross entropy of logits whose vocabulary is split over ranks.
+#ifndef TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
+
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_cross_entropy_contract.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
+  template <class A>
+  struct saved {
+    std::span<A> top, rest;
+  };
+
+  template <backend B, element T, token_id I>
+  static void forward(communicator_ref comm, std::span<const detail::vocab_record> shards, in_matrix<T> logits,
+                      std::span<const I> target, std::span<accumulator_t<T>> loss, saved<accumulator_t<T>> out,
+                      vocab_parallel_cross_entropy_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const detail::vocab_message numbers(opt);
+    const std::size_t n = numbers.sent * logits.rows;
+    workspace::frame frame(ctx.workspace());
+    A* mine = frame.template take<A>(numbers.kept * logits.rows);
+    A* all = comm.size() == 1 ? mine : frame.template take<A>(comm.size() * n);
+    statistics<B>(logits, target.data(), shards[comm.rank()].first, mine, opt, ctx);
+    if (comm.size() != 1) comm::all_gather<A>(comm, {mine, n}, std::span(all, comm.size() * n));
+    merge<B>(shards, comm.rank(), mine, all, target.data(), loss, out, opt, ctx);
+  }
+
+  /// Number k of row i is mine[k * rows + i]. Without a column, or of -inf alone: m = -inf and d = -1, no mass at all.
+  template <backend B, class T, token_id I, class A>
+  static void statistics(matrix_view<const T> logits, const I* target, std::size_t first, A* mine,
+                         vocab_parallel_cross_entropy_options opt, context& ctx) {
+    const std::size_t rows = logits.rows;
+    const std::int64_t ignored = opt.ignore_index;
+    const bool smooth = opt.label_smoothing > 0;
+    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+      const auto t = static_cast<std::int64_t>(target[row.i]);
+      if (t == ignored) {
+        if (row.first()) mine[row.i] = mine[rows + row.i] = mine[2 * rows + row.i] = 0;
+        if (row.first() && smooth) mine[3 * rows + row.i] = 0;
+        return;
+      }
+      const std::size_t column = static_cast<std::size_t>(t) - first;
+      const A own = column < row.cols ? row.at(logits, column) : A(0);
+      const A top = row.max([](auto v) { return v; }, logits);
+      const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
+      const auto e = row.scratch(0);
+      // d = sum - 1. Where that cancels, the rest is summed without the maximum.
+      A d = row.map_sum(
+                e,
+                [=](auto v) {
+                  const auto p = exp_nonpositive(v - from);
+                  return pack{p, p};
+                },
+                logits) -
+            A(1);
+      if (d < A(1)) {
+        const auto rest = row.sum(
+            [](auto p) {
+              const decltype(p) zero(A(0)), one(A(1));
+              return pack{select(p == one, zero, p), select(p == one, one, zero)};
+            },
+            e);
+        d = rest[0] + (rest[1] - A(1));
+      }
+      if (row.first()) {
+        mine[row.i] = top;
+        mine[rows + row.i] = d;
+        mine[2 * rows + row.i] = own;
+      }
+      if (!smooth) return;
+      const A below = row.sum([=](auto v) { return v - from; }, logits);
+      if (row.first()) mine[3 * rows + row.i] = below;
+    });
+  }
+
+  template <backend B, token_id I, class A>
+  static void merge(std::span<const detail::vocab_record> shards, std::size_t rank, const A* mine, const A* all,
+                    const I* target, std::span<A> loss, saved<A> out, vocab_parallel_cross_entropy_options opt,
+                    context& ctx) {
+    const std::size_t ranks = shards.size(), rows = loss.size();
+    const std::size_t numbers = detail::vocab_message(opt).sent * rows, own_cols = shards[rank].cols;
+    const detail::smoothing_share<A> share(opt, shards[0].vocab, own_cols);
+    const std::int64_t ignored = opt.ignore_index;
+    const bool smooth = opt.label_smoothing > 0, global = opt.classes == smoothing_classes::global;
+    const A of_class = A(1) / static_cast<A>(global ? shards[0].vocab : own_cols);
+    const auto* shard = shards.data();
+    A *losses = loss.data(), *tops = out.top.data(), *rests = out.rest.data();
+    for_rows<B, A>(ctx, rows, ranks, [=] TIGON_FN(auto row) {
+      const auto t = static_cast<std::int64_t>(target[row.i]);
+      if (t == ignored) {
+        if (row.first()) losses[row.i] = tops[row.i] = rests[row.i] = 0;
+        return;
+      }
+      constexpr A nothing = -std::numeric_limits<A>::infinity();
+      A top = nothing, d(-1), own(0);
+      for (std::size_t r = 0; r < ranks; ++r) {
+        const A* of = all + r * numbers + row.i;
+        const A m = of[0], rest = of[rows];
+        // The larger maximum keeps its excluded 1, the other's 1 is summed.
+        if (m > top) {
+          d = rest + (d + A(1)) * math::exp(top - m);
+          top = m;
+        } else {
+          d = d + (rest + A(1)) * (m == nothing ? A(0) : math::exp(m - top));
+        }
+        if (static_cast<std::size_t>(t) - shard[r].first < shard[r].cols) own = of[2 * rows];
+      }
+      const A tail = math::log1p(d), minus_log_p = tail - (own - top);
+      A value = minus_log_p;
+      if (smooth) {
+        A sum(0);  // of s_j - top over the K classes
+        if (global)
+          for (std::size_t r = 0; r < ranks; ++r) {
+            const A* of = all + r * numbers + row.i;
+            const auto cols = static_cast<A>(shard[r].cols);
+            if (cols != A(0)) sum += of[3 * rows] + (of[0] - top) * cols;
+          }
+        else
+          sum = mine[3 * rows + row.i] + (mine[row.i] - top) * static_cast<A>(own_cols);
+        value = (A(1) - share.target) * minus_log_p + share.target * (tail - sum * of_class);
+      }
+      if (row.first()) losses[row.i] = value, tops[row.i] = top, rests[row.i] = d;
+    });
+  }
+
+  template <backend B, element T, token_id I>
+  static void backward(vocab_shard shard, in_matrix<T> logits, std::span<const I> target,
+                       std::span<const accumulator_t<T>> upstream, saved<const accumulator_t<T>> from,
+                       matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const detail::smoothing_share<A> share(opt, shard.vocab, logits.cols);
+    const std::int64_t ignored = opt.ignore_index;
+    const std::size_t step = upstream.size() == 1 ? 0 : 1, first = shard.first;
+    const I* targets = target.data();
+    const A *g = upstream.data(), *tops = from.top.data(), *rests = from.rest.data();
+    for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
+      const auto t = static_cast<std::int64_t>(targets[row.i]);
+      if (t == ignored) {
+        row.map(
+            dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        return;
+      }
+      const std::size_t column = static_cast<std::size_t>(t) - first;
+      const bool owned = column < row.cols;
+      const A own = owned ? row.at(logits, column) : A(0), up = g[row.i * step], top = tops[row.i], d = rests[row.i];
+      const A factor = up / (A(1) + d), subtract = up * share.each;
+      row.map(
+          dlogits,
+          [=](auto v) {
+            const auto r = exp_nonpositive(v - top) * factor - subtract;
+            return kernel<op::cross_entropy, backends::generic>::normal_or_zero(r);
+          },
+          logits);
+      if (owned && row.first()) {
+        // The target's column anew: p_t - 1 cancels where p_t is near 1.
+        const A log_p = (own - top) - math::log1p(d);
+        row.put(dlogits, column,
+                up * ((A(1) - share.target) * math::expm1(log_p) + (share.target * math::exp(log_p) - share.each)));
+      }
+    });
+  }
+};
+
+/// Bytes of workspace that vocab_parallel_cross_entropy_forward takes for a shard of so many rows and columns on one of
+/// so many ranks.
+template <class B = default_backend, class T>
+std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t cols, std::size_t ranks,
+                                                   vocab_parallel_cross_entropy_options opt = {},
+                                                   const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  const detail::vocab_message numbers(opt);
+  const std::size_t scratch = simd::scratch_workspace<B, A>(cols, 1, ctx);
+  const std::size_t all = ranks == 1 ? 0 : workspace::bytes_for<A>(ranks * numbers.sent * rows);
+  return workspace::bytes_for<A>(numbers.kept * rows) + all + scratch;
+}
+
+/// Loss of every row, and in top and rest what backward needs. All ranks call it together. See
+/// vocab_parallel_cross_entropy_options for the contract.
+template <class B = default_backend, class X, class Target, class T = std::remove_const_t<X>>
+void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> logits, vocab_shard shard,
+                                          const Target& target, std::type_identity_t<std::span<accumulator_t<T>>> loss,
+                                          std::type_identity_t<std::span<accumulator_t<T>>> top,
+                                          std::type_identity_t<std::span<accumulator_t<T>>> rest,
+                                          vocab_parallel_cross_entropy_options opt = {},
+                                          context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const std::span<const I> targets(labels);
+  constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
+  const auto record = detail::vocab_record(logits.rows, logits.cols, shard, sizeof(A), targets, opt);
+  const auto ranks = comm::agree(comm, record, [&] {
+    const expects expect(name);
+    detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
+    const auto labels_row = as_row(targets);
+    const auto loss_row = as_row(loss), top_row = as_row(top), rest_row = as_row(rest);
+    expect.size("loss", loss.size(), logits.rows);
+    expect.size("top", top.size(), logits.rows);
+    expect.size("rest", rest.size(), logits.rows);
+    expect.outside("loss", loss_row, "logits", logits, "target", labels_row, "top", top_row, "rest", rest_row);
+    expect.outside("top", top_row, "logits", logits, "target", labels_row, "rest", rest_row);
+    expect.outside("rest", rest_row, "logits", logits, "target", labels_row);
+    ctx.workspace().expect(
+        name, vocab_parallel_cross_entropy_workspace<B, T>(logits.rows, logits.cols, comm.size(), opt, ctx));
+  });
+  detail::expect_vocab_shards(name, ranks);
+  kernel_for<op::vocab_parallel_cross_entropy, B>::template forward<B, T, I>(comm, ranks, logits, targets, loss,
+                                                                             {top, rest}, opt, ctx);
+}
+
+/// dlogits of this rank's columns, from what forward left in top and rest of the same logits. Sends nothing; may be
+/// called again.
+template <class B = default_backend, class T, class Target>
+void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shard, const Target& target,
+                                           std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
+                                           std::type_identity_t<std::span<const accumulator_t<T>>> top,
+                                           std::type_identity_t<std::span<const accumulator_t<T>>> rest,
+                                           matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt = {},
+                                           context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const std::span<const I> targets(labels);
+  constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
+  const expects expect(name);
+  detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
+  if (upstream.size() != 1) expect.size("upstream", upstream.size(), logits.rows);
+  expect.size("top", top.size(), logits.rows);
+  expect.size("rest", rest.size(), logits.rows);
+  expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
+  expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
+  expect.outside("dlogits", dlogits, "target", as_row(targets), "upstream", as_row(upstream), "top", as_row(top),
+                 "rest", as_row(rest));
+  kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream,
+                                                                              {top, rest}, dlogits, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
