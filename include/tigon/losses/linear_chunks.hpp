@@ -76,6 +76,19 @@ void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<T
                                                                                 no_epilogue{}, opt, ctx);
 }
 
+/// to = from, or to += from; sums in A.
+template <class B, class A, element To, element From>
+void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
+  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    if (add)
+      row.map(
+          to, [](auto v, auto old) { return old + v; }, from, to);
+    else
+      row.map(
+          to, [](auto v) { return v; }, from);
+  });
+}
+
 /// Gradients of parameters where there is no row to make them of.
 template <class B, element T>
 void clear_parameters(const linear_gradients<T>& out, context& ctx) {
@@ -104,7 +117,7 @@ class linear_chunks {
     const std::size_t vocab = head.w.rows;
     if (head.bias) {
       bias_ = {frame.template take<A>(vocab), vocab};
-      copy(as_row(bias_), as_row(head.bias), false);
+      round_sums<B, A>(as_row(bias_), as_row(head.bias), false, ctx);
     }
     // dw itself where it is wide enough, db always apart because it is short.
     if constexpr (wide)
@@ -145,25 +158,12 @@ class linear_chunks {
     const bool add = out_.dparams == gradient::accumulate;
     if (first_) return clear_parameters<B>(out_, ctx_);
     if constexpr (!wide)
-      if (out_.dw.data != nullptr) copy(out_.dw, matrix_view<const A>(dw_), add);
-    if (out_.dbias) copy(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add);
+      if (out_.dw.data != nullptr) round_sums<B, A>(out_.dw, matrix_view<const A>(dw_), add, ctx_);
+    if (out_.dbias) round_sums<B, A>(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add, ctx_);
   }
 
  private:
   static constexpr bool wide = std::same_as<T, A>;
-
-  /// to = from, or to += from.
-  template <element To, element From>
-  void copy(matrix_view<To> to, matrix_view<const From> from, bool add) const {
-    for_rows<B, A>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      if (add)
-        row.map(
-            to, [](auto v, auto old) { return old + v; }, from, to);
-      else
-        row.map(
-            to, [](auto v) { return v; }, from);
-    });
-  }
 
   linear_head<T> head_;
   linear_gradients<T> out_;

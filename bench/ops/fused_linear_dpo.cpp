@@ -1,0 +1,16 @@
+#include <tigon/losses/fused_linear_dpo.hpp>
+
+#include "ops/preference.hpp"
+
+namespace tigon_bench {
+
+op_entry fused_linear_dpo() {
+  return preference_entry("fused_linear_dpo", []<class B, class T>(const request& r) {
+    return preference_plan<B, T>(r, 512, 2, true, [](const preference_case<T>& c, tigon::context& ctx) {
+      tigon::fused_linear_dpo_forward<B>(c.x.view(), c.w.view(), c.target(), c.loss.span(), c.dx.view(), c.dw.view(),
+                                         {}, c.bias, c.dbias, c.reference(), {}, {}, ctx);
+    });
+  });
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,266 @@
+// The driver of losses on sequences: what multiplies a token's gradient is known only after the whole sequence.
+#ifndef TIGON_LOSSES_SEQUENCE_HPP
+#define TIGON_LOSSES_SEQUENCE_HPP
+
+#include <tigon/losses/sequence_contract.hpp>
+
+namespace tigon {
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// What a loss on sequences reads and writes. coefficients(begin, n) is called once for every group, with groups
+/// [begin, begin + n) in order, when the log-probabilities of their tokens are known, and writes their u.
+template <element T>
+struct sequence_call {
+  linear_head<T> head;
+  linear_gradients<T> out;
+  linear_head<T> reference;  ///< without memory: none
+  sequence_tokens<accumulator_t<T>> tokens;
+  double temperature;
+  function_ref<void(std::size_t, std::size_t)> coefficients;
+};
+
+/// The gradients of an earlier call, for another upstream gradient.
+template <element T>
+struct saved_gradients {
+  matrix_view<const T> dx, dw;
+  vector_view<const T> dbias;
+};
+
+/// What the kernels of losses on sequences have in common.
+struct sequence_kernel {
+  template <class T>
+  using saved = saved_gradients<T>;
+
+  /// A piece is as many groups as fit in a chunk, or one that does not. The log-probabilities of a piece come first,
+  /// then u, then the gradients, from the last chunk to the first: only the last one's logits still exist, those of the
+  /// others are made again. So a group that fits takes three products, one that does not takes four.
+  template <backend B, element T>
+  static void forward(const sequence_call<T>& call, context& ctx) {
+    using A = accumulator_t<T>;
+    using rows_of_logits = kernel_for<op::selective_log_softmax, B>;
+    const auto& t = call.tokens;
+    const bool gradients = call.out.any(), reference = t.reference_logp != nullptr && call.reference.w.data != nullptr;
+    const std::size_t vocab = call.head.w.rows, chunk = chunk_rows<B, A>(call.head.x.rows, vocab);
+    workspace::frame frame(ctx.workspace());
+    A* memory = frame.template take<A>(chunk * vocab);
+    double* rest = frame.template take<double>(chunk);
+    auto* large = frame.template take<std::int64_t>(chunk * most_large);
+    chosen_rows<B, T> policy(frame, call.head, call.out, chunk, ctx), other(frame, call.reference, {}, chunk, ctx);
+    if (call.out.dx.data != nullptr)
+      ctx.executor().run(t.sequences(), [&](std::size_t s, std::size_t) {
+        clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
+                         t.first[s + 1] - t.first[s]);
+      });
+
+    const auto make_logps = [&](std::size_t k, std::size_t n) {
+      const auto of = [&](chosen_rows<B, T>& rows, double* logp) {
+        const matrix_view<A> z = rows.logits(t.row + k, n, memory);
+        rows_of_logits::template forward<B, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
+        if constexpr (!std::same_as<A, double>) split<B, A>(z, t.lse + k, call.temperature, rest, large, ctx);
+        look_up(rows, z, t.lse + k, call.temperature, rest, large, t.column + k, logp + k, ctx);
+        return z;
+      };
+      if (reference) of(other, t.reference_logp);
+      const matrix_view<A> z = of(policy, t.logp);
+      if (t.second_column != nullptr)
+        look_up(policy, z, t.lse + k, call.temperature, rest, large, t.second_column + k, t.second_logp + k, ctx);
+    };
+    const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
+      const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
+      selected_gradient<A> second;
+      if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
+      rows_of_logits::template backward<B, A>(z, t.lse + k, {t.column + k, t.u + k}, second, call.temperature, z, ctx);
+      policy.backward(t.row + k, n, memory);
+    };
+    for (std::size_t group = 0, end; group < t.groups; group = end) {
+      const std::size_t begin = t.first[group * t.ends];
+      const auto tokens_to = [&](std::size_t g) { return t.first[g * t.ends] - begin; };
+      for (end = group + 1; end < t.groups && tokens_to(end + 1) <= chunk;) ++end;
+      const std::size_t tokens = tokens_to(end), chunks = (tokens + chunk - 1) / chunk;
+      const std::size_t even = chunks == 0 ? 1 : (tokens + chunks - 1) / chunks;
+      for_chunks(tokens, even, [&](std::size_t k, std::size_t n) { make_logps(begin + k, n); });
+      call.coefficients(group, end - group);
+      if (!gradients) continue;
+      for (std::size_t c = chunks; c-- > 0;)
+        make_gradients(begin + c * even, std::min(even, tokens - c * even), c + 1 != chunks);
+    }
+    policy.finish();
+  }
+
+  /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
+  static constexpr std::size_t most_large = 16;
+
+  /// rest[i] = sum over the rest of row i of exp((z - top) / temperature), in two numbers of A; large: the columns of
+  /// the large ones, then -1. A row that is not finite has none.
+  template <backend B, class A>
+  static void split(matrix_view<A> z, const lse_parts<A>* lse, double temperature, double* rest, std::int64_t* large,
+                    context& ctx) {
+    const A inverse = static_cast<A>(1 / temperature), width = static_cast<A>(temperature);
+    const A share = math::log(static_cast<A>(most_large));
+    for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
+      const A top = lse[row.i].top, cut = top + width * (math::log1p(lse[row.i].rest) - share);
+      const auto sum = row.reduce(
+          std::array<A, 2>{A(0), A(0)},
+          [=](auto v) {
+            const decltype(v) zero(A(0));
+            return pack{select(v < decltype(v)(cut), exp_nonpositive((v - top) * inverse), zero), zero};
+          },
+          [](auto x, auto y) {  // the sum and what its rounding loses
+            const auto s = x.v[0] + y.v[0], other = s - x.v[0];
+            const auto lost = (x.v[0] - (s - other)) + (y.v[0] - other);
+            return decltype(x){{s, (x.v[1] + y.v[1]) + lost}};
+          },
+          z);
+      if (row.first()) rest[row.i] = static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
+      std::int64_t* found = large + row.i * most_large;
+      std::size_t n = 0;
+      constexpr std::size_t block = 512;
+      for (std::size_t first = 0; first < row.cols; first += block) {
+        const auto columns_of = row.part(first, std::min(block, row.cols - first));
+        if (!(columns_of.max([](auto v) { return v; }, z) >= cut)) continue;
+        for (std::size_t j = first; j < first + columns_of.cols && n < most_large; ++j)
+          if (row.at(z, j) >= cut) {
+            if (row.first()) found[n] = static_cast<std::int64_t>(j);
+            ++n;
+          }
+      }
+      for (; n < most_large; ++n)
+        if (row.first()) found[n] = -1;
+    });
+  }
+
+  /// Log-probabilities of one column a row, for sums and differences of many: the logits that weigh most are made again
+  /// in f64, so that neither their rounding nor that of the sum is left.
+  template <class Rows, class A>
+  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature,
+                      const double* rest, const std::int64_t* large, const std::int64_t* column, double* logp,
+                      context& ctx) {
+    ctx.executor().run(z.rows, [&](std::size_t i, std::size_t) {
+      const std::size_t own_column = static_cast<std::size_t>(column[i]);
+      const A own_logit = z.row(i)[own_column];
+      logp[i] = lse[i].log_p(own_logit, temperature);
+      if constexpr (std::same_as<A, double>) return;
+      if (!std::isfinite(logp[i]) || !std::isfinite(lse[i].lse(temperature))) return;
+      const double own = rows.logit(i, own_column), top = static_cast<double>(lse[i].top);
+      double others = rest[i] * std::exp((top - own) / temperature);
+      bool is_large = false;
+      for (std::size_t n = 0; n < most_large && large[i * most_large + n] >= 0; ++n) {
+        const auto j = static_cast<std::size_t>(large[i * most_large + n]);
+        if (j == own_column)
+          is_large = true;
+        else
+          others += std::exp((rows.logit(i, j) - own) / temperature);
+      }
+      if (others < std::numeric_limits<double>::max()) logp[i] = is_large ? -std::log1p(others) : -std::log(others);
+    });
+  }
+
+  /// out = g * from, or dw and dbias with that added.
+  template <backend B, element T>
+  static void backward(const saved_gradients<T>& from, accumulator_t<T> g, const linear_gradients<T>& out,
+                       context& ctx) {
+    using A = accumulator_t<T>;
+    const auto scale = [&](matrix_view<const T> x, matrix_view<T> to, bool add) {
+      if (to.data == nullptr) return;
+      for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+        if (add)
+          row.map(
+              to, [=](auto v, auto old) { return old + v * g; }, x, to);
+        else
+          row.map(
+              to, [=](auto v) { return v * g; }, x);
+      });
+    };
+    const bool add = out.dparams == gradient::accumulate;
+    scale(from.dx, out.dx, false);
+    scale(from.dw, out.dw, add);
+    scale(as_row(from.dbias), as_row(out.dbias), add);
+  }
+};
+
+/// Bytes of workspace that a loss on `groups` groups of `ends` sequences takes for its tokens and its kernel, with all
+/// gradients and biases; with a reference layer if reference_hidden is not 0.
+template <class B, element T>
+std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
+                               std::size_t vocab, std::size_t reference_hidden, bool second, const context& ctx) {
+  using A = accumulator_t<T>;
+  const std::size_t chunk = chunk_rows<B, A>(groups * ends * length, vocab);
+  std::size_t other = 0;
+  if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk * reference_hidden);
+  return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk * vocab) +
+         workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk * sequence_kernel::most_large) +
+         other + chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [&](std::size_t n) {
+           return reference_hidden == 0
+                      ? 0
+                      : gemm_workspace<B, T, T, A>(n, vocab, reference_hidden, ctx.executor().workers());
+         });
+}
+
+/// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.
+template <element T>
+class logit_sums {
+ public:
+  logit_sums(workspace::frame& frame, const linear_head<T>& head, context& ctx)
+      : head_(head),
+        ctx_(ctx),
+        of_x_(frame.template take<double>(head.x.cols)),
+        of_w_(frame.template take<double>(head.x.cols)) {
+    column_sums(head.w, of_w_);
+    for (std::size_t j = 0; j < head.bias.size; ++j) bias_ += number(head.bias.data[j]);
+  }
+  /// Adds the logits of rows [begin, begin + n) to `sum`.
+  void add(std::size_t begin, std::size_t n, double& sum) const {
+    column_sums(head_.x.rows_from(begin, n), of_x_);
+    for (std::size_t h = 0; h < head_.x.cols; ++h) sum += of_x_[h] * of_w_[h];
+    sum += static_cast<double>(n) * bias_;
+  }
+  static std::size_t bytes(std::size_t hidden) { return 2 * workspace::bytes_for<double>(hidden); }
+
+ private:
+  static double number(T v) { return static_cast<double>(static_cast<accumulator_t<T>>(v)); }
+  void column_sums(matrix_view<const T> m, double* to) const {
+    constexpr std::size_t width = 256;
+    ctx_.executor().run((m.cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+      const std::size_t first = task * width, end = std::min(m.cols, first + width);
+      std::fill(to + first, to + end, 0.0);
+      for (std::size_t i = 0; i < m.rows; ++i)
+        for (std::size_t h = first; h < end; ++h) to[h] += number(m.row(i)[h]);
+    });
+  }
+
+  linear_head<T> head_;
+  context& ctx_;
+  double *of_x_, *of_w_, bias_ = 0;
+};
+
+/// The door of backward: gradients of an earlier call times another upstream gradient, by the kernel of the operator.
+template <element T>
+void scale_gradients(std::string_view op,
+                     void (*kernel)(const saved_gradients<T>&, accumulator_t<T>, const linear_gradients<T>&, context&),
+                     const saved_gradients<T>& saved, accumulator_t<T> upstream, const linear_gradients<T>& out,
+                     context& ctx) {
+  const expects expect(op);
+  const auto check = [&](std::string_view name, matrix_view<const T> from, std::string_view to_name,
+                         matrix_view<T> to) {
+    if (to.data == nullptr) return;
+    expect.memory(to_name, to);
+    expect.matrix(name, from, to.rows, to.cols);
+    expect.same_or_disjoint(to_name, to, name, from);
+  };
+  check("saved_dx", saved.dx, "dx", out.dx);
+  check("saved_dw", saved.dw, "dw", out.dw);
+  check("saved_dbias", as_row(saved.dbias), "dbias", as_row(out.dbias));
+  const extent of_dx = saved.dx, of_dw = saved.dw, of_dbias = as_row(saved.dbias);
+  expect.outside("dx", out.dx, "dw", out.dw, "dbias", as_row(out.dbias), "saved_dw", of_dw, "saved_dbias", of_dbias);
+  expect.outside("dw", out.dw, "dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dbias", of_dbias);
+  expect.outside("dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dw", of_dw);
+  kernel(saved, upstream, out, ctx);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_SEQUENCE_HPP

@@ -1,0 +1,224 @@
+// What losses on sequences share beside their driver: tokens, log-probabilities of sequences, checks.
+#ifndef TIGON_LOSSES_SEQUENCE_CONTRACT_HPP
+#define TIGON_LOSSES_SEQUENCE_CONTRACT_HPP
+
+#include <tigon/losses/selective_logprob.hpp>
+
+#include <cmath>
+#include <vector>
+
+namespace tigon {
+
+/// The reference model of a loss: a layer of its own, or the log-probabilities that it gave; by default none. Nothing
+/// of it is written.
+template <element T>
+struct reference_model {
+  matrix_view<const T> x{}, w{};  ///< [rows, reference hidden], [vocab, reference hidden]
+  std::span<const T> bias{};      ///< [vocab], or without memory
+  packed_weights<T> packed{};
+  std::span<const accumulator_t<T>> logps{};  ///< instead of a layer: of every sequence, or of every token
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// A reference to a callable; lives no longer than the call that it is passed to.
+template <class F>
+class function_ref;
+template <class R, class... Args>
+class function_ref<R(Args...)> {
+ public:
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, function_ref>)
+  function_ref(F&& f)  // NOLINT: converts on purpose
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call_([](void* object, Args... args) -> R {
+          return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
+        }) {}
+  R operator()(Args... args) const { return call_(object_, args...); }
+
+ private:
+  void* object_;
+  R (*call_)(void*, Args...);
+};
+
+/// The tokens that count, sequence by sequence, in the workspace. A group is what a coefficient needs at once: `ends`
+/// sequences of `length` rows, end e of group g at row (e * groups + g) * length of x. Sequence s = g * ends + e is
+/// tokens [first[s], first[s + 1]).
+template <class A>
+struct sequence_tokens {
+  std::size_t groups = 0, ends = 1, length = 0;
+  std::size_t* first = nullptr;
+  std::size_t* row = nullptr;                             ///< of x
+  std::int64_t *column = nullptr, *second_column;         ///< second_column is null where tokens have one column each
+  double *logp = nullptr, *second_logp, *reference_logp;  ///< of the columns; reference_logp null: no reference layer
+  lse_parts<A>* lse = nullptr;
+  A *u = nullptr, *second_u;  ///< d loss / d logp: what the coefficients write
+
+  sequence_tokens(workspace::frame& frame, std::size_t g, std::size_t e, std::size_t l, bool second, bool reference)
+      : groups(g), ends(e), length(l) {
+    const std::size_t rows = g * e * l;
+    first = frame.template take<std::size_t>(g * e + 1);
+    row = frame.template take<std::size_t>(rows);
+    column = frame.template take<std::int64_t>(rows);
+    logp = frame.template take<double>(rows);
+    lse = frame.template take<lse_parts<A>>(rows);
+    u = frame.template take<A>(rows);
+    reference_logp = reference ? frame.template take<double>(rows) : nullptr;
+    second_column = second ? frame.template take<std::int64_t>(rows) : nullptr;
+    second_logp = second ? frame.template take<double>(rows) : nullptr;
+    second_u = second ? frame.template take<A>(rows) : nullptr;
+  }
+  /// Bytes of the arrays.
+  static std::size_t bytes(std::size_t g, std::size_t e, std::size_t l, bool second, bool reference) {
+    const std::size_t rows = g * e * l, logps = 1 + (reference ? 1 : 0) + (second ? 1 : 0);
+    return workspace::bytes_for<std::size_t>(g * e + 1) + workspace::bytes_for<std::size_t>(rows) +
+           workspace::bytes_for<lse_parts<A>>(rows) + logps * workspace::bytes_for<double>(rows) +
+           (second ? 2 : 1) * (workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<A>(rows));
+  }
+
+  std::size_t sequences() const { return groups * ends; }
+  std::size_t first_row(std::size_t s) const { return (s % ends * groups + s / ends) * length; }
+
+  /// Lists the rows for which column_of(row) or second_of(row), [0, vocab) or negative for none, is a column.
+  TIGON_NOINLINE void list(function_ref<std::int64_t(std::size_t)> column_of,
+                           function_ref<std::int64_t(std::size_t)> second_of) const {
+    std::size_t k = 0;
+    for (std::size_t s = 0; s < sequences(); ++s) {
+      first[s] = k;
+      for (std::size_t i = first_row(s); i < first_row(s) + length; ++i) {
+        const std::int64_t one = column_of(i), two = second_column == nullptr ? -1 : second_of(i);
+        if (one < 0 && two < 0) continue;
+        row[k] = i;
+        column[k] = one < 0 ? two : one;
+        if (second_column != nullptr) second_column[k] = two < 0 ? one : two;
+        ++k;
+      }
+    }
+    first[sequences()] = k;
+  }
+};
+
+/// log(1 + e^x) and 1 / (1 + e^-x).
+inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+inline double logistic(double x) {
+  const double e = std::exp(-std::abs(x));
+  return (x < 0 ? e : 1) / (1 + e);
+}
+
+/// The log-probability of a sequence, and the same minus the reference's.
+struct sequence_logp {
+  double logp = 0, ratio = 0;
+  double tokens = 1;   ///< what makes a mean over tokens of logp: 1 where it is one
+  double divisor = 1;  ///< what has made it one
+  bool empty = true;
+};
+
+/// Log-probabilities of sequences from those of their tokens: sums in f64, or means.
+template <class A>
+struct sequence_scores {
+  sequence_tokens<A> tokens;
+  token_ids target;
+  std::int64_t ignore_index;
+  bool average;
+  std::span<const A> reference;  ///< log-probabilities that were made elsewhere: of every sequence, or of every token
+
+  bool counts(std::size_t k) const {
+    return target(tokens.row[k] / tokens.length, tokens.row[k] % tokens.length) != ignore_index;
+  }
+  TIGON_NOINLINE sequence_logp operator()(std::size_t s) const {
+    const bool of_tokens = reference.size() != tokens.sequences();
+    double logp = 0, difference = 0;
+    std::size_t count = 0;
+    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k) {
+      if (!counts(k)) continue;
+      ++count;
+      logp += tokens.logp[k];
+      if (tokens.reference_logp != nullptr)  // token by token: the two sums are large, their difference is not
+        difference += tokens.logp[k] - tokens.reference_logp[k];
+      else if (!reference.empty() && of_tokens)
+        difference += tokens.logp[k] - static_cast<double>(reference[tokens.row[k]]);
+    }
+    sequence_logp out;
+    out.empty = count == 0;
+    out.divisor = average && count != 0 ? static_cast<double>(count) : 1;
+    out.tokens = average || count == 0 ? 1 : static_cast<double>(count);
+    out.logp = logp / out.divisor;
+    if (tokens.reference_logp != nullptr || (!reference.empty() && of_tokens))
+      out.ratio = difference / out.divisor;
+    else if (!reference.empty())
+      out.ratio = out.logp - static_cast<double>(reference[tokens.first_row(s) / tokens.length]);
+    else
+      out.ratio = out.logp;
+    return out;
+  }
+  /// u of the sequence's tokens: d loss / d logp of the sequence, over what divides its sum.
+  void spread(std::size_t s, double u) const {
+    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k)
+      tokens.u[k] = counts(k) ? static_cast<A>(u) : A(0);
+  }
+};
+
+/// A view and the name by which an error calls it.
+struct named_view {
+  std::string_view name;
+  extent view;
+};
+
+/// What is written shares no memory with anything that is read or written.
+TIGON_NOINLINE inline void expect_apart(const expects& expect, std::span<const named_view> written,
+                                        std::span<const named_view> read) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    for (const named_view& other : read) expect.disjoint(written[i].name, written[i].view, other.name, other.view);
+    for (std::size_t j = 0; j < i; ++j)
+      expect.disjoint(written[i].name, written[i].view, written[j].name, written[j].view);
+  }
+}
+
+/// A layer, its gradients and its reference, for `sequences` sequences of ids; `written` and `read` are what else the
+/// loss writes and reads.
+template <class B, element T>
+void expect_sequences(const expects& expect, std::string_view op, const linear_head<T>& head,
+                      const linear_gradients<T>& out, const reference_model<T>& reference, const token_ids& target,
+                      std::int64_t ignore_index, std::initializer_list<named_view> written,
+                      std::initializer_list<named_view> read) {
+  expect_linear(expect, head, out);
+  expect_packed<B>(op, head);
+  expect.memory("target", target.bytes());
+  if (head.x.rows != target.rows * target.cols)
+    fail_argument(
+        error_code::shape, op, "x", "of " + std::to_string(head.x.rows) + " rows",
+        std::to_string(target.rows * target.cols) + " for " + shape_text(target.rows, target.cols) + " targets");
+  const std::span<const T> bias = reference.bias;
+  if (reference.w.data != nullptr) {
+    expect.matrix("reference.w", reference.w, head.w.rows, reference.w.cols);
+    expect.matrix("reference.x", reference.x, head.x.rows, reference.w.cols);
+    if (bias.data() != nullptr) expect.size("reference.bias", bias.size(), head.w.rows);
+    expect_packed<B>(op, linear_head<T>{reference.x, reference.w, {}, reference.packed});
+  }
+  expect.that(reference.w.data == nullptr || reference.logps.empty(), error_code::argument, "reference.logps",
+              "given beside a layer", "one of the two");
+  expect.that(reference.w.data != nullptr || reference.x.data == nullptr, error_code::argument, "reference.x",
+              "given without reference.w", "both or none");
+  if (!reference.logps.empty() && reference.logps.size() != target.rows)
+    expect.size("reference.logps", reference.logps.size(), head.x.rows);
+  std::vector<named_view> all{{"dx", out.dx}, {"dw", out.dw}, {"dbias", as_row(out.dbias)}};
+  all.insert(all.end(), written);
+  std::vector<named_view> inputs{{"x", head.x},
+                                 {"w", head.w},
+                                 {"bias", as_row(head.bias)},
+                                 {"target", target.bytes()},
+                                 {"reference.x", reference.x},
+                                 {"reference.w", reference.w},
+                                 {"reference.bias", as_row(bias)},
+                                 {"reference.logps", as_row(reference.logps)}};
+  inputs.insert(inputs.end(), read);
+  expect_apart(expect, all, inputs);
+  expect_ids(op, "target", target, head.w.rows, ignore_index);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_SEQUENCE_CONTRACT_HPP

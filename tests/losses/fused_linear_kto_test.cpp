@@ -1,0 +1,320 @@
+// The contracts of fused_linear_unpaired_preference.hpp and fused_linear_kto.hpp in include/tigon/losses, promise by
+// promise. The driver that they share with the losses on pairs is tested with those.
+#include <gtest/gtest.h>
+
+#include <tigon/losses/fused_linear_kto.hpp>
+
+#include "support/backends.hpp"
+#include "support/central_difference.hpp"
+#include "support/errors.hpp"
+#include "support/scratch.hpp"
+#include "support/sequence_problem.hpp"
+#include "support/threads.hpp"
+#include "support/throws.hpp"
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// A few rows of logits at a time.
+struct small_chunks : test::usual_backend {
+  using parent = test::usual_backend;
+  static constexpr backend_info info{"small_chunks", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
+};
+struct small_generic : generic {
+  using parent = generic;
+  static constexpr backend_info info{"small_generic", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+namespace {
+
+using namespace tigon::test;
+using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::gradient;
+using tigon::backends::small_chunks, tigon::backends::small_generic;
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+enum class baseline { none, one, each };
+struct variant {
+  const char* name;
+  bool biased = false, reference = false, average = false;
+  baseline kl = baseline::none;
+  double beta = 0.1, liked = 1, disliked = 1;
+  gradient dparams = gradient::overwrite;
+};
+const variant variants[] = {
+    {"plain"},
+    {"with a reference", false, true, false, baseline::one},
+    {"means, a baseline each", true, true, true, baseline::each, 0.5, 1, 1, gradient::accumulate},
+    {"weighted", true, true, false, baseline::each, 0.3, 0.7, 1.3},
+};
+/// A chunk of 1024 bytes holds one sequence and more, several, or none.
+const sequence_sizes every_size[] = {{0, 3, 2, 5}, {1, 1, 1, 1}, {5, 3, 5, 17, 1}, {3, 40, 7, 11, 3}, {9, 2, 3, 6}};
+
+// In units of |reference| + its root mean square; at most ten times the worst that was seen.
+constexpr by_type loss_bound{.f32 = 2e-7, .bf16 = 2e-7, .f16 = 2e-7, .f64 = 2e-14};
+constexpr by_type gradient_bound{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
+
+template <class T>
+struct problem : sequence_problem<T> {
+  using A = accumulator_t<T>;
+  variant v;
+  std::vector<std::uint8_t> desirable;
+  std::vector<A> kl;
+  guarded<A> loss, logps, rewards, sums;
+  guarded<std::int64_t> empty;
+  tigon::unpaired_options opt;
+
+  TIGON_TEST_NOINLINE explicit problem(sequence_sizes of, const variant& which, guard side = guard::behind)
+      : sequence_problem<T>(of, which.biased, which.reference, -100, side),
+        v(which),
+        loss(1, side),
+        logps(of.sequences, side),
+        rewards(of.sequences, side),
+        sums(6, side),
+        empty(1, side),
+        opt{.dparams = v.dparams} {
+    for (std::size_t b = 0; b < of.sequences; ++b) desirable.push_back(b % 3 != 1);
+    for (std::size_t b = 0; b < (v.kl == baseline::none ? 0 : v.kl == baseline::one ? 1 : of.sequences); ++b)
+      kl.push_back(static_cast<A>(0.25 + 0.5 * static_cast<double>(b)));
+    if (v.dparams == gradient::accumulate) {
+      this->dw.assign(normal_values(of.vocab * of.hidden, 27));
+      this->dbias.assign(normal_values(this->dbias.size(), 28));
+    }
+  }
+  tigon::unpaired_results<A> results() {
+    const std::span<A> all(sums);
+    const auto sum = [&](std::size_t k) { return all.subspan(k, 1); };
+    return {logps, rewards, sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), empty};
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
+    tigon::fused_linear_kto_forward<B, T>(this->x, this->w, tigon::token_ids(this->target.view()), desirable, kl, loss,
+                                          this->dx.view(), this->dw.view(),
+                                          {opt, v.beta, v.liked, v.disliked, v.average}, this->given_bias(),
+                                          this->given_dbias(), this->reference(), results(), ctx);
+  }
+
+  struct reference_results {
+    std::vector<double> loss{0}, logps, rewards, sums = std::vector<double>(6), dx, dw, dbias;
+    double empty = 0;
+  };
+  TIGON_TEST_NOINLINE reference_results wanted(const whole_layer& policy) const {
+    const auto all = policy.log_probs(), z = policy.logits();
+    const auto own = this->token_logps(policy), other = this->token_logps(this->other());
+    reference_results out;
+    layer_gradients grad(policy);
+    const double over = opt.denominator != 0 ? opt.denominator : static_cast<double>(this->s.sequences);
+    for (std::size_t b = 0; b < this->s.sequences; ++b) {
+      const double logp = this->sum(own, b, v.average), ratio = logp - this->sum(other, b, v.average);
+      const double sign = desirable[b] ? 1 : -1, weight = desirable[b] ? v.liked : v.disliked;
+      const double base = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : b]);
+      const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+      const double margin = v.beta * sign * (ratio - base);
+      out.loss[0] += weight * (1 - sigmoid(margin)) / over;
+      out.logps.push_back(logp), out.rewards.push_back(v.beta * ratio);
+      out.sums[desirable[b] ? 0 : 1] += logp, out.sums[desirable[b] ? 4 : 5] += v.beta * ratio;
+      out.empty += this->tokens(b) == 0;
+      double u = -weight * v.beta * sign * sigmoid(margin) * sigmoid(-margin) / over * opt.upstream;
+      if (v.average && this->tokens(b) != 0) u /= static_cast<double>(this->tokens(b));
+      for (std::size_t i = b * this->s.length; i < (b + 1) * this->s.length; ++i) {
+        for (std::size_t j = 0; j < this->s.vocab; ++j) out.sums[desirable[b] ? 2 : 3] += z[i * this->s.vocab + j];
+        if (this->counts(i)) grad.add(policy, all, i, this->label(i), u);
+      }
+    }
+    out.dx = grad.dx, out.dw = grad.dw, out.dbias = grad.dbias;
+    if (!v.biased) out.dbias.clear();
+    if (v.dparams == gradient::accumulate) {
+      const auto dw = this->dw.f64(), db = this->dbias.f64();
+      for (std::size_t k = 0; k < dw.size(); ++k) out.dw[k] += dw[k];
+      for (std::size_t k = 0; k < db.size(); ++k) out.dbias[k] += db[k];
+    }
+    return out;
+  }
+  TIGON_TEST_NOINLINE void expect(const reference_results& r) const {
+    const double bound = loss_bound.of<T>();
+    EXPECT_TRUE(close(loss.f64(), r.loss, bound, {.scale = 1e-2})) << "loss";
+    EXPECT_TRUE(close(logps.f64(), r.logps, bound, {.scale = 1e-3, .may_be_empty = true})) << "logps";
+    EXPECT_TRUE(close(rewards.f64(), r.rewards, bound, {.scale = 0.1, .may_be_empty = true})) << "rewards";
+    EXPECT_TRUE(close(sums.f64(), r.sums, bound, {.scale = 0.1})) << "sums";
+    EXPECT_EQ(empty[0], r.empty);
+    const comparison with{.scale = this->s.vocab == 1 ? 1.0 : 1e-3, .may_be_empty = true};
+    EXPECT_TRUE(close(this->dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
+    EXPECT_TRUE(close(this->dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
+    EXPECT_TRUE(close(this->dbias.f64(), r.dbias, gradient_bound.of<T>(), with)) << "dbias";
+    EXPECT_TRUE(this->dx.padding_intact() && this->dw.padding_intact());
+  }
+};
+
+using pairs = testing::Types<on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_generic, double>>;
+template <class On>
+class fused_linear_kto : public testing::Test {};
+TYPED_TEST_SUITE(fused_linear_kto, pairs, names);
+
+TYPED_TEST(fused_linear_kto, keeps_its_error_and_the_padding) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const sequence_sizes& size : every_size)
+    for (const variant& v : variants)
+      for (const guard side : both_guards) {
+        SCOPED_TRACE(testing::Message() << size << ", " << v.name << ", " << side);
+        problem<T> p(size, v, side);
+        const auto wanted = p.wanted(p.policy());
+        p.template forward<B>();
+        p.expect(wanted);
+      }
+}
+
+TYPED_TEST(fused_linear_kto, bits_do_not_depend_on_threads) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({9, 9, 40, 70}, variants[3]);
+  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+    p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear(), p.logps.clear(), p.sums.clear();
+    p.template forward<B>(ctx);
+    return bits_of(p.dx, p.dw, p.dbias, p.loss, p.logps, p.rewards, p.sums);
+  }));
+}
+
+TYPED_TEST(fused_linear_kto, takes_the_workspace_that_it_names) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({9, 5, 5, 17}, variants[3]);
+  tigon::workspace scratch;
+  context serial(tigon::serial(), scratch);
+  const std::size_t bytes = tigon::fused_linear_unpaired_preference_workspace<B, T>(9, 5, 5, 17, 6, serial);
+  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, [&](context& ctx) { p.template forward<B>(ctx); }), workspace,
+                     "fused_linear_kto_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss, p.sums);
+  with_workspace_of(bytes, [&](context& ctx) { p.template forward<B>(ctx); });
+  p.template forward<B>(serial);
+  EXPECT_LE(scratch.high_water(), bytes);
+}
+
+TEST(kto, differentiates_the_textbook) {
+  for (const variant& v : variants) {
+    SCOPED_TRACE(v.name);
+    problem<double> p({5, 3, 4, 7}, v);
+    p.v.dparams = p.opt.dparams = gradient::overwrite;
+    p.opt.upstream = 1, p.opt.denominator = 4;
+    const whole_layer policy = p.policy();
+    p.forward<small_generic>();
+    const auto expect = [&](const std::vector<double>& got, std::vector<double> whole_layer::*part) {
+      std::vector<std::size_t> at;
+      std::vector<double> values;
+      for (std::size_t k = 0; k < got.size(); k += 3) at.push_back(k), values.push_back(got[k]);
+      const auto want = central_difference(
+          [&](const std::vector<double>& moved_part) {
+            whole_layer moved = policy;
+            moved.*part = moved_part;
+            return p.wanted(moved).loss[0];
+          },
+          policy.*part, at);
+      EXPECT_TRUE(close(values, want, 1e-8, {.scale = 1e-2, .may_be_empty = true}));
+    };
+    expect(p.dx.f64(), &whole_layer::x), expect(p.dw.f64(), &whole_layer::w), expect(p.dbias.f64(), &whole_layer::bias);
+  }
+}
+
+TEST(kto, a_baseline_a_sequence_is_that_sequences_own) {
+  // A vector that meets every sequence of a chunk gives a double sum: three sequences, two of them with a baseline that
+  // would push their loss to 1 and to 0.
+  problem<double> p({3, 2, 4, 7}, variants[0]);
+  p.v.beta = 1;
+  p.kl = {0, 1000, -1000}, p.desirable = {1, 1, 1};
+  p.forward<small_generic>();
+  const double first = 1 / (1 + std::exp(p.logps[0]));
+  EXPECT_NEAR(p.loss[0], (first + 1 + 0) / 3, 1e-12);
+}
+
+TEST(kto, sums_are_over_the_sequences_of_a_label) {
+  // Three sequences in one chunk, of which one is liked: sums do not meet other sequences' labels.
+  problem<double> p({3, 2, 4, 7}, variants[0]);
+  p.desirable = {0, 1, 0};
+  p.forward<small_generic>();
+  EXPECT_NEAR(p.sums[0], p.logps[1], 1e-13);
+  EXPECT_NEAR(p.sums[1], p.logps[0] + p.logps[2], 1e-13);
+  p.desirable = {1, 1, 1};
+  p.forward<small_generic>();
+  EXPECT_EQ(p.sums[1], 0);
+  EXPECT_EQ(p.sums[3], 0);
+}
+
+TEST(kto, edges) {
+  problem<float> p({4, 3, 5, 17}, variants[3]), clean({4, 3, 5, 17}, variants[3]);
+  for (std::size_t t = 0; t < 3; ++t)
+    p.target(1, t) = clean.target(1, t) = 3, p.target(2, t) = clean.target(2, t) = -100;
+  clean.forward<small_chunks>();
+  EXPECT_EQ(clean.empty[0], 2);
+  EXPECT_EQ(clean.logps[2], 0);
+  for (std::size_t h = 0; h < 5; ++h) EXPECT_EQ(clean.dx(7, h), 0);
+  p.x(4, 0) = static_cast<float>(nan);
+  p.x(8, 0) = static_cast<float>(nan);  // does not count, and is not read
+  auto out = p.results();
+  out.chosen_logits_sum = out.rejected_logits_sum = {};
+  tigon::fused_linear_kto_forward<small_chunks, float>(
+      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.desirable, p.kl, p.loss, p.dx.view(),
+      p.dw.view(), {p.opt, p.v.beta, p.v.liked, p.v.disliked, false}, p.bias, p.dbias, p.reference(), out);
+  EXPECT_TRUE(std::isnan(p.loss[0]) && std::isnan(p.logps[1]));
+  EXPECT_EQ(p.logps[2], 0);
+  for (std::size_t i = 0; i < 12; ++i)
+    for (std::size_t h = 0; h < 5; ++h)
+      EXPECT_TRUE(i / 3 == 1 ? std::isnan(p.dx(i, h)) : p.dx(i, h) == clean.dx(i, h)) << i;
+  // Large ratios: 1 - sigmoid(u) is sigmoid(-u), and keeps its digits.
+  problem<double> far({1, 1, 1, 2}, variants[0]);
+  far.target(0, 0) = 0, far.v.beta = 1, far.kl = {-45};
+  far.forward<small_generic>();
+  EXPECT_NEAR(far.loss[0] / std::exp(-45 - far.logps[0]), 1, 1e-12);
+}
+
+TEST(kto, base_takes_any_function) {
+  problem<double> p({5, 3, 4, 7}, variants[0]), kto({5, 3, 4, 7}, variants[0]);
+  kto.forward<small_generic>();
+  std::vector<std::size_t> order;
+  tigon::fused_linear_unpaired_preference_forward<small_generic, double>(
+      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.desirable,
+      [&](const tigon::preference_sequence& s) {
+        order.push_back(s.index);
+        const double sign = s.desirable ? 1 : -1, e = 1 / (1 + std::exp(0.1 * sign * s.ratio));
+        return tigon::sequence_value{e, -0.1 * sign * e * (1 - e)};
+      },
+      p.loss, p.dx.view(), p.dw.view());
+  EXPECT_TRUE(close(p.loss.f64(), kto.loss.f64(), 1e-14));
+  EXPECT_TRUE(close(p.dw.f64(), kto.dw.f64(), 1e-13));
+  EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 2, 3, 4}));
+  tigon::fused_linear_kto_backward<small_generic, double>(kto.dx, kto.dw, 3, p.dx.view(), p.dw.view());
+  for (std::size_t k = 0; k < 28; ++k) EXPECT_EQ(p.dw.f64()[k], 3 * kto.dw.f64()[k]);
+}
+
+TEST(kto, refuses) {
+  problem<float> p({4, 2, 3, 6}, variants[3]);
+  const auto call = [&](tigon::fused_linear_kto_options opt, std::size_t labels, std::span<const float> kl,
+                        std::span<float> loss) {
+    tigon::fused_linear_kto_forward<small_chunks, float>(
+        p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), std::span(p.desirable).first(labels), kl,
+        loss, p.dx.view(), p.dw.view(), opt, p.bias, p.dbias, p.reference(), p.results());
+  };
+  const std::span<float> loss(p.loss);
+#define TIGON_REFUSES(code, part, ...) \
+  EXPECT_TIGON_ERROR(call(__VA_ARGS__), code, "fused_linear_kto_forward: " part, p.dx, p.dw, p.dbias, p.loss, p.sums)
+  TIGON_REFUSES(shape, "desirable is of 3 elements; expected 4", {}, 3, p.kl, loss);
+  TIGON_REFUSES(shape, "desirable is of 0 elements; expected 4", {}, 0, p.kl, loss);
+  TIGON_REFUSES(shape, "kl is of 2 elements; expected 4", {}, 4, std::span(p.kl).first(2), loss);
+  TIGON_REFUSES(shape, "loss is of 0", {}, 4, p.kl, {});
+  TIGON_REFUSES(argument, "beta is", {.beta = 0}, 4, p.kl, loss);
+  TIGON_REFUSES(argument, "desirable_weight is", {.desirable_weight = nan}, 4, p.kl, loss);
+  TIGON_REFUSES(argument, "undesirable_weight is", {.undesirable_weight = nan}, 4, p.kl, loss);
+  TIGON_REFUSES(argument, "denominator is", {.sequences = {.denominator = -1}}, 4, p.kl, loss);
+  TIGON_REFUSES(alias, "loss overlaps kl", {}, 4, p.kl, std::span(p.kl).first(1));
+  TIGON_REFUSES(alias, "loss overlaps x", {}, 4, p.kl, {p.x.view().data, 1});
+#undef TIGON_REFUSES
+  p.target(1, 1) = 6;
+  EXPECT_TIGON_ERROR(call({}, 4, p.kl, loss), index, "fused_linear_kto_forward: target[3] is 6", p.dx, p.loss);
+}
+
+}  // namespace
