@@ -1,0 +1,57 @@
+#include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
+
+#include "ops/table.hpp"
+#include "support/backends.hpp"
+#include "support/matrix.hpp"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace tigon_bench {
+namespace {
+
+/// nll and entropy of every token and all gradients, with upstream gradients that are known beforehand: three products
+/// of tokens, hidden and vocab.
+template <class B, class T>
+plan fused_linear_scaled_cross_entropy_plan(const request& r) {
+  const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
+  const double flops = 3 * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
+  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
+                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
+                                                                 : limit_bound::fma_f32;
+  plan p;
+  p.limits.push_back(limit_request::peak(bound, flops));
+  p.set_up = [=](tigon::context& ctx) -> runnable {
+    using A = tigon::accumulator_t<T>;
+    const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);
+    const auto target = uniform<std::int32_t>(tokens, 0, static_cast<double>(vocab) - 1, 3);
+    const auto of_nll = uniform<A>(tokens, 0.25, 1.25, 4), of_entropy = uniform<A>(tokens, -0.02, -0.01, 5);
+    const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
+    const buffer<A> nll(tokens), entropy(tokens);
+    return {.run =
+                [=, &ctx] {
+                  tigon::fused_linear_scaled_cross_entropy_forward<B>(
+                      x.view(), w.view(), target.span(), {nll.span(), entropy.span(), {}}, dx.view(), dw.view(), {},
+                      {of_nll.span(), of_entropy.span()}, ctx);
+                },
+            .restore = {},
+            .output_bytes = 0};  // memory of this op means what it needs beside its gradients
+  };
+  return p;
+}
+
+}  // namespace
+
+op_entry fused_linear_scaled_cross_entropy() {
+  return {.name = "fused_linear_scaled_cross_entropy",
+          .dims = "tokens x hidden x vocab",
+          .dtypes = all_dtypes(),
+          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
+          .backends = all_backends::names(),
+          .make_plan = [](const request& r) {
+            return with_types<plan>(
+                r, [&]<class B, class T>() { return fused_linear_scaled_cross_entropy_plan<B, T>(r); });
+          }};
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,207 @@
+// What the distillation losses share: their contract, checks, and the way from rows to totals.
+#ifndef TIGON_LOSSES_DISTILLATION_CONTRACT_HPP
+#define TIGON_LOSSES_DISTILLATION_CONTRACT_HPP
+
+#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/linear_chunks.hpp>
+
+namespace tigon {
+
+/// What the student has in the columns of a teacher with a larger vocabulary.
+enum class teacher_padding {
+  neg_inf,      ///< logits of -inf: probability 0
+  zero_logit,   ///< logits of 0
+  drop_teacher  ///< nothing: the teacher's columns beyond the student's vocabulary do not exist
+};
+
+/// With z = x w^T + bias, t the teacher's logits, n the number of rows whose target is not ignore_index:
+///
+///   hard = 1/n sum_i -log softmax(z_i)[target_i]             soft = 1/n sum_i soft_i(z_i / temperature, t_i /
+///   temperature) loss = weight_hard hard + weight_soft soft D = dloss/dz,   dx = D w,   dw = D^T x,   db[j] = sum_i
+///   D[i,j];   all times upstream in backward
+///
+/// soft_i comes from a soft loss: jsd_soft, cosine_soft, or one of your own (see soft_loss_row).
+///
+/// Formula    docs/formulas/distillation.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab] or `absent`; of the teacher x [rows,
+///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab] or empty; target [rows]; losses
+///            [1]. vocab >= 1, teacher_vocab >= vocab; rows and both hidden may be 0.
+/// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
+///            or std::int64_t.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
+///            each output.
+/// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
+///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
+///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
+///            D is 0.
+/// Aliasing   none.
+/// Memory     2 * chunk * teacher_vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32
+///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_weights).
+/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
+///            [0, vocab) that is not ignore_index; before the first write.
+/// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
+/// below
+///            the smallest normal f32 (f64) is taken as 0.
+/// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
+///            square (tests/losses/fused_linear_distillation_test.cpp).
+struct fused_linear_distillation_options {
+  double weight_hard = 0.5;
+  double weight_soft = 0.5;
+  double temperature = 1;  ///< of the soft part, from 1e-30 to 1e30
+  std::int64_t ignore_index = -100;
+  teacher_padding padding = teacher_padding::neg_inf;
+  bool mask_soft = true;                   ///< false: ignored rows have a soft loss too, as n has them not
+  double denominator = 0;                  ///< n, for a batch in several calls; 0: count
+  gradient dparams = gradient::overwrite;  ///< of dw and dbias
+};
+
+/// The teacher's layer; bias may be empty.
+template <element T>
+struct distillation_teacher {
+  matrix_view<const T> x;
+  linear_weights<T> w;
+  std::span<const T> bias{};
+};
+
+/// One number each; a span without memory is not written. soft and hard are without their weights.
+template <class A>
+struct distillation_losses {
+  std::span<A> loss, soft{}, hard{};
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// What the rows of one call of the distillation kernel share.
+template <class A>
+struct distillation_rows {
+  double *soft, *hard;               ///< losses of rows; null: not asked for
+  A of_soft = 0, of_hard = 0;        ///< factors of their gradients
+  std::size_t vocab = 0, width = 0;  ///< columns of the student; of the rows
+  A pad = 0;                         ///< what is in the columns between
+  std::int64_t ignored = 0;
+  bool mask_soft = true, gradient = false;
+
+  distillation_rows from(std::size_t begin) const {
+    auto rows = *this;
+    if (soft != nullptr) rows.soft += begin;
+    if (hard != nullptr) rows.hard += begin;
+    return rows;
+  }
+};
+
+/// What a call reads and writes.
+template <element T>
+struct distillation_call {
+  linear_head<T> student, teacher;
+  linear_gradients<T> out;
+};
+
+/// Labels of a call: those of the caller, or none.
+template <class Labels>
+constexpr auto labels_of(const Labels& labels) {
+  if constexpr (std::same_as<Labels, absent_t>) {
+    return std::span<const std::int32_t>();
+  } else {
+    const std::span s(labels);
+    using I = std::remove_const_t<typename decltype(s)::element_type>;
+    static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+    return std::span<const I>(s);
+  }
+}
+
+/// One of the distillation doors: what its kernel is given, and what happens to the losses of rows.
+template <element T, token_id I>
+struct distillation_door {
+  using A = accumulator_t<T>;
+  std::string_view name;
+  distillation_call<T> call;
+  std::span<const I> target;
+  distillation_losses<A> losses;
+  fused_linear_distillation_options opt;
+  double upstream = 1;
+  bool backward = false;  ///< no losses
+
+  /// `takes_neg_inf` of the soft loss; `indices`: the target's numbers are classes.
+  TIGON_NOINLINE void check(bool takes_neg_inf, bool indices) const {
+    const expects expect(name);
+    const linear_head<T>&student = call.student, &teacher = call.teacher;
+    const linear_gradients<T>& out = call.out;
+    const std::size_t rows = student.x.rows, vocab = student.w.rows;
+    const auto labels = as_row(target);
+    const auto teacher_bias = as_row(teacher.bias);
+    expect_linear(expect, student, out, "teacher.x", teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias,
+                  "target", labels);
+    expect.matrix("teacher.x", teacher.x, rows, teacher.x.cols);
+    expect.matrix("teacher.w", teacher.w, teacher.w.rows, teacher.x.cols);
+    if (teacher.w.rows < vocab)
+      fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.w.rows, teacher.x.cols),
+                    "at least the student's " + std::to_string(vocab) + " rows");
+    if (teacher.bias) expect.size("teacher.bias", teacher.bias.size, teacher.w.rows);
+    if (target.data() != nullptr || indices) expect.size("target", target.size(), rows);
+    const auto result = [&](std::string_view which, std::span<A> values, auto... others) {
+      if (values.data() != nullptr) expect.size(which, values.size(), 1);
+      expect.outside(which, as_row(values), "x", student.x, "w", student.w, "bias", as_row(student.bias), "teacher.x",
+                     teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias, "target", labels, "dx", out.dx,
+                     "dw", out.dw, "dbias", as_row(out.dbias), others...);
+    };
+    if (!backward) expect.size("loss", losses.loss.size(), 1);
+    result("loss", losses.loss);
+    result("soft", losses.soft, "loss", as_row(losses.loss));
+    result("hard", losses.hard, "loss", as_row(losses.loss), "soft", as_row(losses.soft));
+    expect.finite("weight_hard", opt.weight_hard);
+    expect.finite("weight_soft", opt.weight_soft);
+    expect.finite("upstream", upstream);
+    expect.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+                  "a number from 1e-30 to 1e30");
+    expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+                  "a finite number above 0, or 0 to count");
+    expect.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab,
+                error_code::argument, "padding", "neg_inf",
+                "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
+    if (indices) expect_labels(name, target, vocab, opt.ignore_index);
+  }
+
+  /// kernel(rows) with memory for the losses of rows; then their totals.
+  template <class Kernel>
+  void run(context& ctx, const Kernel& kernel) const {
+    const std::size_t rows = call.student.x.rows;
+    double kept = static_cast<double>(rows);
+    for (const I t : target) kept -= static_cast<std::int64_t>(t) == opt.ignore_index;
+    const double n = opt.denominator != 0 && kept != 0 ? opt.denominator : kept, share = n == 0 ? 0 : 1 / n;
+    workspace::frame frame(ctx.workspace());
+    double* memory[] = {frame.template take<double>(rows), frame.template take<double>(rows)};
+    const bool soft = kept != 0 && (opt.weight_soft != 0 || losses.soft.data() != nullptr);
+    const bool hard = kept != 0 && (opt.weight_hard != 0 || losses.hard.data() != nullptr);
+    distillation_rows<A> of{soft ? memory[0] : nullptr, hard ? memory[1] : nullptr};
+    of.of_soft = static_cast<A>(upstream * opt.weight_soft * share);
+    of.of_hard = static_cast<A>(upstream * opt.weight_hard * share);
+    of.vocab = call.student.w.rows;
+    of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.w.rows;
+    of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<A>::infinity() : A(0);
+    of.ignored = opt.ignore_index;
+    of.mask_soft = opt.mask_soft;
+    of.gradient = call.out.any();
+    kernel(of);
+    const auto total = [&](const double* of_row) {
+      double sum = 0;
+      if (of_row != nullptr)
+        for (std::size_t i = 0; i < rows; ++i) sum += of_row[i];
+      return sum * share;
+    };
+    const double of_soft = total(of.soft), of_hard = total(of.hard);
+    const auto part = [](double weight, double value) { return weight == 0 ? 0 : weight * value; };
+    const auto put = [](std::span<A> to, double value) {
+      if (to.data() != nullptr) to[0] = static_cast<A>(value);
+    };
+    put(losses.soft, of_soft);
+    put(losses.hard, of_hard);
+    put(losses.loss, part(opt.weight_hard, of_hard) + part(opt.weight_soft, of_soft));
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_DISTILLATION_CONTRACT_HPP

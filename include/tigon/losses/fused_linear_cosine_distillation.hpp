@@ -1,0 +1,130 @@
+// Distillation by labels and by the angle between the logits of student and teacher.
+#ifndef TIGON_LOSSES_FUSED_LINEAR_COSINE_DISTILLATION_HPP
+#define TIGON_LOSSES_FUSED_LINEAR_COSINE_DISTILLATION_HPP
+
+#include <tigon/losses/fused_linear_distillation.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_cosine_distillation {
+  static constexpr std::string_view name = "fused_linear_cosine_distillation";
+};
+}  // namespace op
+
+/// fused_linear_distillation with, for s = z_i / |z_i| and t = t_i / |t_i| of the teacher and r = s - t,
+///
+///   soft_i = beta (1 - s t) = beta / 2 |r|^2             d soft_i / dz = beta / |z_i| (r - |r|^2 / 2 s)
+///
+/// The second forms do not cancel where student and teacher agree. Everything else as
+/// fused_linear_distillation_options, but the temperature has no effect, and a teacher with a larger vocabulary asks
+/// for zero_logit or drop_teacher. Edges: a row of zeros (or of numbers below the smallest normal one) has soft_i =
+/// beta and no gradient of it.
+struct fused_linear_cosine_distillation_options {
+  fused_linear_distillation_options distillation;
+  double beta = 0.5;
+};
+
+/// The soft loss.
+template <class A>
+struct cosine_soft {
+  static constexpr bool takes_neg_inf = false;
+  A beta;
+
+  /// A row times large, then times small, has length 1; in two steps, so that no square overflows.
+  struct unit {
+    A large, small;
+    template <class V>
+    TIGON_INLINE V operator()(V v) const {
+      return (v * large) * small;
+    }
+    bool zero() const { return small == A(0); }
+  };
+  template <class Row>
+  static TIGON_NOINLINE unit unit_of(Row row, vector_view<A> z) {
+    constexpr A least = std::numeric_limits<A>::min();
+    const A most = row.max([](auto v) { return abs(v); }, z), large = most < least ? A(1) : A(1) / most;
+    const A square = row.sum([=](auto v) { return (v * large) * (v * large); }, z);
+    return {large, square == A(0) ? A(0) : math::rsqrt(square)};
+  }
+
+  struct terms {
+    A beta;
+    unit student, teacher;
+
+    template <class V>
+    TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
+      const V s = student(v), r = s - teacher(t);
+      return {{r, s, r * r, r * r}};
+    }
+    TIGON_INLINE soft_loss_row<A> finish(A square, A) const {
+      if (student.zero() || teacher.zero()) return {beta, A(0), A(0)};
+      return {beta * (A(0.5) * square), A(-0.5) * square, (beta * student.large) * student.small};
+    }
+  };
+  template <class Row>
+  TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
+    return {beta, unit_of(row, z), unit_of(row, teacher)};
+  }
+};
+
+template <>
+struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, token_id I>
+  static void forward(detail::distillation_call<T> t, const I* target, fused_linear_cosine_distillation_options opt,
+                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    using A = accumulator_t<T>;
+    kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
+        t, target, cosine_soft<A>{static_cast<A>(opt.beta)}, rows, ctx);
+  }
+
+  template <backend B, element T, token_id I>
+  static void backward(detail::distillation_call<T> t, const I* target, fused_linear_cosine_distillation_options opt,
+                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    using A = accumulator_t<T>;
+    kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(
+        t, target, cosine_soft<A>{static_cast<A>(opt.beta)}, rows, ctx);
+  }
+};
+
+/// Losses and gradients in one call. dx and dw may be views without memory. See
+/// fused_linear_cosine_distillation_options and fused_linear_distillation_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
+void fused_linear_cosine_distillation_forward(
+    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, std::type_identity_t<distillation_teacher<T>> teacher,
+    const Target& target, std::type_identity_t<distillation_losses<accumulator_t<T>>> losses, matrix_view<T> dx,
+    std::type_identity_t<matrix_view<T>> dw, fused_linear_cosine_distillation_options opt = {},
+    const Bias& bias = absent, DBias&& dbias = absent_t{}, double upstream = 1, context& ctx = default_context()) {
+  constexpr std::string_view name = "fused_linear_cosine_distillation_forward";
+  expects(name).finite("beta", opt.beta);
+  detail::distil<B, T>(name, x, w, teacher, target, &losses, dx, dw, opt.distillation, bias, dbias, upstream, false,
+                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                         kernel_for<op::fused_linear_cosine_distillation, B>::template forward<B, T, I>(call, labels,
+                                                                                                        opt, rows, ctx);
+                       });
+}
+
+/// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
+template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
+void fused_linear_cosine_distillation_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                               std::type_identity_t<distillation_teacher<T>> teacher,
+                                               const Target& target, double upstream, matrix_view<T> dx,
+                                               std::type_identity_t<matrix_view<T>> dw,
+                                               fused_linear_cosine_distillation_options opt = {},
+                                               const Bias& bias = absent, DBias&& dbias = absent_t{},
+                                               context& ctx = default_context()) {
+  constexpr std::string_view name = "fused_linear_cosine_distillation_backward";
+  expects(name).finite("beta", opt.beta);
+  detail::distil<B, T>(name, x, w, teacher, target, nullptr, dx, dw, opt.distillation, bias, dbias, upstream, false,
+                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                         kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, T, I>(
+                             call, labels, opt, rows, ctx);
+                       });
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_FUSED_LINEAR_COSINE_DISTILLATION_HPP

@@ -1,0 +1,252 @@
+// A student's linear layer learns from labels and from a teacher's linear layer; neither's logits exist as a whole.
+#ifndef TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
+#define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
+
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/distillation_contract.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_distillation {
+  static constexpr std::string_view name = "fused_linear_distillation";
+};
+/// Its work on a chunk of both logits.
+struct distillation {
+  static constexpr std::string_view name = "distillation";
+};
+}  // namespace op
+
+/// What a soft loss makes of a row: with u_j and q_j of each column, d soft / dz_j = factor (u_j + k q_j).
+///
+/// A soft loss is a type with
+///   static constexpr bool takes_neg_inf        whether a student's logit may be -inf
+///   auto operator()(row, z, teacher) const     reads both rows, returns an object `terms` with
+///     terms(v, t)                                pack{u, q, value, own} for vectors of logits
+///     terms.finish(value, own)                   soft_loss_row from the sums of the last two over the row
+template <class A>
+struct soft_loss_row {
+  A loss, k, factor;
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// log sum_j exp(s_j) = top inverse + tail for s = z inverse, without the maximal element's own 1 in the sum.
+template <class A>
+struct log_sum {
+  A top, tail;
+};
+template <class Row, class A>
+TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, A inverse) {
+  const A top = row.max([](auto v) { return v; }, z);
+  const auto p = [=](auto v) { return exp_nonpositive((v - top) * inverse); };
+  A d = row.sum(p, z) - A(1);
+  if (d < A(1)) {
+    const auto rest = row.sum(
+        [=](auto v) {
+          const auto e = p(v);
+          const decltype(v) zero(A(0)), one(A(1));
+          return pack{select(e == one, zero, e), select(e == one, one, zero)};
+        },
+        z);
+    d = rest[0] + (rest[1] - A(1));
+  }
+  return {top, math::log1p(d)};
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+template <>
+struct kernel<op::distillation, backends::generic> {
+  using forward_only = void;
+
+  /// Losses of rows from z and teacher [rows, width], and D over z; teacher is used up too. target may be null.
+  template <backend B, class A, token_id I, class Soft>
+  static void forward(matrix_view<A> z, matrix_view<A> teacher, const I* target, Soft soft,
+                      detail::distillation_rows<A> rows, context& ctx) {
+    const std::size_t vocab = rows.vocab;
+    for_rows_with_scratch<B, A>(ctx, z.rows, rows.width, 1, [=] TIGON_FN(auto row) {
+      const bool kept = target == nullptr || static_cast<std::int64_t>(target[row.i]) != rows.ignored;
+      const bool is_soft = rows.soft != nullptr && (kept || !rows.mask_soft), is_hard = rows.hard != nullptr && kept;
+      const auto student = row.narrow(vocab);
+      // As vectors: what is written in place is not streamed.
+      const vector_view<A> v{z.row(row.i), row.cols}, t{teacher.row(row.i), row.cols};
+      const std::size_t column = is_hard ? static_cast<std::size_t>(target[row.i]) : 0;
+      // The hard part first: exp(z - m) beside the logits, which the soft part uses up.
+      const vector_view<A> e = student.scratch(0);
+      A nll(0), factor(0);
+      if (is_hard) {
+        const A own = row.at(v, column);
+        const auto of_z = detail::log_sum_of(student, v, A(1));
+        nll = of_z.tail - (own - of_z.top);
+        factor = rows.of_hard * math::exp(-of_z.tail);
+        if (rows.gradient)
+          student.map(
+              e, [=](auto s) { return exp_nonpositive(s - of_z.top); }, v);
+      }
+      soft_loss_row<A> of_soft{};
+      if (is_soft) {
+        if (vocab < row.cols)
+          row.part(vocab, row.cols - vocab)
+              .map(
+                  v, [](auto pad) { return pad; }, constant(rows.pad));
+        const auto terms = soft(row, v, t);
+        const auto sums = row.map_sum(
+            outs(v, t), [=](auto of_student, auto of_teacher) { return terms(of_student, of_teacher); }, v, t);
+        of_soft = terms.finish(sums[0], sums[1]);
+      }
+      if (row.first()) {
+        if (rows.soft != nullptr) rows.soft[row.i] = static_cast<double>(of_soft.loss);
+        if (rows.hard != nullptr) rows.hard[row.i] = static_cast<double>(nll);
+      }
+      if (!rows.gradient) return;
+      const bool bends = is_soft && rows.of_soft != A(0), pulls = is_hard && rows.of_hard != A(0);
+      const A b = rows.of_soft * of_soft.factor, k = of_soft.k;
+      using logits_kernel = kernel<op::cross_entropy, backends::generic>;
+      const A at_target = bends && pulls ? b * (row.at(v, column) + k * row.at(t, column)) : A(0);
+      if (bends && pulls)
+        student.map(
+            v, [=](auto u, auto q, auto p) { return logits_kernel::normal_or_zero(p * factor + b * (u + k * q)); }, v,
+            t, e);
+      else if (bends)
+        student.map(
+            v, [=](auto u, auto q) { return logits_kernel::normal_or_zero(b * (u + k * q)); }, v, t);
+      else if (pulls)
+        student.map(
+            v, [=](auto p) { return logits_kernel::normal_or_zero(p * factor); }, e);
+      else
+        student.map(
+            v, [](auto zero) { return zero; }, constant(A(0)));
+      // The target's column anew: p_t - 1 cancels where p_t is near 1.
+      if (pulls && row.first()) row.put(z, column, at_target + rows.of_hard * math::expm1(-nll));
+    });
+  }
+};
+
+template <>
+struct kernel<op::fused_linear_distillation, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  /// Losses of rows and gradients in one pass over the rows.
+  template <backend B, element T, token_id I, class Soft>
+  static void forward(detail::distillation_call<T> t, const I* target, Soft soft,
+                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    using A = accumulator_t<T>;
+    const std::size_t vocab = t.student.w.rows, wide = t.teacher.w.rows;
+    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, wide, 2);
+    workspace::frame frame(ctx.workspace());
+    A* logits = frame.template take<A>(chunk * wide);
+    A* teacher_logits = frame.template take<A>(chunk * wide);
+    detail::linear_chunks<B, T> student(frame, t.student, t.out, ctx);
+    detail::linear_chunks<B, T> teacher(frame, t.teacher, {}, ctx);
+    detail::for_chunks(t.student.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
+      const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
+      student.logits(begin, z);
+      if (rows.soft != nullptr) teacher.logits(begin, of_teacher);
+      kernel_for<op::distillation, B>::template forward<B, A, I>(matrix_view<A>(logits, n, wide), of_teacher,
+                                                                 target == nullptr ? nullptr : target + begin, soft,
+                                                                 rows.from(begin), ctx);
+      if (t.out.any()) student.backward(begin, z);
+    });
+    student.finish();
+  }
+
+  /// The gradients, recomputed: for another upstream gradient than 1.
+  template <backend B, element T, token_id I, class Soft>
+  static void backward(detail::distillation_call<T> t, const I* target, Soft soft,
+                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    forward<B, T, I>(t, target, soft, rows, ctx);
+  }
+};
+
+/// Bytes of workspace that a fused linear distillation takes for a call with all gradients and both biases.
+template <class B = default_backend, class T>
+std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
+                                                std::size_t teacher_hidden, std::size_t teacher_vocab,
+                                                const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, teacher_vocab, 2);
+  std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
+  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
+    between = std::max(between, gemm_workspace<B, T, T, A>(n, teacher_vocab, teacher_hidden, ctx.executor().workers()));
+  return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk * teacher_vocab) +
+         workspace::bytes_for<A>(teacher_vocab) +
+         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, between);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// A door's arguments, checked; then kernel(call, target, rows) and the totals. losses is null in backward; `indices`:
+/// the target's numbers are classes.
+template <class B, class T, class Target, class Bias, class DBias, class Kernel>
+void distil(std::string_view name, in_matrix<T> x, const linear_weights<T>& w, const distillation_teacher<T>& teacher,
+            const Target& target, const distillation_losses<accumulator_t<T>>* losses, matrix_view<T> dx,
+            matrix_view<T> dw, const fused_linear_distillation_options& opt, const Bias& bias, DBias&& dbias,
+            double upstream, bool takes_neg_inf, bool indices, context& ctx, const Kernel& kernel) {
+  static_assert(admits<B, T>());
+  const in_vector<T> b = as_in_vector<T>(bias);
+  const vector_view<T> db = as_out_vector<T>(dbias);
+  const auto labels = labels_of(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  const distillation_door<T, I> door{
+      name,
+      {{x, w.view, b, w.packed},
+       {teacher.x, teacher.w.view, {teacher.bias.data(), teacher.bias.size()}, teacher.w.packed},
+       {dx, dw, db, opt.dparams}},
+      labels,
+      losses != nullptr ? *losses : distillation_losses<accumulator_t<T>>{},
+      opt,
+      upstream,
+      losses == nullptr};
+  door.check(takes_neg_inf, indices);
+  expect_packed<B>(name, door.call.student);
+  expect_packed<B>(name, door.call.teacher);
+  ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(x.rows, x.cols, w.view.rows, teacher.x.cols,
+                                                                         teacher.w.view.rows, ctx));
+  door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Losses and gradients in one call, with a soft loss of your own. dx and dw may be views without memory. See
+/// fused_linear_distillation_options for the contract, soft_loss_row for the soft loss.
+template <class B = default_backend, class T, class Target, class Soft, parameter Bias = absent_t,
+          parameter DBias = absent_t>
+void fused_linear_distillation_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                       std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
+                                       std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
+                                       matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw, const Soft& soft,
+                                       fused_linear_distillation_options opt = {}, const Bias& bias = absent,
+                                       DBias&& dbias = absent_t{}, double upstream = 1,
+                                       context& ctx = default_context()) {
+  detail::distil<B, T>(
+      "fused_linear_distillation_forward", x, w, teacher, target, &losses, dx, dw, opt, bias, dbias, upstream,
+      Soft::takes_neg_inf, true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(call, labels, soft, rows, ctx);
+      });
+}
+
+/// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
+template <class B = default_backend, class T, class Target, class Soft, parameter Bias = absent_t,
+          parameter DBias = absent_t>
+void fused_linear_distillation_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                        std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
+                                        double upstream, matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
+                                        const Soft& soft, fused_linear_distillation_options opt = {},
+                                        const Bias& bias = absent, DBias&& dbias = absent_t{},
+                                        context& ctx = default_context()) {
+  detail::distil<B, T>(
+      "fused_linear_distillation_backward", x, w, teacher, target, nullptr, dx, dw, opt, bias, dbias, upstream,
+      Soft::takes_neg_inf, true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(call, labels, soft, rows, ctx);
+      });
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP

@@ -1,0 +1,122 @@
+// Distillation by labels and by the generalised Jensen-Shannon divergence from a teacher's probabilities.
+#ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
+#define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
+
+#include <tigon/losses/divergence.hpp>
+#include <tigon/losses/fused_linear_distillation.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_jsd_distillation {
+  static constexpr std::string_view name = "fused_linear_jsd_distillation";
+};
+}  // namespace op
+
+/// fused_linear_distillation with, for P = softmax(t_i / temperature) of the teacher, Q = softmax(z_i / temperature)
+/// and M = beta P + (1 - beta) Q,
+///
+///   soft_i = beta KL(P || M) + (1 - beta) KL(Q || M);   beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
+///
+/// Everything else as fused_linear_distillation_options. Edges: soft is inf where KL(P || Q) or KL(Q || P) is; there is
+/// no factor temperature^2.
+struct fused_linear_jsd_distillation_options {
+  fused_linear_distillation_options distillation;
+  double beta = 0.5;  ///< in [0, 1]
+};
+
+/// The soft loss: `Divergence` is one of divergence.hpp.
+template <class A, class Divergence>
+struct jsd_soft {
+  static constexpr bool takes_neg_inf = true;
+  Divergence divergence;
+  A inverse;  ///< 1 / temperature
+
+  struct terms {
+    Divergence divergence;
+    A inverse;
+    detail::log_sum<A> student, teacher;
+
+    template <class V>
+    TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
+      const auto d =
+          divergence(V((v - student.top) * inverse - student.tail), V((t - teacher.top) * inverse - teacher.tail));
+      return {{d.qc, d.q, d.value, d.own}};
+    }
+    TIGON_INLINE soft_loss_row<A> finish(A value, A own) const { return {value, own, -divergence.weight * inverse}; }
+  };
+  template <class Row>
+  TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
+    return {divergence, inverse, detail::log_sum_of(row, z, inverse), detail::log_sum_of(row, teacher, inverse)};
+  }
+};
+
+template <>
+struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, token_id I>
+  static void forward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
+                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    using A = accumulator_t<T>;
+    detail::with_divergence<A>(opt.beta, [&](auto divergence) {
+      kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
+          t, target, jsd_soft<A, decltype(divergence)>{divergence, static_cast<A>(1 / opt.distillation.temperature)},
+          rows, ctx);
+    });
+  }
+
+  template <backend B, element T, token_id I>
+  static void backward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
+                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    forward<B, T, I>(t, target, opt, rows, ctx);
+  }
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+inline void expect_beta(std::string_view name, double beta) {
+  expects(name).option(beta >= 0 && beta <= 1, "beta", beta, "a number from 0 to 1");
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Losses and gradients in one call. dx and dw may be views without memory. See fused_linear_jsd_distillation_options
+/// and fused_linear_distillation_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
+void fused_linear_jsd_distillation_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                           std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
+                                           std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
+                                           matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
+                                           fused_linear_jsd_distillation_options opt = {}, const Bias& bias = absent,
+                                           DBias&& dbias = absent_t{}, double upstream = 1,
+                                           context& ctx = default_context()) {
+  constexpr std::string_view name = "fused_linear_jsd_distillation_forward";
+  detail::expect_beta(name, opt.beta);
+  detail::distil<B, T>(name, x, w, teacher, target, &losses, dx, dw, opt.distillation, bias, dbias, upstream, true,
+                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                         kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, T, I>(call, labels, opt,
+                                                                                                     rows, ctx);
+                       });
+}
+
+/// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
+template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
+void fused_linear_jsd_distillation_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+                                            std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
+                                            double upstream, matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
+                                            fused_linear_jsd_distillation_options opt = {}, const Bias& bias = absent,
+                                            DBias&& dbias = absent_t{}, context& ctx = default_context()) {
+  constexpr std::string_view name = "fused_linear_jsd_distillation_backward";
+  detail::expect_beta(name, opt.beta);
+  detail::distil<B, T>(name, x, w, teacher, target, nullptr, dx, dw, opt.distillation, bias, dbias, upstream, true,
+                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                         kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, T, I>(call, labels, opt,
+                                                                                                      rows, ctx);
+                       });
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP

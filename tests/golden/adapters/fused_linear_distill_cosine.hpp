@@ -1,0 +1,18 @@
+#include <tigon/losses/fused_linear_cosine_distillation.hpp>
+
+#include "../distillation.hpp"
+
+namespace golden::adapters {
+
+struct fused_linear_distill_cosine {
+  template <class B, class T>
+  static results run(const problem& p) {
+    distillation<T> d(p, "target");
+    tigon::fused_linear_cosine_distillation_forward<B>(
+        d.x, d.w, d.teacher(), d.labels, d.losses(), d.dx.view(), d.dw.view(),
+        {distillation_options(p, false), p.opt.number("beta")}, d.bias, d.dbias, d.upstream);
+    return d.named();
+  }
+};
+
+}  // namespace golden::adapters

@@ -1,0 +1,24 @@
+#include <tigon/losses/fused_linear_jsd.hpp>
+
+#include "../distillation.hpp"
+
+namespace golden::adapters {
+
+struct fused_linear_jsd {
+  template <class B, class T>
+  static results run(const problem& p) {
+    distillation<T> d(p, "labels");
+    // Without labels every row counts, as with labels that are all 0.
+    if (d.labels.empty()) d.labels.resize(d.x.rows);
+    tigon::fused_linear_jsd_forward<B>(d.x, d.w, d.teacher(), d.labels, d.loss, d.dx.view(), d.dw.view(),
+                                       {.beta = p.opt.number("beta"),
+                                        .temperature = p.opt.number("temperature", 1),
+                                        .ignore_index = static_cast<std::int64_t>(p.opt.number("ignore_index", -100))},
+                                       d.bias, d.dbias, d.upstream);
+    results named = d.named();
+    named.erase("soft_loss"), named.erase("hard_loss");
+    return named;
+  }
+};
+
+}  // namespace golden::adapters

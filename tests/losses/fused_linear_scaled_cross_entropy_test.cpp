@@ -1,0 +1,543 @@
+// The contract of include/tigon/losses/fused_linear_scaled_cross_entropy.hpp, promise by promise.
+#include <gtest/gtest.h>
+
+#include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
+
+#include "support/backends.hpp"
+#include "support/complex_step.hpp"
+#include "support/errors.hpp"
+#include "support/guarded.hpp"
+#include "support/logit_loss.hpp"
+#include "support/problem.hpp"
+#include "support/scratch.hpp"
+#include "support/threads.hpp"
+#include "support/throws.hpp"
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// A few rows of logits at a time.
+struct small_chunks : test::usual_backend {
+  using parent = test::usual_backend;
+  static constexpr backend_info info{"small_chunks", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+namespace {
+
+using namespace tigon::test;
+using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::gradient, tigon::matrix_view;
+using tigon::backends::small_chunks;
+using options = tigon::fused_linear_scaled_cross_entropy_options;
+template <class A>
+using upstream = tigon::scaled_cross_entropy_upstream<A>;
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+
+struct sizes {
+  std::size_t rows, hidden, vocab, padding = 0;
+  friend std::ostream& operator<<(std::ostream& out, sizes s) {
+    return out << s.rows << " rows of " << s.hidden << ", " << s.vocab << " classes, padding " << s.padding;
+  }
+};
+const sizes every_size[] = {{0, 5, 7}, {1, 1, 1}, {5, 3, 2, 1}, {3, 0, 9}, {7, 33, 65, 3}, {40, 16, 123}};
+
+struct variant {
+  const char* name;
+  std::size_t of_nll, of_entropy;  ///< upstream numbers: 0 none, 1 one, 2 one a row
+  options opt;
+};
+const variant variants[] = {
+    {"nll", 2, 0, {}},
+    {"entropy, added", 0, 2, {.temperature = 2, .dparams = gradient::accumulate}},
+    {"both", 2, 2, {.temperature = 0.7, .ignore_index = 0}},
+    {"both, one number each", 1, 1, {.temperature = 1.5}},
+};
+
+// In units of |reference| + its root mean square; at most ten times the worst that was seen.
+constexpr by_type result_bound{.f32 = 2e-6, .bf16 = 2e-6, .f16 = 2e-6, .f64 = 4e-15};
+constexpr by_type gradient_bound{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 6e-14};
+
+/// nll, entropy and lse of a row by their definitions, with the target as the point of reference; for any number type.
+template <class N>
+struct token {
+  N nll, entropy = 0, lse;
+  std::vector<N> log_p;
+
+  TIGON_TEST_NOINLINE token(const std::vector<N>& logits, std::size_t target, double temperature) {
+    using std::exp, std::log;
+    using real = decltype(std::real(N()));
+    const real t = temperature;
+    N others = 0;
+    for (std::size_t j = 0; j < logits.size(); ++j)
+      if (j != target) others += exp((logits[j] - logits[target]) / t);
+    if constexpr (std::same_as<N, real>)
+      nll = std::log1p(others);
+    else
+      nll = log(N(1) + others);
+    lse = logits[target] / t + nll;
+    for (const N& z : logits) log_p.push_back((z - logits[target]) / t - nll);
+    for (const N& l : log_p) entropy -= exp(l) * l;
+  }
+};
+
+/// Every buffer at a guard page, outputs full of canaries.
+template <class T>
+struct problem {
+  using A = accumulator_t<T>;
+  sizes s;
+  variant v;
+  guarded_matrix<T> x, w, dx, dw;
+  guarded<std::int64_t> target;
+  guarded<A> nll, entropy, lse, of_nll, of_entropy;
+
+  TIGON_TEST_NOINLINE explicit problem(sizes of, variant which = variants[2], guard side = guard::behind)
+      : s(of),
+        v(which),
+        x(random_matrix<T>({s.rows, s.hidden, s.padding}, 1, side)),
+        w(random_matrix<T>({s.vocab, s.hidden, s.padding}, 2, side, {.deviation = 0.4})),
+        dx(s.rows, s.hidden, s.padding, side),
+        dw(s.vocab, s.hidden, s.padding, side),
+        target(s.rows, side),
+        nll(s.rows, side),
+        entropy(s.rows, side),
+        lse(s.rows, side),
+        of_nll(random_vector<A>(numbers(v.of_nll), 3, side)),
+        of_entropy(random_vector<A>(numbers(v.of_entropy), 4, side)) {
+    std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.ignore_index, 5), target.begin());
+    if (v.opt.dparams == gradient::accumulate) dw.assign(normal_values(s.vocab * s.hidden, 6));
+  }
+  std::size_t numbers(std::size_t which) const { return which == 2 ? s.rows : which; }
+
+  upstream<A> given() const {
+    return {v.of_nll == 0 ? std::span<const A>() : of_nll, v.of_entropy == 0 ? std::span<const A>() : of_entropy};
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw,
+                                   context& ctx = tigon::default_context()) {
+    tigon::fused_linear_scaled_cross_entropy_forward<B, T>(x, w, target, {nll, entropy, lse}, to_dx, to_dw, v.opt,
+                                                           given(), ctx);
+  }
+  template <class B>
+  void forward(context& ctx = tigon::default_context()) {
+    forward<B>(dx.view(), dw.view(), ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
+    tigon::fused_linear_scaled_cross_entropy_backward<B, T>(x, w, target, given(), dx.view(), dw.view(), v.opt, ctx);
+  }
+
+  struct reference {
+    std::vector<double> nll, entropy, lse, dx, dw;
+  };
+  /// The definition in long double with all logits at once; to be asked for before the call, because dw may be added
+  /// to.
+  TIGON_TEST_NOINLINE reference wanted() const {
+    const auto xv = x.f64(), wv = w.f64(), g = of_nll.f64(), h = of_entropy.f64();
+    const auto of_row = [&](const std::vector<double>& values, std::size_t i) {
+      return values.empty() ? 0 : values[values.size() == 1 ? 0 : i];
+    };
+    reference out{{}, {}, {}, std::vector<double>(s.rows * s.hidden), std::vector<double>(s.vocab * s.hidden)};
+    if (v.opt.dparams == gradient::accumulate) out.dw = dw.f64();
+    for (std::size_t i = 0; i < s.rows; ++i) {
+      if (target[i] == v.opt.ignore_index) {
+        for (auto* to : {&out.nll, &out.entropy, &out.lse}) to->push_back(0);
+        continue;
+      }
+      const auto t = static_cast<std::size_t>(target[i]);
+      std::vector<long double> z(s.vocab);
+      for (std::size_t j = 0; j < s.vocab; ++j)
+        for (std::size_t k = 0; k < s.hidden; ++k)
+          z[j] += static_cast<long double>(xv[i * s.hidden + k]) * wv[j * s.hidden + k];
+      const token<long double> r(z, t, v.opt.temperature);
+      out.nll.push_back(static_cast<double>(r.nll));
+      out.entropy.push_back(static_cast<double>(r.entropy));
+      out.lse.push_back(static_cast<double>(r.lse));
+      for (std::size_t j = 0; j < s.vocab; ++j) {
+        const long double p = std::exp(r.log_p[j]);
+        const auto d = static_cast<double>(
+            (of_row(g, i) * (j == t ? std::expm1(-r.nll) : p) - of_row(h, i) * p * (r.log_p[j] + r.entropy)) /
+            v.opt.temperature);
+        for (std::size_t k = 0; k < s.hidden; ++k) {
+          out.dx[i * s.hidden + k] += d * wv[j * s.hidden + k];
+          out.dw[j * s.hidden + k] += d * xv[i * s.hidden + k];
+        }
+      }
+    }
+    return out;
+  }
+  TIGON_TEST_NOINLINE void expect_results(const reference& r) const {
+    const comparison with{.scale = 1e-3, .may_be_empty = true};
+    EXPECT_TRUE(close(nll.f64(), r.nll, result_bound.of<T>(), with)) << "nll";
+    EXPECT_TRUE(close(entropy.f64(), r.entropy, result_bound.of<T>(), with)) << "entropy";
+    EXPECT_TRUE(close(lse.f64(), r.lse, result_bound.of<T>(), with)) << "lse";
+  }
+  TIGON_TEST_NOINLINE void expect_gradients(const reference& r) const {
+    // A vocabulary of one class has no gradient.
+    const comparison with{.scale = s.vocab == 1 ? 1.0 : 0, .may_be_empty = true};
+    EXPECT_TRUE(close(dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
+    EXPECT_TRUE(close(dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
+    EXPECT_TRUE(dx.padding_intact() && dw.padding_intact());
+  }
+};
+
+// Golden values are compared on every backend; here one instantiation each of what differs.
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
+#else
+using pairs = testing::Types<on<tigon::backends::generic, double>, on<tigon::backends::xsimd, float>,
+                             on<small_chunks, float>, on<small_chunks, bfloat16>>;
+#endif
+
+template <class On>
+class fused_linear_scaled_cross_entropy : public testing::Test {};
+TYPED_TEST_SUITE(fused_linear_scaled_cross_entropy, pairs, names);
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, keeps_its_error_and_the_padding) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const sizes s : every_size)
+    for (const variant& v : variants)
+      for (const guard side : both_guards) {
+        SCOPED_TRACE(testing::Message() << s << ", " << v.name << ", " << side);
+        problem<T> p(s, v, side), q(s, v, side);
+        const auto wanted = p.wanted();
+        p.template forward<B>();
+        p.expect_results(wanted);
+        p.expect_gradients(wanted);
+        q.template backward<B>();
+        EXPECT_EQ(bits_of(q.dx, q.dw), bits_of(p.dx, p.dw)) << "backward is another computation than forward";
+        EXPECT_TRUE(q.nll.untouched() && q.entropy.untouched() && q.lse.untouched());
+      }
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, each_gradient_may_be_left_out) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const sizes s{20, 17, 67};
+  problem<T> full(s);
+  full.template forward<B>();
+  for (int which = 0; which < 4; ++which) {
+    problem<T> p(s);
+    const bool dx = which & 1, dw = which & 2;
+    p.template forward<B>(dx ? p.dx.view() : matrix_view<T>{}, dw ? p.dw.view() : matrix_view<T>{});
+    EXPECT_EQ(bits_of(p.nll, p.entropy, p.lse), bits_of(full.nll, full.entropy, full.lse));
+    EXPECT_TRUE(dx ? bits_of(p.dx) == bits_of(full.dx) : p.dx.untouched());
+    EXPECT_TRUE(dw ? bits_of(p.dw) == bits_of(full.dw) : p.dw.untouched());
+  }
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, nothing_kept_is_zero_and_bad_rows_stay_alone) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({9, 5, 30});
+  std::ranges::fill(p.target, 0);
+  std::ranges::fill(p.of_nll, p.of_nll[0] + std::numeric_limits<accumulator_t<T>>::quiet_NaN());  // not read
+  p.template forward<B>();
+  for (const auto& zeros : {p.nll.f64(), p.entropy.f64(), p.lse.f64(), p.dx.f64(), p.dw.f64()})
+    EXPECT_EQ(std::ranges::count(zeros, 0.0), std::ssize(zeros));
+
+  problem<T> clean({9, 5, 30}), bad({9, 5, 30});
+  bad.x(4, 2) = from_f64<T>(nan), clean.target[4] = bad.target[4] = 7;
+  clean.template forward<B>(), bad.template forward<B>();
+  for (std::size_t i = 0; i < 9; ++i) {
+    EXPECT_TRUE(i == 4 ? std::isnan(bad.nll[i]) && std::isnan(bad.entropy[i]) && std::isnan(bad.lse[i])
+                       : bad.nll[i] == clean.nll[i] && bad.entropy[i] == clean.entropy[i])
+        << i;
+    for (std::size_t h = 0; h < 5; ++h)
+      EXPECT_TRUE(i == 4 ? std::isnan(to_f64(bad.dx(i, h))) : to_f64(bad.dx(i, h)) == to_f64(clean.dx(i, h))) << i;
+  }
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, bits_do_not_depend_on_threads) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({120, 40, 700});
+  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+    p.dx.clear(), p.dw.clear(), p.nll.clear(), p.entropy.clear(), p.lse.clear();
+    p.template forward<B>(ctx);
+    return bits_of(p.dx, p.dw, p.nll, p.entropy, p.lse);
+  }));
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, takes_the_workspace_that_it_names) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t threads : {1u, 3u})
+    with_workspace_of(
+        64,
+        [&](context& of_size) {
+          problem<T> p({20, 17, 67});
+          const std::size_t bytes = tigon::fused_linear_scaled_cross_entropy_workspace<B, T>(20, 17, 67, of_size);
+          const auto forward = [&](context& ctx) { p.template forward<B>(ctx); };
+          const auto backward = [&](context& ctx) { p.template backward<B>(ctx); };
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
+                             "fused_linear_scaled_cross_entropy_forward: workspace is of", p.dx, p.dw, p.nll);
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
+                             "fused_linear_scaled_cross_entropy_backward: workspace is of", p.dx, p.dw);
+          with_workspace_of(bytes, forward, threads);
+          with_workspace_of(bytes, backward, threads);
+        },
+        threads);
+}
+
+/// Rows of logits as they are: with hidden = rows and the identity for x, row i of the logits is column i of w.
+template <class T>
+struct given_logits {
+  problem<T> p;
+
+  TIGON_TEST_NOINLINE given_logits(const std::vector<std::vector<double>>& rows, std::vector<std::int64_t> target,
+                                   options opt = {})
+      : p({rows.size(), rows.size(), rows[0].size()}, {"", 1, 1, opt}) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (std::size_t k = 0; k < rows.size(); ++k) p.x(i, k) = from_f64<T>(i == k);
+      for (std::size_t j = 0; j < rows[i].size(); ++j) p.w(j, i) = from_f64<T>(rows[i][j]);
+    }
+    std::ranges::copy(target, p.target.begin());
+  }
+};
+
+// Liger's portable path takes the logarithm of a softmax in the textbook's way, and rounds the entropy to x's type.
+TEST(tokens, that_are_sure_keep_their_digits) {
+  std::vector<std::vector<double>> rows;
+  const double lifts[] = {8, 16, 25, 40, 80};
+  for (const double lift : lifts) {
+    auto row = normal_values(1000, 7);
+    row[3] = 4 + lift;
+    for (double& v : row) v = static_cast<double>(static_cast<float>(v));
+    rows.push_back(row);
+  }
+  given_logits<float> g(rows, std::vector<std::int64_t>(rows.size(), 3));
+  const auto wanted = g.p.wanted();
+  g.p.forward<small_chunks>();
+  double textbook = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_NEAR(g.p.nll[i] / wanted.nll[i], 1, 1e-6) << "lift " << lifts[i];
+    EXPECT_NEAR(g.p.entropy[i] / wanted.entropy[i], 1, 1e-6) << "lift " << lifts[i];
+    float sum = 0, dot = 0;
+    for (const double v : rows[i]) sum += std::exp(static_cast<float>(v - rows[i][3]));
+    for (const double v : rows[i]) {
+      const float log_p = static_cast<float>(v - rows[i][3]) - std::log(sum);
+      dot -= std::exp(log_p) * log_p;
+    }
+    textbook = std::max({textbook, std::abs(std::log(sum) / wanted.nll[i] - 1),
+                         std::abs(static_cast<double>(dot) / wanted.entropy[i] - 1)});
+    // dw of the target's column is D_t x: 1 - p_t must not be 0.
+    EXPECT_NEAR(to_f64(g.p.dw(3, i)) / wanted.dw[3 * rows.size() + i], 1, 2e-6) << "lift " << lifts[i];
+  }
+  EXPECT_GT(textbook, 0.5) << "this test would not notice the textbook's form";
+}
+
+TEST(tokens, with_a_large_common_offset_keep_their_entropy) {
+  std::vector<std::vector<double>> rows(3, std::vector<double>(257));
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 257; ++j)
+      rows[i][j] = (i == 0 ? 0 : i == 1 ? 4096 : -8192) + static_cast<double>(j * 37 % 97) / 16;
+  given_logits<float> g(rows, {1, 1, 1}, {.temperature = 0.5});
+  g.p.forward<small_chunks>();
+  EXPECT_EQ(g.p.entropy[0], g.p.entropy[1]);
+  EXPECT_EQ(g.p.entropy[0], g.p.entropy[2]);
+  EXPECT_EQ(g.p.nll[0], g.p.nll[1]);
+  for (std::size_t j = 0; j < 257; ++j) EXPECT_EQ(g.p.dw(j, 1), -0.0f + g.p.dw(j, 2)) << j;
+}
+
+/// The work on a chunk alone, with logits that no finite layer makes.
+TEST(rows_of_logits, at_the_edges) {
+  using A = float;
+  constexpr float none = std::numeric_limits<float>::quiet_NaN(), far = std::numeric_limits<float>::infinity();
+  struct edge {
+    const char* name;
+    std::vector<float> z;
+    std::vector<double> results, d;  ///< nll, entropy, lse; D
+  };
+  const double h = std::log(2.0), g = 0.5;
+  const edge edges[] = {
+      {"-inf at the target", {0, -far, 0}, {inf, h, h}, {g / 2, -g, g / 2}},
+      {"-inf elsewhere", {-far, 0, 0}, {h, h, h}, {0, -g / 2, g / 2}},
+      {"-inf everywhere but here", {-far, 3, -far}, {0, 0, 3}, {0, 0, 0}},
+      {"-inf everywhere", {-far, -far, -far}, {nan, nan, nan}, {nan, nan, nan}},
+      {"+inf", {0, 1, far}, {nan, nan, nan}, {nan, nan, nan}},
+      {"NaN", {0, 1, none}, {nan, nan, nan}, {nan, nan, nan}},
+  };
+  for (const edge& e : edges)
+    for (const bool with_entropy : {false, true}) {
+      SCOPED_TRACE(e.name);
+      guarded<A> z(3), nll(1), entropy(1), lse(1);
+      const A of_nll[] = {0.5f}, of_entropy[] = {-2};
+      std::ranges::copy(e.z, z.begin());
+      const std::int32_t target[] = {1};
+      tigon::detail::scaled_cross_entropy_rows<A> rows(
+          {nll, entropy, lse}, {of_nll, with_entropy ? std::span<const A>(of_entropy) : std::span<const A>()});
+      tigon::default_context().workspace().expect("test", 1 << 16);
+      tigon::kernel_for<tigon::op::scaled_cross_entropy, small_chunks>::forward<small_chunks, A, std::int32_t>(
+          {z.data(), 1, 3}, target, rows, true, {}, tigon::default_context());
+      EXPECT_TRUE(close(nll.f64(), {{e.results[0]}}, 1e-7));
+      EXPECT_TRUE(close(entropy.f64(), {{e.results[1]}}, 1e-7));
+      EXPECT_TRUE(close(lse.f64(), {{e.results[2]}}, 1e-7));
+      // Both classes that are left are equally likely, so the entropy has no slope.
+      EXPECT_TRUE(close(z.f64(), e.d, 1e-7, {.scale = 1}));
+    }
+}
+
+TEST(gradients, differentiate_the_definition) {
+  using B = tigon::backends::generic;
+  for (const double temperature : {1.0, 0.7, 2.5})
+    for (const int which : {1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << "temperature " << temperature << ", outputs " << which);
+      problem<double> p(
+          {5, 4, 11}, {"", which & 1 ? 2u : 0u, which & 2 ? 2u : 0u, {.temperature = temperature, .ignore_index = 2}});
+      p.forward<B>();
+      const auto loss = [&](const auto& xv, const auto& wv) {
+        using N = std::complex<double>;
+        N total = 0;
+        for (std::size_t i = 0; i < 5; ++i) {
+          if (p.target[i] == 2) continue;
+          std::vector<N> z(11);
+          for (std::size_t j = 0; j < 11; ++j)
+            for (std::size_t k = 0; k < 4; ++k) z[j] += xv[i * 4 + k] * wv[j * 4 + k];
+          const token<N> r(z, static_cast<std::size_t>(p.target[i]), temperature);
+          if (which & 1) total += p.of_nll[i] * r.nll;
+          if (which & 2) total += p.of_entropy[i] * r.entropy;
+        }
+        return total;
+      };
+      const auto xv = p.x.f64(), wv = p.w.f64();
+      const auto all_x = probes(xv.size()), all_w = probes(wv.size());
+      EXPECT_TRUE(
+          close(pick(p.dx.f64(), all_x), complex_step([&](const auto& z) { return loss(z, wv); }, xv, all_x), 1e-13));
+      EXPECT_TRUE(
+          close(pick(p.dw.f64(), all_w), complex_step([&](const auto& z) { return loss(xv, z); }, wv, all_w), 1e-13));
+    }
+}
+
+// Liger's portable path adds dw up in w's type, 512 rows at a time: of many small shares most are lost.
+TEST(chunks, lose_nothing_of_dw_in_bf16) {
+  problem<bfloat16> p({600, 2, 64}, {"", 1, 0, {}});
+  std::ranges::fill(p.target, 5);
+  for (std::size_t i = 0; i < 600; ++i) p.x(i, 0) = from_f64<bfloat16>(1), p.x(i, 1) = from_f64<bfloat16>(0.5);
+  const auto wanted = p.wanted();
+  p.forward<small_chunks>();
+  EXPECT_TRUE(close(p.dw.f64(), wanted.dw, 4e-3));
+}
+
+TEST(chunks, change_the_results_by_rounding_alone) {
+  problem<float> a({60, 16, 200}), b({60, 16, 200});
+  const auto wanted = a.wanted();
+  a.forward<usual_backend>(), b.forward<small_chunks>();
+  EXPECT_EQ((tigon::detail::chunk_rows<usual_backend, float>(60, 200)), 60u);
+  EXPECT_EQ((tigon::detail::chunk_rows<small_chunks, float>(60, 200)), 1u);
+  a.expect_gradients(wanted), b.expect_gradients(wanted);
+  a.expect_results(wanted), b.expect_results(wanted);
+}
+
+TEST(chunks, of_a_wide_vocabulary) {
+  problem<float> p({3, 2, 256000}, variants[3]);
+  p.target[0] = 255999;
+  const auto wanted = p.wanted();
+  p.forward<usual_backend>();
+  p.expect_results(wanted);
+  p.expect_gradients(wanted);
+}
+
+// docs/formulas/fused_linear_scaled_cross_entropy.md: the logits of a chunk, an f32 dw where w has 16 bits, and what
+// the largest product packs.
+TEST(chunks, take_the_memory_that_the_page_says) {
+  const std::size_t rows = 160, hidden = 32, vocab = 20000;
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  problem<float> p({rows, hidden, vocab}, variants[2]);
+  p.forward<usual_backend>(ctx);
+  const std::size_t chunk = tigon::detail::chunk_rows<usual_backend, float>(rows, vocab);
+  const std::size_t page =
+      4 * chunk * vocab + tigon::gemm_workspace<usual_backend, float, float, float>(chunk, hidden, vocab);
+  EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(page), 1, 0.1);
+}
+
+/// The doors, which are the same for every backend: refused before the first write.
+class scaled_doors : public testing::Test {
+ protected:
+  using view = matrix_view<float>;
+  using floats = std::span<float>;
+  struct arguments {
+    view x, w;
+    std::span<const std::int64_t> target;
+    tigon::scaled_cross_entropy_results<float> out;
+    upstream<float> g;
+    view dx, dw;
+    options opt;
+  };
+  scaled_doors() { all.assign(std::vector<double>(64, 1.0)); }
+
+  template <class Change>
+  void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
+    arguments a = good;
+    change(a);
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_scaled_cross_entropy_forward<small_chunks>(a.x, a.w, a.target, a.out, a.dx, a.dw, a.opt,
+                                                                         a.g);
+        },
+        code, "fused_linear_scaled_cross_entropy_forward: " + part, p.dx, p.dw, p.nll, p.entropy, p.lse, all));
+  }
+  template <class Change>
+  void refuses_both(tigon::error_code code, const std::string& part, Change change) {
+    refuses_forward(code, part, change);
+    arguments a = good;
+    change(a);
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_scaled_cross_entropy_backward<small_chunks>(a.x, a.w, a.target, a.g, a.dx, a.dw, a.opt);
+        },
+        code, "fused_linear_scaled_cross_entropy_backward: " + part, p.dx, p.dw, all));
+  }
+
+  problem<float> p{{3, 4, 6, 1}};
+  guarded<float> all = guarded<float>(64);
+  const view front{all.data(), 3, 4}, wide{all.data(), 6, 4};
+  const floats three = floats(all).first(3);
+  const arguments good{p.x.view(), p.w.view(),  p.target,    {p.nll, p.entropy, p.lse},
+                       p.given(),  p.dx.view(), p.dw.view(), {}};
+};
+
+TEST_F(scaled_doors, refuse_wrong_shapes_and_numbers) {
+  using enum tigon::error_code;
+  refuses_both(shape, "vocab is 0; expected at least 1", [](auto& a) { a.w.rows = 0; });
+  refuses_both(shape, "w is 6 x 3; expected 6 x 4", [](auto& a) { a.w.cols = 3; });
+  refuses_both(stride, "x is of row stride 3", [](auto& a) { a.x.row_stride = 3; });
+  refuses_both(shape, "dx is 2 x 4; expected 3 x 4", [](auto& a) { a.dx.rows = 2; });
+  refuses_both(shape, "dw is 6 x 3; expected 6 x 4", [](auto& a) { a.dw.cols = 3; });
+  refuses_both(shape, "target is of 2 elements; expected 3", [](auto& a) { a.target = a.target.first(2); });
+  refuses_both(shape, "upstream is empty", [](auto& a) { a.g = {}; });
+  refuses_both(shape, "upstream.nll is of 2 elements; expected 3", [](auto& a) { a.g.nll = a.g.nll.first(2); });
+  refuses_both(shape, "upstream.entropy is of 2 elements", [](auto& a) { a.g.entropy = a.g.entropy.first(2); });
+  refuses_forward(shape, "nll is of 2 elements; expected 3", [](auto& a) { a.out.nll = a.out.nll.first(2); });
+  refuses_forward(shape, "entropy is of 2 elements", [](auto& a) { a.out.entropy = a.out.entropy.first(2); });
+  refuses_forward(shape, "lse is of 2 elements", [](auto& a) { a.out.lse = a.out.lse.first(2); });
+  for (const double bad : {0.0, -1.0, 1e-31, 1e31, nan, inf})
+    refuses_both(argument, "temperature is", [=](auto& a) { a.opt.temperature = bad; });
+  for (const std::int64_t bad : {-1, 6}) {
+    p.target[0] = bad;
+    refuses_both(index, "target[0] is " + std::to_string(bad) + "; expected at least 0 and below 6", [](auto&) {});
+  }
+}
+
+TEST_F(scaled_doors, refuse_overlaps) {
+  using enum tigon::error_code;
+  refuses_both(alias, "dx overlaps x", [&](auto& a) { a.x = a.dx = front; });
+  refuses_both(alias, "dx overlaps dw", [&](auto& a) { a.dw = wide, a.dx = front; });
+  refuses_both(alias, "dx overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.dx = front; });
+  refuses_both(alias, "dw overlaps w", [&](auto& a) { a.w = a.dw = wide; });
+  refuses_both(alias, "dw overlaps upstream.entropy", [&](auto& a) { a.g.entropy = three, a.dw = wide; });
+  refuses_forward(alias, "nll overlaps x", [&](auto& a) { a.x = front, a.out.nll = three; });
+  refuses_forward(alias, "nll overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.out.nll = three; });
+  refuses_forward(alias, "entropy overlaps nll", [&](auto& a) { a.out.entropy = a.out.nll = three; });
+  refuses_forward(alias, "entropy overlaps dw", [&](auto& a) { a.dw = wide, a.out.entropy = three; });
+  refuses_forward(alias, "lse overlaps nll", [&](auto& a) { a.out.lse = a.out.nll = three; });
+  refuses_forward(alias, "lse overlaps entropy", [&](auto& a) { a.out.lse = a.out.entropy = three; });
+}
+
+}  // namespace
