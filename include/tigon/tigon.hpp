@@ -3,9 +3,30 @@
 #ifndef TIGON_TIGON_HPP
 #define TIGON_TIGON_HPP
 
+#include <tigon/comm/threads.hpp>
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/fused_linear_cosine_distillation.hpp>
+#include <tigon/losses/fused_linear_cpo.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
+#include <tigon/losses/fused_linear_distillation.hpp>
+#include <tigon/losses/fused_linear_dpo.hpp>
+#include <tigon/losses/fused_linear_grpo.hpp>
+#include <tigon/losses/fused_linear_jsd.hpp>
+#include <tigon/losses/fused_linear_jsd_distillation.hpp>
+#include <tigon/losses/fused_linear_kto.hpp>
+#include <tigon/losses/fused_linear_orpo.hpp>
+#include <tigon/losses/fused_linear_preference.hpp>
+#include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
+#include <tigon/losses/fused_linear_simpo.hpp>
+#include <tigon/losses/fused_linear_unpaired_preference.hpp>
+#include <tigon/losses/grpo_loss.hpp>
+#include <tigon/losses/jsd.hpp>
+#include <tigon/losses/kl_div.hpp>
+#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/selective_logprob.hpp>
+#include <tigon/losses/tvd.hpp>
+#include <tigon/losses/vocab_parallel_cross_entropy.hpp>
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/dyt.hpp>
@@ -35,7 +56,13 @@ using all_ops =
     op_list<op::gemm, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::modulated_rms_norm, op::layer_norm,
             op::group_norm, op::poly_norm, op::dyt, op::swiglu, op::swiglu_fused, op::geglu, op::relu_squared, op::mlp,
             op::tiled_mlp, op::rope, op::llama4_rope, op::qwen2vl_mrope, op::softmax, op::sparsemax, op::attention,
-            op::attn_res, op::cross_entropy, op::fused_linear_cross_entropy>;
+            op::attn_res, op::cross_entropy, op::fused_linear_cross_entropy, op::scaled_cross_entropy,
+            op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy, op::jsd, op::kl_div, op::tvd,
+            op::selective_log_softmax, op::selective_logprob, op::grpo_loss, op::fused_linear_grpo,
+            op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo, op::fused_linear_cpo,
+            op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto, op::distillation,
+            op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
+            op::fused_linear_cosine_distillation>;
 
 }  // namespace tigon
 

@@ -109,12 +109,58 @@ void call_all(arguments<T> a, tigon::context& ctx) {
 }
 
 template <class B, class T>
+void call_losses(arguments<T> a, tigon::context& ctx) {
+  using A = tigon::accumulator_t<T>;
+  using tigon::absent;
+  namespace t = tigon;
+  const t::matrix_view<const std::int32_t> ids;
+  const t::packed_weights<T> packed;
+  const t::matrix_view<A> logp;
+  const std::span<t::lse_parts<A>> lse;
+  const std::span<const std::uint8_t> desirable;
+  t::comm::serial alone;
+
+  t::jsd_forward<B>(a.x, a.y, a.s, a.z, {}, a.ids, ctx);
+  t::jsd_backward<B>(a.x, a.s, a.z, ctx);
+  t::kl_div_forward<B>(a.x, a.y, a.s, a.z, {}, ctx);
+  t::kl_div_backward<B>(a.x, a.s, a.z, {}, ctx);
+  t::tvd_forward<B>(a.x, a.y, a.s, a.z, {}, a.ids, ctx);
+  t::tvd_backward<B>(a.x, a.y, a.s, a.z, {}, absent, ctx);
+  t::selective_log_softmax_forward<B>(a.x, ids, logp, {}, absent, lse, ctx);
+  t::selective_log_softmax_backward<B>(a.x, ids, lse, logp, a.y, {}, absent, ctx);
+  t::grpo_loss_forward<B>(a.x, {}, a.s, lse, {}, {}, ctx);
+  t::grpo_loss_backward<B>(a.x, {}, lse, a.s, a.y, {}, ctx);
+  t::vocab_parallel_cross_entropy_forward<B>(alone, a.x, {}, a.ids, a.s, a.s2, a.s2, {}, ctx);
+  t::vocab_parallel_cross_entropy_backward<B>(a.x, {}, a.ids32, a.s, a.s2, a.s2, a.y, {}, ctx);
+
+  t::selective_logprob_forward<B>(a.x, a.u, a.ids, a.s, lse, {}, a.p, ctx);
+  t::selective_logprob_backward<B>(a.x, {a.u, packed}, a.ids, a.s, lse, a.y, a.z, {}, a.p, a.dp, ctx);
+  t::fused_linear_grpo_forward<B>(a.x, a.u, {}, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, {}, ctx);
+  t::fused_linear_grpo_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
+  t::fused_linear_dpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, {}, ctx);
+  t::fused_linear_dpo_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
+  t::fused_linear_orpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
+  t::fused_linear_cpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
+  t::fused_linear_simpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
+  t::fused_linear_kto_forward<B>(a.x, a.u, ids, desirable, {}, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, ctx);
+  t::fused_linear_kto_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
+
+  t::fused_linear_scaled_cross_entropy_forward<B>(a.x, a.u, a.ids, {}, a.y, a.z, {}, {}, ctx);
+  t::fused_linear_scaled_cross_entropy_backward<B>(a.x, a.u, a.ids, {}, a.y, a.z, {}, ctx);
+  t::fused_linear_jsd_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, a.s, a.y, a.z, {}, a.p, a.dp, 1, ctx);
+  t::fused_linear_jsd_backward<B>(a.x, a.u, {a.v, a.v}, absent, 1, a.y, a.z, {}, a.p, a.dp, ctx);
+  t::fused_linear_jsd_distillation_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, {}, a.y, a.z, {}, a.p, a.dp, 1, ctx);
+  t::fused_linear_cosine_distillation_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, {}, a.y, a.z, {}, a.p, a.dp, 1, ctx);
+}
+
+template <class B, class T>
 void call_all() {
   tigon::thread_pool pool(2);
   tigon::workspace scratch;
   tigon::context ctx(pool, scratch);
   call_all<B>(arguments<T>{}, ctx);
   call_all<B>(arguments<T>{}, tigon::default_context());
+  call_losses<B>(arguments<T>{}, ctx);
 }
 
 }  // namespace

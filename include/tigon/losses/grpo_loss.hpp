@@ -1,0 +1,275 @@
+// Policy-gradient losses of the GRPO family on given logits.
+#ifndef TIGON_LOSSES_GRPO_LOSS_HPP
+#define TIGON_LOSSES_GRPO_LOSS_HPP
+
+#include <tigon/losses/policy.hpp>
+
+namespace tigon {
+
+namespace op {
+struct grpo_loss {
+  static constexpr std::string_view name = "grpo_loss";
+};
+}  // namespace op
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
+template <element T, class A = accumulator_t<T>>
+void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,
+                       const policy<A>& of, double* logp, context& ctx) {
+  ctx.executor().run(of.at.batch, [&](std::size_t b, std::size_t) {
+    for (std::size_t i = b * of.at.stride; i < (b + 1) * of.at.stride; ++i)
+      logp[i] = column[i] < 0 ? 0 : lse[i].log_p(static_cast<A>(logits.row(i)[column[i]]), of.opt.temperature);
+  });
+}
+
+template <class A>
+TIGON_NOINLINE token_rows expect_grpo(const expects& expect, std::string_view op, extent logits,
+                                      const policy_batch<A>& batch, const policy_options& opt, std::span<A> loss,
+                                      const policy_metrics<A>& metrics, std::span<const lse_parts<A>> saved) {
+  expect.at_least_one("vocab", logits.cols);
+  expect.memory("logits", logits);
+  const bool reference = batch.ref_logp.data != nullptr;
+  const token_rows at = expect_policy(expect, op, batch, opt, logits.rows, reference);
+  expect_policy_results(expect, at, opt, loss, metrics, reference);
+  if (saved.data() != nullptr) expect.size("saved", saved.size(), logits.rows);
+  const auto apart = [&](std::string_view result, extent view) {
+    expect.outside(result, view, "logits", logits, "saved", as_row(saved));
+    expect_outside(expect, batch, result, view);
+  };
+  apart("loss", as_row(loss));
+  apart("kl", as_row(metrics.kl));
+  apart("clipped", as_row(metrics.clipped));
+  expect.disjoint("saved", as_row(saved), "logits", logits);
+  expect_outside(expect, batch, "saved", as_row(saved));
+  return at;
+}
+
+template <class A>
+TIGON_NOINLINE void expect_grpo_gradient(const expects& expect, extent logits, const policy_batch<A>& batch,
+                                         const policy_options& opt, token_rows at, std::span<const A> upstream,
+                                         extent dlogits) {
+  if (!upstream.empty()) expect.size("upstream", upstream.size(), opt.reduce ? 1 : at.batch * at.len);
+  expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
+  expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
+  expect.disjoint("dlogits", dlogits, "upstream", as_row(upstream));
+  expect_outside(expect, batch, "dlogits", dlogits);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+template <>
+struct kernel<op::grpo_loss, backends::generic> {
+  template <class T>
+  using saved = std::span<lse_parts<accumulator_t<T>>>;
+
+  /// column: of every row of logits, negative where it is not read.
+  template <backend B, element T>
+  static void forward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
+                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_results<accumulator_t<T>> out,
+                      context& ctx) {
+    using A = accumulator_t<T>;
+    workspace::frame frame(ctx.workspace());
+    double* logp = frame.template take<double>(logits.rows);
+    kernel_for<op::selective_log_softmax, B>::template forward<B, T>(
+        logits, column, policy.opt.temperature, frame.template take<A>(logits.rows), saved_lse, ctx);
+    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
+    policy.evaluate(logp, out, ctx);
+  }
+
+  template <backend B, element T>
+  static void backward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
+                       const lse_parts<accumulator_t<T>>* saved_lse, std::span<const accumulator_t<T>> upstream,
+                       matrix_view<T> dlogits, context& ctx) {
+    using A = accumulator_t<T>;
+    workspace::frame frame(ctx.workspace());
+    double* logp = frame.template take<double>(logits.rows);
+    A* u = frame.template take<A>(logits.rows);
+    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
+    policy.gradient(logp, upstream, u, ctx);
+    kernel_for<op::selective_log_softmax, B>::template backward<B, T>(logits, saved_lse, {column, u}, {},
+                                                                      policy.opt.temperature, dlogits, ctx);
+  }
+
+  /// Both in one pass, for losses by_token(): u of a row is known as soon as its logp is. logp: of every row.
+  template <backend B, element T>
+  static void forward_backward(in_matrix<T> logits, const std::int64_t* column,
+                               const detail::policy<accumulator_t<T>>& of, const detail::policy_sequence* sequences,
+                               std::span<const accumulator_t<T>> upstream, double* logp, matrix_view<T> dlogits,
+                               context& ctx) {
+    using A = accumulator_t<T>;
+    const auto* policy = &of;
+    const double temperature = of.opt.temperature;
+    const A inverse = static_cast<A>(1 / temperature);
+    const bool in_place = dlogits.data == logits.data;
+    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+      A u(0);
+      lse_parts<A> lse;
+      double log_p = 0;
+      const std::int64_t k = column[row.i];
+      vector_view<A> e = row.scratch(0);
+      if constexpr (std::same_as<T, A>)
+        if (in_place) e = {dlogits.row(row.i), row.cols};
+      if (k >= 0) {
+        const A own = row.at(logits, static_cast<std::size_t>(k));
+        const A top = math::max(std::numeric_limits<A>::lowest(), row.max([](auto v) { return v; }, logits));
+        const A sum = row.map_sum(
+            e,
+            [=](auto v) {
+              const auto p = exp_nonpositive((v - top) * inverse);
+              return pack{p, p};
+            },
+            logits);
+        lse = {top, sum - A(1)};
+        if (lse.rest < A(1)) lse.rest = detail::sum_without_one(row, e);
+        log_p = lse.log_p(own, temperature);
+        u = policy->gradient_of_token(row.i, log_p, sequences, upstream);
+      }
+      if (row.first()) logp[row.i] = log_p;
+      if (u == A(0)) {
+        row.map(
+            dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        return;
+      }
+      const A factor = -u * inverse / (A(1) + lse.rest);
+      // The logits are operands, because dlogits may be they, and then their lines are near and not to be streamed.
+      row.map(
+          dlogits, [=](auto p, auto) { return detail::zero_if_subnormal(p * factor); }, e, logits);
+      if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
+    });
+  }
+};
+
+/// Bytes of workspace that grpo_loss_forward and _backward take for so many rows of logits of so many sequences.
+template <class B = default_backend, class T>
+constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
+  using A = accumulator_t<T>;
+  return workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<double>(rows) + workspace::bytes_for<A>(rows) +
+         workspace::bytes_for<lse_parts<A>>(rows) + workspace::bytes_for<double>(3 * batch);
+}
+
+/// The losses of policy_options on log-probabilities of logits; in `saved` what backward needs:
+///
+///   logp = log softmax(logits / temperature) at the ids,   u = d loss / d logp
+///   dlogits_j = u / temperature ([j = id] - p_j)
+///
+/// Formula    docs/formulas/policy.md.
+/// Shapes     ids, mask, old_logp, ref_logp [batch, len]; sampling_ratio [batch, len] or [batch, 1]; advantages
+///            [batch]; logits, dlogits [batch * len, vocab] or [batch * (len + 1), vocab], as selective_log_softmax;
+///            saved [rows of logits]; loss and metrics [1], or [batch * len] with reduce = false; upstream as loss, or
+///            empty for 1. vocab >= 1, batch and len may be 0.
+/// Types      logits and dlogits one of f32, bf16, f16, f64; ids std::int32_t or std::int64_t; mask of any type of
+///            numbers, 0 or 1; everything else f32 (f64 for f64).
+/// Precision  log-probabilities as selective_log_softmax; f64 between them and the loss or u; one rounding at dlogits.
+/// Writes     loss; saved and the metrics, where they have memory; dlogits. Masked tokens and positions len are not
+///            read; their loss and gradient are 0.
+/// Aliasing   dlogits may be logits, which are then gone; nothing else.
+/// Memory     a few numbers a row of logits; see grpo_loss_workspace.
+/// Throws     tigon::error: as policy_options and selective_log_softmax; before the first write.
+/// Max error  loss 1e-5, dlogits f32 1e-5, bf16 4e-3 of |reference| + its root mean square: what f32 holds of
+///            log-probabilities (tests/losses/grpo_loss_test.cpp).
+template <class B = default_backend, class Z, class T = std::remove_const_t<Z>>
+void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
+                       std::type_identity_t<std::span<accumulator_t<T>>> loss,
+                       std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved, policy_options opt = {},
+                       std::type_identity_t<policy_metrics<accumulator_t<T>>> metrics = {},
+                       context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  constexpr std::string_view name = "grpo_loss_forward";
+  const expects expect(name);
+  const detail::token_rows at = detail::expect_grpo<A>(expect, name, logits, batch, opt, loss, metrics, saved);
+  ctx.workspace().expect(name, grpo_loss_workspace<B, T>(logits.rows, at.batch));
+
+  workspace::frame frame(ctx.workspace());
+  auto* column = frame.template take<std::int64_t>(logits.rows);
+  auto* partial = frame.template take<double>(3 * at.batch);
+  auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
+  const detail::policy<A> policy(batch, opt, at);
+  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
+  kernel_for<op::grpo_loss, B>::template forward<B, T>(logits, column, policy, lse, {loss, metrics, partial}, ctx);
+}
+
+/// dlogits, for the batch and the options of forward and what that saved. See grpo_loss_forward for the contract.
+template <class B = default_backend, class T>
+void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
+                        std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
+                        std::type_identity_t<std::span<const accumulator_t<T>>> upstream, matrix_view<T> dlogits,
+                        policy_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  constexpr std::string_view name = "grpo_loss_backward";
+  const expects expect(name);
+  expect.at_least_one("vocab", logits.cols);
+  expect.memory("logits", logits);
+  const detail::token_rows at =
+      detail::expect_policy(expect, name, batch, opt, logits.rows, batch.ref_logp.data != nullptr);
+  expect.size("saved", saved.size(), logits.rows);
+  detail::expect_grpo_gradient<A>(expect, logits, batch, opt, at, upstream, dlogits);
+  expect.disjoint("dlogits", dlogits, "saved", as_row(saved));
+  ctx.workspace().expect(name, grpo_loss_workspace<B, T>(logits.rows, at.batch));
+
+  workspace::frame frame(ctx.workspace());
+  auto* column = frame.template take<std::int64_t>(logits.rows);
+  const detail::policy<A> policy(batch, opt, at);
+  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
+  kernel_for<op::grpo_loss, B>::template backward<B, T>(logits, column, policy, saved.data(), upstream, dlogits, ctx);
+}
+
+/// Bytes of workspace that grpo_loss_forward_backward takes.
+template <class B = default_backend, class T>
+std::size_t grpo_loss_forward_backward_workspace(std::size_t rows, std::size_t batch, std::size_t vocab,
+                                                 const context& ctx = default_context()) {
+  return grpo_loss_workspace<B, T>(rows, batch) + workspace::bytes_for<detail::policy_sequence>(batch) +
+         simd::scratch_workspace<B, accumulator_t<T>>(vocab, 1, ctx);
+}
+
+/// Loss, metrics and dlogits in one call, for an upstream gradient that is known beforehand: faster than two calls
+/// where the loss of a token needs no other token (level token, all types but vespo), because then each row is read
+/// from memory once. See grpo_loss_forward for the contract.
+template <class B = default_backend, class T>
+void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
+                                std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dlogits,
+                                policy_options opt = {},
+                                std::type_identity_t<policy_metrics<accumulator_t<T>>> metrics = {},
+                                std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
+                                context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  using K = kernel_for<op::grpo_loss, B>;
+  constexpr std::string_view name = "grpo_loss_forward_backward";
+  const expects expect(name);
+  const detail::token_rows at =
+      detail::expect_grpo<A>(expect, name, logits, batch, opt, loss, metrics, std::span<const lse_parts<A>>{});
+  detail::expect_grpo_gradient<A>(expect, logits, batch, opt, at, upstream, dlogits);
+  expect.outside("dlogits", dlogits, "loss", as_row(loss), "kl", as_row(metrics.kl), "clipped",
+                 as_row(metrics.clipped));
+  ctx.workspace().expect(name, grpo_loss_forward_backward_workspace<B, T>(logits.rows, at.batch, logits.cols, ctx));
+
+  workspace::frame frame(ctx.workspace());
+  auto* column = frame.template take<std::int64_t>(logits.rows);
+  auto* partial = frame.template take<double>(3 * at.batch);
+  auto* sequences = frame.template take<detail::policy_sequence>(at.batch);
+  const detail::policy<A> policy(batch, opt, at);
+  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
+  constexpr bool generic_rows = std::same_as<provider_t<op::selective_log_softmax, B>, backends::generic>;
+  if constexpr (generic_rows && requires { &K::template forward_backward<B, T>; })
+    if (policy.by_token()) {
+      double* logp = frame.template take<double>(logits.rows);
+      for (std::size_t b = 0; b < at.batch; ++b) sequences[b] = policy.sequence(b, nullptr);
+      K::template forward_backward<B, T>(logits, column, policy, sequences, upstream, logp, dlogits, ctx);
+      return policy.evaluate(logp, {loss, metrics, partial}, ctx);
+    }
+  auto* lse = frame.template take<lse_parts<A>>(logits.rows);
+  K::template forward<B, T>(logits, column, policy, lse, {loss, metrics, partial}, ctx);
+  K::template backward<B, T>(logits, column, policy, lse, upstream, dlogits, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_GRPO_LOSS_HPP

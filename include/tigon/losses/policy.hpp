@@ -1,0 +1,392 @@
+// Policy losses of the GRPO family as functions of log-probabilities: all that is a number a token or a sequence.
+#ifndef TIGON_LOSSES_POLICY_HPP
+#define TIGON_LOSSES_POLICY_HPP
+
+#include <tigon/losses/selective_log_softmax.hpp>
+
+namespace tigon {
+
+enum class policy_loss { grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo };
+
+/// What the importance ratio is of: each token, or the geometric mean over its sequence.
+enum class importance { token, sequence };
+
+/// How luspo, a sequence's mean times its length n, is averaged; equal where every token counts, up to a factor.
+enum class luspo_reduction {
+  sequences,  ///< mean over the sequences of the sum over their tokens
+  tokens,     ///< mean over batch * len of n times the token's loss, 0 where masked
+  padded,     ///< the same with the loss of masked tokens, which are then read and need ids; a loss that is one number
+              ///< a sequence (level sequence, beta 0, no sampling ratio of each token): as `sequences`
+};
+
+/// Policy-gradient losses of the GRPO family. For token t of sequence b, with its log-probability logp, advantage A and
+/// mask mu, n_b = sum_t mu:
+///
+///   r = logp - old_logp (0 without old_logp, but with its gradient),   d = ref_logp - logp,   phi(d) = exp(d) - 1 - d
+///   ratio   token: rho = exp(r);  sequence: rho = exp(sum_t mu r / max(n_b, 1)) for all its tokens
+///   f       grpo, bnpo, dr_grpo, dapo, luspo: -min(min(rho, delta) A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A)
+///           cispo: -[min(rho, epsilon_high)] A logp;  sapo: -4 / tau sigmoid(tau (rho - 1)) A
+///           vespo: -[exp(lambda + k S - lambda exp(S))] A logp, S of the sequence;  no gradient through [ ]
+///   loss_bt = f * sampling_ratio (vespo: f) + beta K,   K = phi(d), or rho phi(d) with bias_corrected_kl
+///   loss    = sum over b, t of weight * loss_bt; weight = mu times
+///             grpo, sapo: 1 / (batch max(n_b, 1));  bnpo: 1 / max(sum mu, 1);  dr_grpo: 1 / (batch max_length)
+///             dapo, cispo, vespo: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
+///
+/// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
+/// cancels. Precision  f64 between log-probabilities and the loss or their gradient. Throws     tigon::error, argument:
+/// a scalar out of its range, level sequence or a delta for cispo, sapo or vespo,
+///            beta without reference, an advantage that is not finite.
+/// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
+///            inf. NaN in a token: its loss and gradient are NaN.
+struct policy_options {
+  policy_loss type = policy_loss::dapo;
+  importance level = importance::token;
+  bool reduce = true;  ///< false: loss, KL and clipping of each token; the upstream gradient is then one a token
+  double temperature = 1;
+  double beta = 0.04;                          ///< weight of the KL penalty; 0: no reference is needed
+  double epsilon_low = 0.2;                    ///< at least 0
+  double epsilon_high = 0.2;                   ///< at least 0; cispo: the upper bound itself
+  double delta = 0;                            ///< upper bound of the ratio where A < 0 too, or 0 for none
+  bool bias_corrected_kl = false;              ///< the KL penalty times the ratio
+  double max_log_ratio = 0;                    ///< the logarithm of the ratio is held within it, or 0 for no limit
+  double tau_positive = 1;                     ///< sapo, A > 0
+  double tau_negative = 1.05;                  ///< sapo, otherwise
+  double k_positive = 2, lambda_positive = 3;  ///< vespo, A >= 0
+  double k_negative = 3, lambda_negative = 2;  ///< vespo, otherwise
+  double max_length = 0;                       ///< dr_grpo; 0: len
+  double denominator = 0;  ///< dapo, cispo, vespo: for a batch in several calls or processes; 0: max(sum mu, 1)
+  luspo_reduction luspo = luspo_reduction::sequences;
+};
+
+/// What a policy loss reads beside logits; [batch, len] where nothing else is said. What is masked is not read.
+template <class A>
+struct policy_batch {
+  token_ids ids;
+  std::span<const A> advantages;          ///< [batch]
+  matrix_view<const A> old_logp{};        ///< or without memory: the current ones
+  matrix_view<const A> ref_logp{};        ///< or without memory, with beta = 0
+  matrix_view<const A> sampling_ratio{};  ///< importance ratio of the rollout engine; [batch, 1]: one a sequence
+  token_mask mask = absent;
+};
+
+/// Optional results; a span without memory is not written. [1], or [batch * len] with reduce = false.
+template <class A>
+struct policy_metrics {
+  std::span<A> kl;       ///< mean of K over the tokens that count
+  std::span<A> clipped;  ///< share of the tokens whose ratio is clipped
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// exp(d) - 1 - d without cancellation.
+inline double phi(double d) {
+  if (math::abs(d) >= 0.25) return math::expm1(d) - d;
+  double sum = 0;
+  for (int k = 13; k >= 2; --k) sum = (1 + sum) * d / k;
+  return sum * d;
+}
+
+/// rho * a, which is 0 for a = 0 and an infinite ratio.
+inline double times(double rho, double a) { return a == 0 && !math::is_nan(rho) ? 0 : rho * a; }
+
+inline double held_between(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+
+/// Each token's loss needs nothing of other tokens.
+inline bool policy_by_token(const policy_options& opt) {
+  return opt.level == importance::token && opt.type != policy_loss::vespo;
+}
+
+/// A sequence's own numbers.
+struct policy_sequence {
+  double count = 0;      ///< n_b
+  double log_ratio = 0;  ///< mean of r
+  double weight = 1;     ///< vespo's
+};
+
+/// A token's loss, and its derivative by the token's log-probability: by itself, and through the ratio of a sequence.
+struct policy_term {
+  double loss = 0, kl = 0, clipped = 0;
+  double direct = 0, through_ratio = 0;
+};
+
+/// Where a policy loss goes.
+template <class A>
+struct policy_results {
+  std::span<A> loss;
+  policy_metrics<A> metrics;
+  double* partial = nullptr;  ///< scratch, 3 * batch
+};
+
+/// A policy loss of the rows of logits: row b * stride + t is token t of sequence b.
+template <class A>
+struct policy {
+  policy_batch<A> in;
+  policy_options opt;
+  token_rows at;
+  const double* made_reference = nullptr;  ///< of every row, instead of in.ref_logp
+  double tokens = 0;                       ///< sum of the mask
+
+  policy(const policy_batch<A>& batch, const policy_options& options, token_rows rows)
+      : in(batch), opt(options), at(rows) {
+    for (std::size_t b = 0; b < at.batch; ++b)
+      for (std::size_t t = 0; t < at.len; ++t) tokens += counts(b, t);
+  }
+
+  bool counts(std::size_t b, std::size_t t) const { return !in.mask || in.mask(b, t) != 0; }
+  /// Masked tokens take part in the sum.
+  bool padded() const {
+    return opt.reduce && opt.type == policy_loss::luspo && opt.luspo == luspo_reduction::padded &&
+           (opt.level == importance::token || opt.beta != 0 || (in.sampling_ratio.data != nullptr && !of_sequence()));
+  }
+  bool reads(std::size_t b, std::size_t t) const { return padded() || counts(b, t); }
+  bool by_token() const { return policy_by_token(opt); }
+
+  policy_sequence sequence(std::size_t b, const double* logp) const {
+    policy_sequence s;
+    double sum = 0, held = 0, weight = 0;
+    const double lowest = math::log(1e-8);
+    const auto log_omega = [&](std::size_t t) { return held_between(math::log(omega(b, t)), lowest, 20); };
+    const bool vespo = opt.type == policy_loss::vespo;
+    for (std::size_t t = 0; t < at.len; ++t) {
+      if (!counts(b, t)) continue;
+      ++s.count;
+      if (by_token()) continue;
+      const double r = log_ratio(b, t, logp[t]);
+      sum += r, held += held_between(r, -20, 20);
+      if (vespo && in.sampling_ratio.data != nullptr && !of_sequence()) weight += log_omega(t);
+    }
+    s.log_ratio = sum / math::max(s.count, 1.0);
+    if (vespo) {
+      if (in.sampling_ratio.data != nullptr && of_sequence()) weight = log_omega(0);
+      const bool up = static_cast<double>(in.advantages[b]) >= 0;
+      const double k = up ? opt.k_positive : opt.k_negative;
+      const double lambda = math::max(up ? opt.lambda_positive : opt.lambda_negative, 1e-4);
+      const double total = held_between(held + weight, lowest, 20);
+      s.weight = math::exp(lambda + k * total - lambda * math::exp(total));
+      if (!(s.weight <= std::numeric_limits<double>::max())) s.weight = 0;
+    }
+    return s;
+  }
+
+  policy_term term(std::size_t b, std::size_t t, double logp, const policy_sequence& s) const {
+    const double a = static_cast<double>(in.advantages[b]);
+    const bool by_sequence = opt.level == importance::sequence;
+    double r = by_sequence ? s.log_ratio : log_ratio(b, t, logp);
+    const bool held = opt.max_log_ratio > 0 && math::abs(r) > opt.max_log_ratio;
+    if (held) r = held_between(r, -opt.max_log_ratio, opt.max_log_ratio);
+    const double rho = math::exp(r), low = 1 - opt.epsilon_low, high = 1 + opt.epsilon_high;
+    double f = 0, by_ratio = 0;  // and df / dr
+    policy_term out;
+    switch (opt.type) {
+      case policy_loss::cispo: {
+        const double factor = (rho > opt.epsilon_high ? opt.epsilon_high : rho) * a;
+        f = -times(logp, factor), out.direct = -factor;
+        out.clipped = rho > opt.epsilon_high && a > 0;
+        break;
+      }
+      case policy_loss::sapo: {
+        const double tau = a > 0 ? opt.tau_positive : opt.tau_negative;
+        const auto s_of = math::sigmoid_both(tau * math::expm1(r));
+        f = -4 / tau * s_of.of_x * a;
+        by_ratio = s_of.of_minus_x == 0 ? 0 : -4 * a * s_of.of_x * s_of.of_minus_x * rho;
+        break;
+      }
+      case policy_loss::vespo: f = -times(logp, s.weight * a), out.direct = -s.weight * a; break;
+      default: {
+        const double free = times(opt.delta > 0 && rho > opt.delta ? opt.delta : rho, a);
+        const double inside = times(held_between(rho, low, high), a);
+        const bool is_free = free <= inside;
+        f = is_free ? -free : -inside;
+        if (is_free ? !(opt.delta > 0) || rho <= opt.delta : low <= rho && rho <= high) by_ratio = -times(rho, a);
+        if (math::is_nan(rho)) f = by_ratio = rho;
+        out.clipped = (rho < low && a < 0) || (rho > high && a > 0);
+      }
+    }
+    const double weight = opt.type == policy_loss::vespo ? 1 : omega(b, t);
+    out.loss = f * weight;
+    out.direct *= weight;
+    if (!held) (by_sequence ? out.through_ratio : out.direct) += by_ratio * weight;
+    if (made_reference != nullptr || in.ref_logp.data != nullptr) {
+      const double reference =
+          made_reference != nullptr ? made_reference[b * at.stride + t] : static_cast<double>(in.ref_logp.row(b)[t]);
+      const double d = reference - logp;
+      const double factor = opt.bias_corrected_kl ? rho : 1, distance = phi(d);
+      out.kl = factor * distance;
+      if (opt.beta != 0) {
+        out.loss += opt.beta * out.kl;
+        // d (rho phi) / dlogp = rho phi - rho (exp(d) - 1) = -rho d.
+        const bool moves = opt.bias_corrected_kl && !held;
+        out.direct -= opt.beta * factor * (moves && !by_sequence ? d : math::expm1(d));
+        if (moves && by_sequence) out.through_ratio += opt.beta * factor * distance;
+      }
+    }
+    if (math::is_nan(logp)) out.loss = out.kl = out.direct = logp;
+    return out;
+  }
+
+  /// What a token's loss is multiplied with in the sum.
+  double weight(std::size_t b, std::size_t t, const policy_sequence& s) const {
+    const double mu = counts(b, t), batch = static_cast<double>(at.batch), len = static_cast<double>(at.len);
+    switch (opt.type) {
+      case policy_loss::grpo:
+      case policy_loss::sapo: return mu / (batch * math::max(s.count, 1.0));
+      case policy_loss::bnpo: return mu / math::max(tokens, 1.0);
+      case policy_loss::dr_grpo: return mu / (batch * (opt.max_length > 0 ? opt.max_length : len));
+      case policy_loss::luspo:
+        if (padded()) return s.count / (batch * len);
+        return opt.luspo == luspo_reduction::tokens ? mu * s.count / (batch * len) : mu / batch;
+      default: return mu / (opt.denominator > 0 ? opt.denominator : math::max(tokens, 1.0));
+    }
+  }
+
+  /// Loss and metrics from the log-probabilities of all rows.
+  void evaluate(const double* logp, policy_results<A> out, context& ctx) const {
+    const auto each = [](std::span<A> to, std::size_t i, double value) {
+      if (to.data() != nullptr) to[i] = static_cast<A>(value);
+    };
+    ctx.executor().run(at.batch, [&](std::size_t b, std::size_t) {
+      const double* own = logp + b * at.stride;
+      const policy_sequence s = sequence(b, own);
+      double* partial = out.partial + 3 * b;
+      partial[0] = partial[1] = partial[2] = 0;
+      for (std::size_t t = 0; t < at.len; ++t) {
+        const bool mu = counts(b, t);
+        const policy_term v = reads(b, t) ? term(b, t, own[t], s) : policy_term{};
+        if (reads(b, t)) partial[0] += weight(b, t, s) * v.loss;
+        if (mu) partial[1] += v.kl, partial[2] += v.clipped;
+        if (opt.reduce) continue;
+        each(out.loss, b * at.len + t, mu ? v.loss : 0);
+        each(out.metrics.kl, b * at.len + t, mu ? v.kl : 0);
+        each(out.metrics.clipped, b * at.len + t, mu ? v.clipped : 0);
+      }
+    });
+    if (!opt.reduce) return;
+    const auto total = [&](std::size_t k) {
+      double sum = 0;
+      for (std::size_t b = 0; b < at.batch; ++b) sum += out.partial[3 * b + k];
+      return sum;
+    };
+    each(out.loss, 0, total(0));
+    each(out.metrics.kl, 0, total(1) / math::max(tokens, 1.0));
+    each(out.metrics.clipped, 0, total(2) / math::max(tokens, 1.0));
+  }
+
+  /// u = d loss / d logp of all rows, times the upstream gradient: none for 1, one number, or one a token.
+  void gradient(const double* logp, std::span<const A> upstream, A* u, context& ctx) const {
+    ctx.executor().run(at.batch, [&](std::size_t b, std::size_t) {
+      gradient_of_tokens(b, 0, at.len, logp + b * at.stride, upstream, u + b * at.stride);
+      if (at.stride > at.len) u[b * at.stride + at.len] = 0;
+    });
+  }
+
+  /// The same for one token that is read, by_token().
+  TIGON_NOINLINE A gradient_of_token(std::size_t row, double logp, const policy_sequence* sequences,
+                                     std::span<const A> upstream) const {
+    const std::size_t b = row / at.stride, t = row % at.stride;
+    return static_cast<A>(times(term(b, t, logp, sequences[b]).direct, of_token(b, t, sequences[b], upstream)));
+  }
+
+  /// The same for tokens [first, last) of one sequence, which has to be all of it unless by_token().
+  void gradient_of_tokens(std::size_t b, std::size_t first, std::size_t last, const double* logp,
+                          std::span<const A> upstream, A* u) const {
+    const policy_sequence s = sequence(b, logp);
+    double through_ratio = 0;
+    for (std::size_t t = first; t < last; ++t) {
+      u[t] = A(0);
+      if (!reads(b, t)) continue;
+      const policy_term v = term(b, t, logp[t], s);
+      const double of_loss = of_token(b, t, s, upstream);
+      u[t] = static_cast<A>(times(v.direct, of_loss));
+      through_ratio += times(v.through_ratio, of_loss);
+    }
+    if (opt.level == importance::token) return;
+    for (std::size_t t = first; t < last; ++t)
+      if (counts(b, t)) u[t] = static_cast<A>(static_cast<double>(u[t]) + through_ratio / math::max(s.count, 1.0));
+  }
+
+ private:
+  /// d objective / d the token's loss.
+  double of_token(std::size_t b, std::size_t t, const policy_sequence& s, std::span<const A> upstream) const {
+    if (!opt.reduce) return upstream.empty() ? 1.0 : static_cast<double>(upstream[b * at.len + t]);
+    return weight(b, t, s) * (upstream.empty() ? 1.0 : static_cast<double>(upstream[0]));
+  }
+  bool of_sequence() const { return in.sampling_ratio.cols == 1; }
+  double omega(std::size_t b, std::size_t t) const {
+    if (in.sampling_ratio.data == nullptr) return 1;
+    return static_cast<double>(in.sampling_ratio.row(b)[of_sequence() ? 0 : t]);
+  }
+  double log_ratio(std::size_t b, std::size_t t, double logp) const {
+    if (in.old_logp.data == nullptr) return math::is_nan(logp) ? logp : 0;
+    return logp - static_cast<double>(in.old_logp.row(b)[t]);
+  }
+};
+
+/// Scalars and shapes of what a policy loss reads; `reference`: it has one.
+template <class A>
+TIGON_NOINLINE token_rows expect_policy(const expects& expect, std::string_view op, const policy_batch<A>& in,
+                                        const policy_options& opt, std::size_t rows, bool reference) {
+  const token_rows at = expect_tokens(expect, op, in.ids, in.mask, rows);
+  expect.size("advantages", in.advantages.size(), at.batch);
+  if (in.old_logp.data != nullptr) expect.matrix("old_logp", in.old_logp, at.batch, at.len);
+  if (in.ref_logp.data != nullptr) expect.matrix("ref_logp", in.ref_logp, at.batch, at.len);
+  if (in.sampling_ratio.data != nullptr)
+    expect.matrix("sampling_ratio", in.sampling_ratio, at.batch, in.sampling_ratio.cols == 1 ? 1 : at.len);
+  expect_temperature<A>(expect, opt.temperature);
+  const auto at_least_zero = [&](std::string_view name, double v) {
+    expect.option(v >= 0 && v <= 1e300, name, v, "a finite number of at least 0");
+  };
+  at_least_zero("epsilon_low", opt.epsilon_low);
+  at_least_zero("epsilon_high", opt.epsilon_high);
+  at_least_zero("delta", opt.delta);
+  at_least_zero("max_log_ratio", opt.max_log_ratio);
+  at_least_zero("max_length", opt.max_length);
+  at_least_zero("denominator", opt.denominator);
+  expect.finite("beta", opt.beta);
+  expect.finite("k_positive", opt.k_positive);
+  expect.finite("k_negative", opt.k_negative);
+  expect.finite("lambda_positive", opt.lambda_positive);
+  expect.finite("lambda_negative", opt.lambda_negative);
+  for (const double tau : {opt.tau_positive, opt.tau_negative})
+    expect.option(tau > 0 && tau <= 1e300, "tau", tau, "a finite number above 0");
+  const bool by_token_only =
+      opt.type == policy_loss::cispo || opt.type == policy_loss::sapo || opt.type == policy_loss::vespo;
+  expect.that(opt.level == importance::token || !by_token_only, error_code::argument, "level", "sequence",
+              "token for cispo, sapo and vespo");
+  expect.option(opt.delta == 0 || !by_token_only, "delta", opt.delta, "0 for cispo, sapo and vespo");
+  expect.option(opt.beta == 0 || reference, "beta", opt.beta, "0 where there is no reference");
+  for (std::size_t b = 0; b < at.batch; ++b)
+    if (!(math::abs(static_cast<double>(in.advantages[b])) <= std::numeric_limits<double>::max()))
+      fail_argument(error_code::argument, op, "advantages[" + std::to_string(b) + "]",
+                    number_text(static_cast<double>(in.advantages[b])), "a finite number");
+  return at;
+}
+
+/// Loss and metrics: sizes, and apart from each other.
+template <class A>
+void expect_policy_results(const expects& expect, token_rows at, const policy_options& opt, std::span<A> loss,
+                           const policy_metrics<A>& metrics, bool reference) {
+  const std::size_t results = opt.reduce ? 1 : at.batch * at.len;
+  expect.size("loss", loss.size(), results);
+  if (metrics.kl.data() != nullptr) {
+    expect.size("kl", metrics.kl.size(), results);
+    expect.that(reference, error_code::argument, "kl", "asked for", "a reference, or no memory for it");
+  }
+  if (metrics.clipped.data() != nullptr) expect.size("clipped", metrics.clipped.size(), results);
+  expect.outside("kl", as_row(metrics.kl), "loss", as_row(loss), "clipped", as_row(metrics.clipped));
+  expect.disjoint("clipped", as_row(metrics.clipped), "loss", as_row(loss));
+}
+
+/// What is written shares no memory with what a policy loss reads.
+template <class A>
+TIGON_NOINLINE void expect_outside(const expects& expect, const policy_batch<A>& in, std::string_view name,
+                                   extent written) {
+  expect.outside(name, written, "ids", in.ids.bytes(), "mask", in.mask.bytes(), "advantages", as_row(in.advantages),
+                 "old_logp", in.old_logp, "ref_logp", in.ref_logp, "sampling_ratio", in.sampling_ratio);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_POLICY_HPP
