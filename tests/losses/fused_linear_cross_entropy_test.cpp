@@ -337,6 +337,14 @@ TEST(chunks, are_even_and_within_the_budget) {
   EXPECT_EQ((chunk_rows<small_chunks, float>(0, 123)), 1u);
 }
 
+TEST(chunks, stay_below_140_MiB_for_2048_tokens_of_128256_classes) {
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  const std::size_t bytes = tigon::fused_linear_cross_entropy_workspace<usual_backend, float>(2048, 2048, 128256);
+  EXPECT_LT(bytes, 140 * mib);
+  const std::size_t rows = tigon::detail::chunk_rows<usual_backend, float>(2048, 128256);
+  EXPECT_GT(bytes, rows * 128256 * sizeof(float));
+}
+
 TEST(chunks, of_a_backend_with_its_own_product_use_it) {
   if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_cross_entropy, usual_backend>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
