@@ -324,7 +324,7 @@ class rotary_doors : public testing::Test {
   TIGON_TEST_ROTARY_CHECK(rotary, suite, bits_do_not_depend_on_threads, check_rotary_threads)      \
   template <class On>                                                                              \
   class suite##_gradient : public testing::Test {};                                                \
-  TYPED_TEST_SUITE(suite##_gradient, ::tigon::test::pairs_of<double>, ::tigon::test::names);  \
+  TYPED_TEST_SUITE(suite##_gradient, ::tigon::test::pairs_of<double>, ::tigon::test::names);       \
   TYPED_TEST(suite##_gradient, is_that_of_a_complex_step) {                                        \
     ::tigon::test::check_rotary_gradients<rotary, typename TypeParam::backend>();                  \
   }                                                                                                \
