@@ -13,6 +13,8 @@ namespace tigon {
 ///   batchmean  sum / n,   mean  sum / (n vocab),   sum,   none  a loss for every element
 enum class divergence_reduction { batchmean, mean, sum, none };
 
+inline namespace TIGON_ABI {
+
 /// A loss or its upstream gradient: one number, or with divergence_reduction::none a matrix of them.
 template <class A>
 struct loss_elements {
@@ -26,6 +28,8 @@ struct loss_elements {
     requires std::convertible_to<R&&, std::span<A>>
   constexpr loss_elements(R&& range) : view(as_row(std::span<A>(range))) {}
 };
+
+}  // namespace TIGON_ABI
 
 namespace detail {
 inline namespace TIGON_ABI {

@@ -38,7 +38,7 @@ struct cosine_soft {
     TIGON_INLINE V operator()(V v) const {
       return (v * large) * small;
     }
-    bool zero() const { return small == A(0); }
+    TIGON_INLINE bool zero() const { return small == A(0); }
   };
   template <class Row>
   static TIGON_NOINLINE unit unit_of(Row row, vector_view<A> z) {

@@ -109,8 +109,10 @@ struct kernel<op::jsd, backends::generic> {
   }
 };
 
+inline namespace TIGON_ABI {
 /// Bytes of workspace that jsd_forward takes.
 constexpr std::size_t jsd_workspace(std::size_t rows) { return detail::divergence_workspace(rows); }
+}  // namespace TIGON_ABI
 
 /// Loss and dstudent. See jsd_options for the contract.
 template <class B = default_backend, class T, class Labels = absent_t>

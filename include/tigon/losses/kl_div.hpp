@@ -125,8 +125,10 @@ struct kernel<op::kl_div, backends::generic> {
   }
 };
 
+inline namespace TIGON_ABI {
 /// Bytes of workspace that kl_div_forward takes.
 constexpr std::size_t kl_div_workspace(std::size_t rows) { return detail::divergence_workspace(rows); }
+}  // namespace TIGON_ABI
 
 /// Loss, and dstudent for an upstream gradient of 1. See kl_div_options for the contract.
 template <class B = default_backend, class T>

@@ -7,6 +7,8 @@
 
 namespace tigon {
 
+inline namespace TIGON_ABI {
+
 /// w of a linear layer as gemm_pack lays it out. Either may be empty.
 ///   logits    op(b) = w^T, for x of type T:        gemm_pack<B, T>(w, bytes, transpose::yes)
 ///   gradient  op(b) = w, for the loss's gradient:  gemm_pack<B, accumulator_t<T>>(w, bytes)
@@ -27,6 +29,8 @@ struct linear_weights {
   constexpr linear_weights(W&& w) : view(std::forward<W>(w)) {}
   constexpr linear_weights(matrix_view<const T> w, packed_weights<T> p) : view(w), packed(p) {}
 };
+
+}  // namespace TIGON_ABI
 
 namespace detail {
 inline namespace TIGON_ABI {

@@ -39,6 +39,8 @@ struct selective_log_softmax_options {
   double temperature = 1;  ///< above 0
 };
 
+inline namespace TIGON_ABI {
+
 /// Log-sum-exp of a row of logits in two parts that lose nothing: lse = top / temperature + log1p(rest).
 template <class A>
 struct lse_parts {
@@ -95,6 +97,8 @@ struct token_ids : number_view<std::int64_t> {
 
 /// 1 for a token that counts, 0 for one that does not; `absent`: all count.
 using token_mask = number_view<double>;
+
+}  // namespace TIGON_ABI
 
 /// Columns of rows, and the gradient u of the log-probability there. A row with u = 0 is not looked at.
 template <class A>

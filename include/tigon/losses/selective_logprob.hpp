@@ -154,7 +154,8 @@ template <element T>
 void clear_other_rows(matrix_view<T> dx, std::size_t begin, std::size_t end, const std::size_t* row, std::size_t n) {
   for (std::size_t k = 0; k <= n; ++k) {
     const std::size_t next = k < n ? row[k] : end;
-    for (; begin < next; ++begin) std::fill_n(dx.row(begin), dx.cols, static_cast<T>(accumulator_t<T>(0)));
+    for (; begin < next; ++begin)
+      for (std::size_t j = 0; j < dx.cols; ++j) dx.row(begin)[j] = static_cast<T>(accumulator_t<T>(0));
     ++begin;
   }
 }
@@ -252,7 +253,7 @@ void selective_logprob_forward(matrix_view<T> x, std::type_identity_t<linear_wei
     if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
   kernel_for<op::selective_logprob, B>::template forward<B, E>(head, row, column, n, opt.temperature, lp, lse, ctx);
   std::fill(logp.begin(), logp.end(), A(0));
-  std::fill(saved.begin(), saved.end(), lse_parts<A>{});
+  for (std::size_t i = 0; i < x.rows; ++i) saved[i] = {};
   for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
 }
 

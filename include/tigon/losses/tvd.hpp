@@ -106,8 +106,10 @@ struct kernel<op::tvd, backends::generic> {
   }
 };
 
+inline namespace TIGON_ABI {
 /// Bytes of workspace that tvd_forward takes, and tvd_backward from the inputs.
 constexpr std::size_t tvd_workspace(std::size_t rows) { return detail::divergence_workspace(rows); }
+}  // namespace TIGON_ABI
 
 namespace detail {
 inline namespace TIGON_ABI {
