@@ -2,8 +2,6 @@
 
 #include "ops/policy.hpp"
 
-#include <type_traits>
-
 namespace tigon_bench {
 namespace {
 
@@ -15,11 +13,8 @@ plan fused_linear_grpo_plan(const request& r) {
   const bool layer = r.variant == "reference";
   const double flops =
       (layer ? 4 : 3) * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
-  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
-                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
-                                                                 : limit_bound::fma_f32;
   plan p;
-  p.limits.push_back(limit_request::peak(bound, flops));
+  p.limits.push_back(product_peak<T>(flops));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);

@@ -5,7 +5,7 @@
 namespace tigon_bench {
 
 op_entry fused_linear_kto() {
-  return preference_entry("fused_linear_kto", []<class B, class T>(const request& r) {
+  return linear_loss_entry("fused_linear_kto", {2048, 2048, 32000}, []<class B, class T>(const request& r) {
     return preference_plan<B, T>(r, 1024, 1, true, [](const preference_case<T>& c, tigon::context& ctx) {
       const std::vector<std::uint8_t> desirable(c.sequences, 1);
       tigon::fused_linear_kto_forward<B>(c.x.view(), c.w.view(), c.target(), desirable, {}, c.loss.span(), c.dx.view(),

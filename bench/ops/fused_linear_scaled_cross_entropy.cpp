@@ -1,11 +1,11 @@
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
 
+#include "ops/products.hpp"
 #include "ops/table.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
 #include <cstdint>
-#include <type_traits>
 
 namespace tigon_bench {
 namespace {
@@ -16,11 +16,8 @@ template <class B, class T>
 plan fused_linear_scaled_cross_entropy_plan(const request& r) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
   const double flops = 3 * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
-  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
-                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
-                                                                 : limit_bound::fma_f32;
   plan p;
-  p.limits.push_back(limit_request::peak(bound, flops));
+  p.limits.push_back(product_peak<T>(flops));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);

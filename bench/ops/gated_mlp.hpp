@@ -2,11 +2,10 @@
 #ifndef TIGON_BENCH_OPS_GATED_MLP_HPP
 #define TIGON_BENCH_OPS_GATED_MLP_HPP
 
+#include "ops/products.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 #include "support/registry.hpp"
-
-#include <type_traits>
 
 namespace tigon_bench {
 
@@ -31,11 +30,8 @@ struct gated_mlp {
 /// `products` products of tokens, hidden and intermediate. In 16 bits all of them multiply 16-bit operands.
 template <class T>
 limit_request product_limit(const request& r, double products) {
-  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
-                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
-                                                                 : limit_bound::fma_f32;
-  return limit_request::peak(bound, products * 2 * static_cast<double>(r.shape[0]) * static_cast<double>(r.shape[1]) *
-                                        static_cast<double>(r.shape[2]));
+  return product_peak<T>(products * 2 * static_cast<double>(r.shape[0]) * static_cast<double>(r.shape[1]) *
+                         static_cast<double>(r.shape[2]));
 }
 
 }  // namespace tigon_bench

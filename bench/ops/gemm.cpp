@@ -1,5 +1,6 @@
 #include <tigon/gemm/gemm.hpp>
 
+#include "ops/products.hpp"
 #include "ops/table.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
@@ -14,11 +15,8 @@ plan gemm_plan(const request& r) {
   using C = tigon::accumulator_t<T>;
   const std::size_t m = r.shape[0], n = r.shape[1], k = r.shape[2];
   const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
-                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
-                                                                 : limit_bound::fma_f32;
   plan p;
-  p.limits.push_back(limit_request::peak(bound, flops));
+  p.limits.push_back(product_peak<T>(flops));
   p.set_up = [=, variant = r.variant](tigon::context& ctx) -> runnable {
     using tigon::transpose;
     const transpose ta = variant == "tn" ? transpose::yes : transpose::no;

@@ -4,6 +4,7 @@
 
 #include <tigon/losses/sequence.hpp>
 
+#include "ops/products.hpp"
 #include "ops/table.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
@@ -11,7 +12,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 namespace tigon_bench {
 
@@ -42,11 +42,8 @@ plan preference_plan(const request& r, std::size_t length, std::size_t ends, boo
   const double products = reference ? 4 : 3;
   const double flops =
       products * 2 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
-  const limit_bound bound = std::is_same_v<T, double>            ? limit_bound::fma_f64
-                            : std::is_same_v<T, tigon::bfloat16> ? limit_bound::bf16_dot
-                                                                 : limit_bound::fma_f32;
   plan p;
-  p.limits.push_back(limit_request::peak(bound, flops));
+  p.limits.push_back(product_peak<T>(flops));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const std::size_t other = reference ? hidden : 0;
@@ -64,19 +61,6 @@ plan preference_plan(const request& r, std::size_t length, std::size_t ends, boo
     return {.run = [=, &ctx] { call(c, ctx); }, .restore = {}, .output_bytes = 0};  // memory: beside the gradients
   };
   return p;
-}
-
-/// The entry of a loss; make is a generic callable that makes the plan of a backend and a type.
-template <class Make>
-op_entry preference_entry(std::string name, Make make) {
-  return {.name = std::move(name),
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [make](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return make.template operator()<B, T>(r); });
-          }};
 }
 
 }  // namespace tigon_bench
