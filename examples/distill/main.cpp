@@ -20,6 +20,7 @@
 #include "../train_llama/fused_model.hpp"
 #include "../train_llama/parameters.hpp"
 #include "../train_llama/progress.hpp"
+#include "../train_llama/run_files.hpp"
 #include "../train_llama/text.hpp"
 #include "../train_llama/tokenizer.hpp"
 #include "../train_llama/trainer.hpp"
@@ -34,15 +35,6 @@ constexpr double none = std::numeric_limits<double>::quiet_NaN();
 
 model_config config_of(const run_options& o, const tokenizer& pieces) {
   return {static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
-}
-
-/// What a checkpoint has to be of. Masters are f32 whatever the type that they were trained in.
-checkpoint_identity identity_of(const model_config& c, const tokenizer& pieces) {
-  const auto number = [](std::size_t n) { return std::to_string(n); };
-  return {{"vocab", number(c.vocab)},   {"layers", number(c.layers)},
-          {"hidden", number(c.hidden)}, {"intermediate", number(c.intermediate)},
-          {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
-          {"tokenizer", pieces.name()}};
 }
 
 struct taught {
@@ -151,16 +143,10 @@ class student {
 void write_csv(const std::string& path, const record& r, double teacher) {
   std::ofstream out(path);
   out << "step,learning_rate,divergence,student_held_out_loss,teacher_held_out_loss\n";
-  const auto number = [](double v) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", v);
-    return std::isnan(v) ? std::string() : std::string(text);
-  };
   for (std::size_t i = 0; i < r.rate.size(); ++i)
-    out << i + 1 << ',' << number(r.rate[i]) << ',' << number(r.divergence[i]) << ',' << number(r.held_out[i]) << ','
-        << number(std::isnan(r.held_out[i]) ? none : teacher) << '\n';
-  out.close();
-  if (!out) throw std::runtime_error("the table " + path + " cannot be written");
+    out << i + 1 << ',' << csv_number(r.rate[i]) << ',' << csv_number(r.divergence[i]) << ','
+        << csv_number(r.held_out[i]) << ',' << csv_number(std::isnan(r.held_out[i]) ? none : teacher) << '\n';
+  finish_csv(out, path);
 }
 
 void write_svg(const std::string& path, const record& r, double teacher) {
@@ -174,16 +160,6 @@ void write_svg(const std::string& path, const record& r, double teacher) {
   }
   chart.series = {divergence, held_out, of_teacher};
   save_svg(path, chart);
-}
-
-/// Files that cannot be written are told before the run, not after it.
-void check_outputs(const run_options& o) {
-  for (const std::string& path : {o.csv, o.svg, o.checkpoint}) {
-    if (path.empty()) continue;
-    const auto folder = std::filesystem::absolute(path).parent_path();
-    if (!std::filesystem::is_directory(folder))
-      throw std::runtime_error("the folder " + folder.string() + " for " + path + " does not exist");
-  }
 }
 
 int distill(const distill_options& d) {

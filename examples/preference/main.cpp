@@ -22,11 +22,11 @@
 #include "../train_llama/fused_model.hpp"
 #include "../train_llama/parameters.hpp"
 #include "../train_llama/progress.hpp"
+#include "../train_llama/run_files.hpp"
 #include "../train_llama/text.hpp"
 #include "../train_llama/tokenizer.hpp"
 #include "../train_llama/trainer.hpp"
 #include "options.hpp"
-#include "pair_progress.hpp"
 #include "pairs.hpp"
 #include "preference_model.hpp"
 
@@ -35,15 +35,6 @@ namespace {
 using namespace example;
 
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
-
-/// What a checkpoint has to be of. Masters are f32 whatever the type that they were trained in.
-checkpoint_identity identity_of(const model_config& c, const tokenizer& pieces) {
-  const auto number = [](std::size_t n) { return std::to_string(n); };
-  return {{"vocab", number(c.vocab)},   {"layers", number(c.layers)},
-          {"hidden", number(c.hidden)}, {"intermediate", number(c.intermediate)},
-          {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
-          {"tokenizer", pieces.name()}};
-}
 
 /// The policy to start from: its file, or trained here.
 void find_policy(const preference_run& p, trainer<fused_model<float>, float>& start,
@@ -176,19 +167,13 @@ class learner {
 void write_csv(const std::string& path, const record& r) {
   std::ofstream out(path);
   out << "step,loss,chosen_reward,rejected_reward,margin,accuracy,held_out_margin,held_out_accuracy\n";
-  const auto number = [](double v) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", v);
-    return std::isnan(v) ? std::string() : std::string(text);
-  };
   for (std::size_t i = 0; i < r.loss.size(); ++i) {
     const pair_scores &b = r.batch[i], &h = r.held_out[i];
-    out << i + 1 << ',' << number(r.loss[i]) << ',' << number(b.chosen) << ',' << number(b.rejected) << ','
-        << number(b.margin()) << ',' << number(b.accuracy) << ',' << number(h.margin()) << ',' << number(h.accuracy)
-        << '\n';
+    out << i + 1 << ',' << csv_number(r.loss[i]) << ',' << csv_number(b.chosen) << ',' << csv_number(b.rejected) << ','
+        << csv_number(b.margin()) << ',' << csv_number(b.accuracy) << ',' << csv_number(h.margin()) << ','
+        << csv_number(h.accuracy) << '\n';
   }
-  out.close();
-  if (!out) throw std::runtime_error("the table " + path + " cannot be written");
+  finish_csv(out, path);
 }
 
 void write_svg(const std::string& path, const record& r, const pair_scores& before) {
@@ -201,16 +186,6 @@ void write_svg(const std::string& path, const record& r, const pair_scores& befo
   }
   chart.series = {batch, held_out};
   save_svg(path, chart);
-}
-
-/// Files that cannot be written are told before the run, not after it.
-void check_outputs(const run_options& o) {
-  for (const std::string& path : {o.csv, o.svg, o.checkpoint}) {
-    if (path.empty()) continue;
-    const auto folder = std::filesystem::absolute(path).parent_path();
-    if (!std::filesystem::is_directory(folder))
-      throw std::runtime_error("the folder " + folder.string() + " for " + path + " does not exist");
-  }
 }
 
 int prefer(const preference_run& p) {
@@ -240,7 +215,7 @@ int prefer(const preference_run& p) {
   learner policy(p, config, layout, parts, start.state().weights, pool);
   record r;
   const pair_scores before = policy.held_out();
-  pair_progress bar("preference", o.steps, 2 * o.batch * o.seq_len);
+  progress bar("preference", o.steps, 2 * o.batch * o.seq_len);
   for (std::size_t step = 1; step <= o.steps; ++step) {
     pair_scores scores;
     r.loss.push_back(policy.step(scores));
@@ -249,7 +224,9 @@ int prefer(const preference_run& p) {
     r.batch.push_back(scores);
     const bool evaluates = step == o.steps || (o.eval_every != 0 && step % o.eval_every == 0);
     r.held_out.push_back(evaluates ? policy.held_out() : pair_scores{none, none, none, none});
-    bar.update(step, r.loss.back(), scores.margin());
+    char margin[64];
+    std::snprintf(margin, sizeof margin, "  margin %.4f", scores.margin());
+    bar.update(step, r.loss.back(), margin);
   }
 
   const pair_scores& after = r.held_out.back();

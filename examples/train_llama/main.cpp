@@ -25,6 +25,7 @@
 #include "plain_model.hpp"
 #include "progress.hpp"
 #include "ranks.hpp"
+#include "run_files.hpp"
 #include "text.hpp"
 #include "tokenizer.hpp"
 #include "trainer.hpp"
@@ -56,18 +57,12 @@ void write_csv(const std::string& path, const record& r) {
   out << "step,learning_rate";
   for (const curve& c : r.curves) out << ',' << c.name << "_loss," << c.name << "_held_out_loss";
   out << '\n';
-  const auto number = [](double v) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", v);
-    return std::isnan(v) ? std::string() : std::string(text);
-  };
   for (std::size_t i = 0; i < r.rate.size(); ++i) {
-    out << r.first_step + i + 1 << ',' << number(r.rate[i]);
-    for (const curve& c : r.curves) out << ',' << number(c.loss[i]) << ',' << number(c.held_out[i]);
+    out << r.first_step + i + 1 << ',' << csv_number(r.rate[i]);
+    for (const curve& c : r.curves) out << ',' << csv_number(c.loss[i]) << ',' << csv_number(c.held_out[i]);
     out << '\n';
   }
-  out.close();
-  if (!out) throw std::runtime_error("the table " + path + " cannot be written");
+  finish_csv(out, path);
 }
 
 void write_svg(const std::string& path, const record& r) {
@@ -145,29 +140,12 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
   return r;
 }
 
-/// Files that cannot be written are told before the run, not after it.
-void check_outputs(const run_options& o) {
-  for (const std::string& path : {o.csv, o.svg, o.checkpoint}) {
-    if (path.empty()) continue;
-    const auto folder = std::filesystem::absolute(path).parent_path();
-    if (!std::filesystem::is_directory(folder))
-      throw std::runtime_error("the folder " + folder.string() + " for " + path + " does not exist");
-  }
-}
-
 template <tigon::element T>
 void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
          corpus text, tigon::executor_ref executor, tigon::communicator_ref comm) {
   const bool writes = comm.rank() == 0;
-  const auto number = [](std::size_t n) { return std::to_string(n); };
-  const checkpoint_identity identity{{"vocab", number(config.vocab)},
-                                     {"layers", number(config.layers)},
-                                     {"hidden", number(config.hidden)},
-                                     {"intermediate", number(config.intermediate)},
-                                     {"heads", number(config.heads)},
-                                     {"kv_heads", number(config.kv_heads)},
-                                     {"dtype", o.dtype},
-                                     {"tokenizer", pieces.name()}};
+  checkpoint_identity identity = identity_of(config, pieces);
+  identity.emplace("dtype", o.dtype);
   using fused_trainer = trainer<fused_model<T>, T>;
   using plain_trainer = trainer<plain_model<T>, T>;
   record r;

@@ -21,8 +21,8 @@ class progress {
            bool terminal = isatty(STDERR_FILENO) == 1)
       : label_(std::move(label)), steps_(steps), tokens_per_step_(tokens_per_step), out_(out), terminal_(terminal) {}
 
-  /// After `done` of the steps; the clock counts from the construction.
-  void update(std::size_t done, double loss) {
+  /// After `done` of the steps; the clock counts from the construction. `more` is a number beside the loss.
+  void update(std::size_t done, double loss, const std::string& more = {}) {
     const double seconds = std::chrono::duration<double>(clock::now() - start_).count();
     const bool last = done == steps_;
     const std::size_t tenth = done * 10 / std::max<std::size_t>(steps_, 1);
@@ -35,9 +35,9 @@ class progress {
     const double left = per_step * static_cast<double>(steps_ - done);
     constexpr std::size_t width = 24;
     const std::size_t filled = done * width / std::max<std::size_t>(steps_, 1);
-    char numbers[128];
-    std::snprintf(numbers, sizeof numbers, " %zu/%zu  loss %.4f  %.0f tokens/s  %s %02d:%02d", done, steps_, loss, rate,
-                  last ? "took" : "left", static_cast<int>(last ? seconds : left) / 60,
+    char numbers[192];
+    std::snprintf(numbers, sizeof numbers, " %zu/%zu  loss %.4f%s  %.0f tokens/s  %s %02d:%02d", done, steps_, loss,
+                  more.c_str(), rate, last ? "took" : "left", static_cast<int>(last ? seconds : left) / 60,
                   static_cast<int>(last ? seconds : left) % 60);
     if (terminal_)
       // The escape clears what a longer line left behind.
