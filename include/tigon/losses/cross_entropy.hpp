@@ -171,14 +171,6 @@ struct kernel<op::cross_entropy, backends::generic> {
       }
     });
   }
-
-  /// Gradients below the smallest normal number become 0: a product with subnormal operands, as the fused linear loss
-  /// makes of them, is a hundred times slower on some CPUs, and their sum is nothing. NaN is kept.
-  template <class V>
-  static TIGON_INLINE V normal_or_zero(V v) {
-    using A = typename V::value_type;
-    return select(abs(v) < V(std::numeric_limits<A>::min()), V(A(0)), v);
-  }
 };
 
 /// Bytes of workspace that cross_entropy_forward takes.

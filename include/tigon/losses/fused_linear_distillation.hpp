@@ -104,18 +104,16 @@ struct kernel<op::distillation, backends::generic> {
       if (!rows.gradient) return;
       const bool bends = is_soft && rows.of_soft != A(0), pulls = is_hard && rows.of_hard != A(0);
       const A b = rows.of_soft * of_soft.factor, k = of_soft.k;
-      using logits_kernel = kernel<op::cross_entropy, backends::generic>;
       const A at_target = bends && pulls ? b * (row.at(v, column) + k * row.at(t, column)) : A(0);
       if (bends && pulls)
         student.map(
-            v, [=](auto u, auto q, auto p) { return logits_kernel::normal_or_zero(p * factor + b * (u + k * q)); }, v,
-            t, e);
+            v, [=](auto u, auto q, auto p) { return normal_or_zero(p * factor + b * (u + k * q)); }, v, t, e);
       else if (bends)
         student.map(
-            v, [=](auto u, auto q) { return logits_kernel::normal_or_zero(b * (u + k * q)); }, v, t);
+            v, [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); }, v, t);
       else if (pulls)
         student.map(
-            v, [=](auto p) { return logits_kernel::normal_or_zero(p * factor); }, e);
+            v, [=](auto p) { return normal_or_zero(p * factor); }, e);
       else
         student.map(
             v, [](auto zero) { return zero; }, constant(A(0)));

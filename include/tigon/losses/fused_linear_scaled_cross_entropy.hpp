@@ -150,19 +150,18 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const A g = rows.upstream_nll != nullptr ? rows.upstream_nll[row.i * rows.step_nll] : A(0);
       const A h = of_entropy ? rows.upstream_entropy[row.i * rows.step_entropy] : A(0);
       const A factor = inverse / (A(1) + d), of_p = g * factor, of_slope = h * factor;
-      using logits_kernel = kernel<op::cross_entropy, backends::generic>;
       if (of_entropy) {
         row.map(
             z,
             [=](auto p, auto v) {
               // Where p is 0, s may be -inf.
               const decltype(v) zero(A(0)), s = select(p == zero, zero, (v - top) * inverse);
-              return logits_kernel::normal_or_zero(p * fnma(of_slope, s - u, of_p));
+              return normal_or_zero(p * fnma(of_slope, s - u, of_p));
             },
             e, z);
       } else {
         row.map(
-            z, [=](auto p) { return logits_kernel::normal_or_zero(p * of_p); }, z);
+            z, [=](auto p) { return normal_or_zero(p * of_p); }, z);
       }
       if (row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.

@@ -137,7 +137,7 @@ struct kernel<op::grpo_loss, backends::generic> {
       const A factor = -u * inverse / (A(1) + lse.rest);
       // The logits are operands, because dlogits may be they, and then their lines are near and not to be streamed.
       row.map(
-          dlogits, [=](auto p, auto) { return detail::zero_if_subnormal(p * factor); }, e, logits);
+          dlogits, [=](auto p, auto) { return normal_or_zero(p * factor); }, e, logits);
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });
   }

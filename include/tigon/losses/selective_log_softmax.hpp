@@ -110,13 +110,6 @@ struct selected_gradient {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// A number that is not normal becomes 0, as in cross_entropy: later products with it would be slow. NaN is kept.
-template <class V>
-TIGON_INLINE V zero_if_subnormal(V v) {
-  using A = typename V::value_type;
-  return select(abs(v) < V(std::numeric_limits<A>::min()), V(A(0)), v);
-}
-
 /// Where the tokens of a batch are among the rows of logits: token t of sequence b in row b * stride + t.
 struct token_rows {
   std::size_t batch = 0, len = 0, stride = 0;
@@ -266,8 +259,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       };
       const A at_j = at_column(j, u), at_k = k == j ? at_j : at_column(k, v);
       row.map(
-          dlogits, [=](auto z) { return detail::zero_if_subnormal(exp_nonpositive((z - top) * inverse) * factor); },
-          logits);
+          dlogits, [=](auto z) { return normal_or_zero(exp_nonpositive((z - top) * inverse) * factor); }, logits);
       if (row.first()) {
         row.put(dlogits, static_cast<std::size_t>(j), at_j);
         row.put(dlogits, static_cast<std::size_t>(k), at_k);

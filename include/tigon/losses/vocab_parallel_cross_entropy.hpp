@@ -152,7 +152,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
           dlogits,
           [=](auto v) {
             const auto r = exp_nonpositive(v - top) * factor - subtract;
-            return kernel<op::cross_entropy, backends::generic>::normal_or_zero(r);
+            return normal_or_zero(r);
           },
           logits);
       if (owned && row.first()) {

@@ -179,7 +179,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
                     const decltype(v) one(A(1));
                     g = g * ((one - t) * (one + t));
                   }
-                  return kernel<op::cross_entropy, backends::generic>::normal_or_zero(g);
+                  return normal_or_zero(g);
                 },
                 xv, wv);
             if (column - core.col < row.cols) dv.data[column - core.col] = static_cast<T>(at_target);
