@@ -143,21 +143,7 @@ struct pair_losses {
   }
 };
 
-/// The pair losses by name are the base with a function.
-struct pair_kernel {
-  template <class T>
-  using saved = saved_gradients<T>;
-
-  template <backend B, element T>
-  static void forward(const sequence_call<T>& call, context& ctx) {
-    kernel_for<op::fused_linear_preference, B>::template forward<B, T>(call, ctx);
-  }
-  template <backend B, element T>
-  static void backward(const saved_gradients<T>& from, accumulator_t<T> g, const linear_gradients<T>& out,
-                       context& ctx) {
-    kernel_for<op::fused_linear_preference, B>::template backward<B, T>(from, g, out, ctx);
-  }
-};
+using pair_kernel = named_sequence_kernel<op::fused_linear_preference>;
 
 }  // namespace TIGON_ABI
 }  // namespace detail

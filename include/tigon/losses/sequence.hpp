@@ -180,6 +180,23 @@ struct sequence_kernel {
   }
 };
 
+/// A loss by name is its base with a function.
+template <class Base>
+struct named_sequence_kernel {
+  template <class T>
+  using saved = saved_gradients<T>;
+
+  template <backend B, element T>
+  static void forward(const sequence_call<T>& call, context& ctx) {
+    kernel_for<Base, B>::template forward<B, T>(call, ctx);
+  }
+  template <backend B, element T>
+  static void backward(const saved_gradients<T>& from, accumulator_t<T> g, const linear_gradients<T>& out,
+                       context& ctx) {
+    kernel_for<Base, B>::template backward<B, T>(from, g, out, ctx);
+  }
+};
+
 /// Bytes of workspace that a loss on `groups` groups of `ends` sequences takes for its tokens and its kernel, with all
 /// gradients and biases; with a reference layer if reference_hidden is not 0.
 template <class B, element T>
