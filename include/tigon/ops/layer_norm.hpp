@@ -102,27 +102,27 @@ struct kernel<op::layer_norm, backends::generic> {
                             matrix_view<T> dx, vector_view<W> dw, vector_view<W> db, layer_norm_options opt,
                             context& ctx) {
     const A n = static_cast<A>(x.cols);
-    for_rows_with_partials<B, A>(ctx, x.rows, x.cols,
-                                 row_sum(
-                                     [=](std::size_t i) {
-                                       const A m = mean[i], r = rstd[i];
-                                       return [=](auto d, auto v, auto g) {
-                                         const auto h = d * g;
-                                         return pack{(v - m) * r * h, h};
-                                       };
-                                     },
-                                     dy, x, w),
-                                 row_map(
-                                     dx,
-                                     [=](std::size_t i, std::array<A, 2> s) {
-                                       const A m = mean[i], r = rstd[i], c1 = s[0] / n, c2 = s[1] / n;
-                                       return [=](auto d, auto v, auto g, auto sw, auto sb) {
-                                         const auto xh = (v - m) * r;
-                                         return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
-                                       };
-                                     },
-                                     dy, x, w),
-                                 parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
+    const row_sum sums(
+        [=](std::size_t i) {
+          const A m = mean[i], r = rstd[i];
+          return [=](auto d, auto v, auto g) {
+            const auto h = d * g;
+            return pack{(v - m) * r * h, h};
+          };
+        },
+        dy, x, w);
+    const row_map gradients(
+        dx,
+        [=](std::size_t i, std::array<A, 2> s) {
+          const A m = mean[i], r = rstd[i], c1 = s[0] / n, c2 = s[1] / n;
+          return [=](auto d, auto v, auto g, auto sw, auto sb) {
+            const auto xh = (v - m) * r;
+            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+          };
+        },
+        dy, x, w);
+    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, parameter_gradient<W>{dw, opt.dparams},
+                                 parameter_gradient<W>{db, opt.dparams});
   }
 };
 
