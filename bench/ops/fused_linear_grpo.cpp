@@ -1,6 +1,7 @@
 #include <tigon/losses/fused_linear_grpo.hpp>
 
 #include "ops/policy.hpp"
+#include "ops/products.hpp"
 
 namespace tigon_bench {
 namespace {
