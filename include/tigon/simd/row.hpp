@@ -996,6 +996,13 @@ struct row_map {
   }
 };
 
+namespace detail {
+template <class F>
+inline constexpr bool is_row_map = false;
+template <class Out, class F, class... X>
+inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+}  // namespace detail
+
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
 /// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
@@ -1004,12 +1011,6 @@ struct row_map {
 /// A row_map goes over two rows at a time where that is faster (B::row.sum_ahead is off). Otherwise a few rows are gone
 /// over a block of columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of
 /// rows, and its map adds up the statistic of the rows that follow.
-namespace detail {
-template <class F>
-inline constexpr bool is_row_map = false;
-template <class Out, class F, class... X>
-inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
-}  // namespace detail
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
