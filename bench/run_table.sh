@@ -22,4 +22,4 @@ case_of --op swiglu --mode forward --variant default --dtype bf16 "$@"
 case_of --op gemm --dtype f32 "$@"
 # The bf16 dot instruction is a backend of its own, where the flags of the build have it.
 "$program" --csv "$csv" --overwrite --backend highway --backend avx512_bf16 --op gemm --dtype bf16 "$@"
-case_of --op fused_linear_cross_entropy "$@"
+case_of --op fused_linear_cross_entropy --variant default "$@"

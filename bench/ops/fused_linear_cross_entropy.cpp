@@ -10,6 +10,25 @@
 namespace tigon_bench {
 namespace {
 
+/// The same backend by tiles of 512 rows and 8192 columns.
+template <class B>
+struct by_tiles : B {
+  static constexpr tigon::chunk_tuning chunk = tigon::chunk_tuning::stream(512, 8192);
+};
+
+/// Rows of logits at a time, 0 for those of the backend.
+template <class A>
+std::size_t rows_of(const request& r) {
+  using tigon::chunk_tuning;
+  const auto by = [&](chunk_tuning policy) {
+    return tigon::detail::chunk_rows(policy, sizeof(A), r.shape[0], r.shape[1], r.shape[2]);
+  };
+  if (r.variant == "liger") return by(chunk_tuning::liger());
+  if (r.variant == "rows_256") return 256;
+  if (r.variant == "budget_16M") return by(chunk_tuning::budget(std::size_t{16} << 20));
+  return 0;
+}
+
 /// The loss and all gradients in one call: three products of tokens, hidden and vocab. Of a 16-bit layer the second and
 /// third multiply gradients in f32, but the limit asks for the same three as an all-bf16 layer would run them.
 template <class B, class T>
@@ -24,11 +43,21 @@ plan fused_linear_cross_entropy_plan(const request& r) {
     const auto target = uniform<std::int32_t>(tokens, 0, static_cast<double>(vocab) - 1, 3);
     const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
     const buffer<A> loss(1);
+    const std::size_t rows = rows_of<A>(r);
+    const bool tiles = r.variant == "stream";
+    const auto call = [=, &ctx]<class Backend>() {
+      tigon::fused_linear_cross_entropy_forward<Backend>(x.view(), w.view(), target.span(), loss.span(), dx.view(),
+                                                         dw.view(), {}, tigon::absent, tigon::absent, tigon::absent, {},
+                                                         {}, ctx);
+    };
     return {.run =
                 [=, &ctx] {
-                  tigon::fused_linear_cross_entropy_forward<B>(x.view(), w.view(), target.span(), loss.span(),
-                                                               dx.view(), dw.view(), {}, tigon::absent, tigon::absent,
-                                                               tigon::absent, {}, {}, ctx);
+                  ctx.logit_rows(rows);
+                  if (tiles)
+                    call.template operator()<by_tiles<B>>();
+                  else
+                    call.template operator()<B>();
+                  ctx.logit_rows(0);
                 },
             .restore = {},
             .output_bytes = 0};  // memory of this op means what it needs beside its gradients
@@ -42,7 +71,11 @@ op_entry fused_linear_cross_entropy() {
   return {.name = "fused_linear_cross_entropy",
           .dims = "tokens x hidden x vocab",
           .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
+          .variants = {{"default", {2048, 2048, 32000}, {mode::full}},
+                       {"liger", {2048, 2048, 32000}, {mode::full}},
+                       {"rows_256", {2048, 2048, 32000}, {mode::full}},
+                       {"budget_16M", {2048, 2048, 32000}, {mode::full}},
+                       {"stream", {2048, 2048, 32000}, {mode::full}}},
           .backends = all_backends::names(),
           .make_plan = [](const request& r) {
             return with_types<plan>(r, [&]<class B, class T>() { return fused_linear_cross_entropy_plan<B, T>(r); });

@@ -320,28 +320,32 @@ TYPED_TEST(fused_linear_cross_entropy, takes_the_workspace_that_it_names) {
         threads);
 }
 
+template <class B>
+std::size_t chunk_of(std::size_t rows, std::size_t vocab) {
+  return tigon::detail::cross_entropy_chunk<B, float>(rows, 16, vocab, tigon::default_context());
+}
+
 TEST(chunks, are_even_and_within_the_budget) {
   using B = usual_backend;
-  using tigon::detail::chunk_rows;
   constexpr std::size_t most = B::chunk.logits_bytes / (32000 * sizeof(float)), step = B::chunk.row_multiple;
   for (const std::size_t rows : {most + 1, 2 * most + 5, std::size_t{2048}, std::size_t{8192}}) {
-    const std::size_t chunk = chunk_rows<B, float>(rows, 32000), chunks = (rows + chunk - 1) / chunk;
+    const std::size_t chunk = chunk_of<B>(rows, 32000), chunks = (rows + chunk - 1) / chunk;
     EXPECT_LE(chunk, most);
     EXPECT_EQ(chunk % step, 0u);
     EXPECT_LE(chunk, (rows + chunks - 1) / chunks + step) << "chunks of different sizes";
   }
-  EXPECT_EQ((chunk_rows<B, float>(most / step * step, 32000)), most / step * step);
-  EXPECT_EQ((chunk_rows<B, float>(step + 1, 32000)), step + 1) << "one chunk need not be a multiple";
-  EXPECT_EQ((chunk_rows<B, float>(100, 100'000'000)), 1u);
-  EXPECT_EQ((chunk_rows<small_chunks, float>(40, 123)), 2u);
-  EXPECT_EQ((chunk_rows<small_chunks, float>(0, 123)), 1u);
+  EXPECT_EQ((chunk_of<B>(most / step * step, 32000)), most / step * step);
+  EXPECT_EQ((chunk_of<B>(step + 1, 32000)), step + 1) << "one chunk need not be a multiple";
+  EXPECT_EQ((chunk_of<B>(100, 100'000'000)), 1u);
+  EXPECT_EQ((chunk_of<small_chunks>(40, 123)), 2u);
+  EXPECT_EQ((chunk_of<small_chunks>(0, 123)), 1u);
 }
 
 TEST(chunks, stay_below_140_MiB_for_2048_tokens_of_128256_classes) {
   constexpr std::size_t mib = std::size_t{1} << 20;
   const std::size_t bytes = tigon::fused_linear_cross_entropy_workspace<usual_backend, float>(2048, 2048, 128256);
   EXPECT_LT(bytes, 140 * mib);
-  const std::size_t rows = tigon::detail::chunk_rows<usual_backend, float>(2048, 128256);
+  const std::size_t rows = chunk_of<usual_backend>(2048, 128256);
   EXPECT_GT(bytes, rows * 128256 * sizeof(float));
 }
 

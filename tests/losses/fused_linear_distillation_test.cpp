@@ -661,8 +661,9 @@ TEST(chunks, change_the_results_by_rounding_alone) {
   const sizes s{40, 16, 9, 200};
   problem<float> a(s, variants[6]), b(s, variants[6]);
   const auto wanted = a.wanted();
-  EXPECT_EQ((tigon::detail::chunk_rows<usual_backend, float>(s.rows, a.wide, 2)), 40u);
-  EXPECT_EQ((tigon::detail::chunk_rows<small_chunks, float>(s.rows, a.wide, 2)), 1u);
+  context& ctx = tigon::default_context();
+  EXPECT_EQ((tigon::detail::chunk_rows<usual_backend, float>(s.rows, 16, a.wide, ctx, 2)), 40u);
+  EXPECT_EQ((tigon::detail::chunk_rows<small_chunks, float>(s.rows, 16, a.wide, ctx, 2)), 1u);
   a.cosine<usual_backend>(), b.cosine<small_chunks>();
   a.expect_losses(wanted), b.expect_losses(wanted);
   a.expect_gradients(wanted), b.expect_gradients(wanted);
@@ -688,7 +689,7 @@ TEST(chunks, take_the_memory_that_the_page_says) {
   context ctx(tigon::serial(), scratch);
   problem<float> p({160, 32, 32, 20000}, variants[7]);
   p.cosine<B>(ctx);
-  const std::size_t chunk = tigon::detail::chunk_rows<B, float>(160, p.wide, 2);
+  const std::size_t chunk = tigon::detail::chunk_rows<B, float>(160, 32, p.wide, ctx, 2);
   const std::size_t page = 2 * 4 * chunk * p.wide + tigon::gemm_workspace<B, float, float, float>(chunk, 32, 20000);
   EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(page), 1, 0.1);
   // Liger keeps N x V losses in f32 beside its chunks: a gigabyte of them here.

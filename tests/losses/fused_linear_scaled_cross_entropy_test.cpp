@@ -428,8 +428,8 @@ TEST(chunks, change_the_results_by_rounding_alone) {
   problem<float> a({60, 16, 200}), b({60, 16, 200});
   const auto wanted = a.wanted();
   a.forward<usual_backend>(), b.forward<small_chunks>();
-  EXPECT_EQ((tigon::detail::chunk_rows<usual_backend, float>(60, 200)), 60u);
-  EXPECT_EQ((tigon::detail::chunk_rows<small_chunks, float>(60, 200)), 1u);
+  EXPECT_EQ((tigon::detail::chunk_rows<usual_backend, float>(60, 16, 200, tigon::default_context())), 60u);
+  EXPECT_EQ((tigon::detail::chunk_rows<small_chunks, float>(60, 16, 200, tigon::default_context())), 1u);
   a.expect_gradients(wanted), b.expect_gradients(wanted);
   a.expect_results(wanted), b.expect_results(wanted);
 }
@@ -451,7 +451,7 @@ TEST(chunks, take_the_memory_that_the_page_says) {
   context ctx(tigon::serial(), scratch);
   problem<float> p({rows, hidden, vocab}, variants[2]);
   p.forward<usual_backend>(ctx);
-  const std::size_t chunk = tigon::detail::chunk_rows<usual_backend, float>(rows, vocab);
+  const std::size_t chunk = tigon::detail::chunk_rows<usual_backend, float>(rows, hidden, vocab, ctx);
   const std::size_t page =
       4 * chunk * vocab + tigon::gemm_workspace<usual_backend, float, float, float>(chunk, hidden, vocab);
   EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(page), 1, 0.1);

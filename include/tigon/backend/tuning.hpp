@@ -14,20 +14,42 @@ struct row_tuning {
   std::size_t task_elements = 1 << 16;       ///< elements handed to a worker at a time
   std::size_t partials = 32;                 ///< most partial rows of a parameter gradient
   std::size_t stream_bytes = 4 << 20;        ///< outputs of at least this many bytes are written past the caches
-  std::size_t prefetch_row_bytes = 1 << 18;  ///< widest row whose successor is asked for during its work; 0: never
+  std::size_t prefetch_row_bytes = 1 << 18;  ///< widest rows whose successors are asked for during work; 0: never
   std::size_t group_elements = 1 << (TIGON_INTEL_CORES ? 14 : 13);  ///< rows that parameter gradients take together
   std::size_t block_cols = 1024;  ///< columns of those rows at a time; a multiple of every engine's lanes
   std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
+  std::size_t group_bytes = 1 << 18;   ///< of rows whose sums are made before they are written, where sum_ahead is off
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 
-/// Fused linear losses: how many rows of logits exist at a time.
+/// How a fused linear loss comes to the rows of logits that exist at a time.
+enum class chunk_rule {
+  budget,      ///< as many as logits_bytes hold
+  liger,       ///< about rows * hidden / vocab, so that logits take the memory of x: that of Liger Kernel
+  fixed_rows,  ///< `rows`, exactly
+  stream,      ///< tiles of rows x cols, never a row of logits, in cross entropy and selective_logprob; else `rows`
+};
+
+/// Fused linear losses: how much of the logits exists at a time. A context may name other rows (context::logit_rows).
 struct chunk_tuning {
-  std::size_t logits_bytes = std::size_t{64} << 20;  ///< most bytes of one chunk of logits
-  std::size_t row_multiple = 16;                     ///< rows of a chunk are a multiple of this where they can be
+  std::size_t logits_bytes = std::size_t{64} << 20;  ///< budget: most bytes of one chunk of logits
+  std::size_t row_multiple = 16;  ///< budget: rows of a chunk are a multiple of this where they can be
+  chunk_rule rule = chunk_rule::budget;
+  std::size_t rows = 512;      ///< fixed_rows: of a chunk; stream: of a tile
+  std::size_t cols = 8192;     ///< stream: columns of a tile
+  std::size_t least_rows = 0;  ///< budget: at least so many for cross entropy, for up to twice the bytes
   friend constexpr bool operator==(chunk_tuning, chunk_tuning) = default;
+
+  static constexpr TIGON_INLINE chunk_tuning budget(std::size_t bytes) { return {.logits_bytes = bytes}; }
+  static constexpr TIGON_INLINE chunk_tuning liger() { return {.rule = chunk_rule::liger}; }
+  static constexpr TIGON_INLINE chunk_tuning fixed(std::size_t rows) {
+    return {.rule = chunk_rule::fixed_rows, .rows = rows};
+  }
+  static constexpr TIGON_INLINE chunk_tuning stream(std::size_t rows, std::size_t cols) {
+    return {.rule = chunk_rule::stream, .rows = rows, .cols = cols};
+  }
 };
 
 /// Attention: extent of a block of queries.

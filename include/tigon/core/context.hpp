@@ -1,4 +1,4 @@
-// What a call runs on: an executor and a workspace. Passed last, defaulted.
+// What a call runs on: an executor and a workspace, and how much of the latter a loss may want. Passed last, defaulted.
 #ifndef TIGON_CORE_CONTEXT_HPP
 #define TIGON_CORE_CONTEXT_HPP
 
@@ -16,9 +16,15 @@ class context {
   TIGON_INLINE executor_ref executor() const { return executor_; }
   TIGON_INLINE tigon::workspace& workspace() const { return *workspace_; }
 
+  /// Rows of logits that a fused linear loss holds at a time, exactly; 0, as it is unless set: those of B::chunk. It
+  /// decides the memory of a call, and of a result no more than its rounding. Workspace functions read it too.
+  TIGON_INLINE std::size_t logit_rows() const { return logit_rows_; }
+  TIGON_INLINE void logit_rows(std::size_t rows) { logit_rows_ = rows; }
+
  private:
   executor_ref executor_;
   tigon::workspace* workspace_;
+  std::size_t logit_rows_ = 0;
 };
 
 /// The context of a call that names none: serial, with a growing workspace of the calling thread's own.

@@ -3,7 +3,8 @@
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/linear_chunks.hpp>
+#include <tigon/losses/linear_tiles.hpp>
+#include <tigon/losses/tiled_cross_entropy.hpp>
 
 namespace tigon {
 
@@ -27,8 +28,10 @@ struct fused_linear_cross_entropy {
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
 /// Aliasing   none.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
-///            fused_linear_cross_entropy_workspace. w may come packed (linear_weights).
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
+///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
+///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. See
+///            fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3
 ///            (tests/losses/fused_linear_cross_entropy_test.cpp).
@@ -49,6 +52,17 @@ struct linear_loss {
   vector_view<const accumulator_t<T>> upstream;  ///< empty: 1
 };
 
+/// A backend whose tiles this file makes; a kernel of a backend's own takes whole rows of logits.
+template <class B>
+inline constexpr bool tiled_backend = B::chunk.rule == chunk_rule::stream &&
+                                      std::same_as<provider_t<op::fused_linear_cross_entropy, B>, backends::generic>;
+
+/// Rows of a chunk or a tile.
+template <class B, class A>
+std::size_t cross_entropy_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx) {
+  return chunk_rows<A>(B::chunk, rows, hidden, vocab, ctx, 1);
+}
+
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -64,11 +78,20 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                       context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
-    const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+    out.token_scaling = opt.token_scaling;
+    if constexpr (detail::tiled_backend<B>)
+      if (detail::streams<B>(vocab)) {
+        const auto tiles = [&]<bool Capped, bool Weighted>() {
+          forward_tiles<B, Capped, Weighted, T, I>(t, target, class_weight, out, scale, opt.loss, ctx);
+        };
+        if (opt.loss.softcap > 0) return tiles.template operator()<true, true>();
+        if (opt.loss.label_smoothing > 0) return tiles.template operator()<false, true>();
+        return tiles.template operator()<false, false>();
+      }
+    const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
     detail::linear_chunks<B, T> layer(frame, t.head, t.out, ctx);
-    out.token_scaling = opt.token_scaling;
     detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
@@ -81,6 +104,47 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       layer.backward(begin, z);
     });
     layer.finish();
+  }
+
+  /// The same by tiles: statistics of all rows first, and then the gradient of logits that are made again.
+  template <backend B, bool Capped, bool Weighted, element T, token_id I>
+  static void forward_tiles(const detail::linear_loss<T>& t, std::span<const I> target,
+                            const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
+                            const cross_entropy_options& opt, context& ctx) {
+    using A = accumulator_t<T>;
+    const matrix_view<const T> x = t.head.x;
+    const std::size_t vocab = t.head.w.rows;
+    if (x.rows == 0) return detail::clear_parameters<B>(t.out, ctx);
+    const std::size_t tile = detail::cross_entropy_chunk<B, A>(x.rows, x.cols, vocab, ctx);
+    workspace::frame frame(ctx.workspace());
+    A* logits = frame.template take<A>(tile * B::chunk.cols);
+    matrix_view<A> dx;
+    if constexpr (std::same_as<T, A>)
+      dx = t.out.dx;
+    else if (t.out.dx.data != nullptr)
+      dx = {frame.template take<A>(x.rows * x.cols), x.rows, x.cols};
+    detail::linear_tiles<B, T> layer(frame, t.head, t.out, ctx);
+    detail::tiled_cross_entropy<B, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, x.rows), target,
+                                                                class_weight, out, scale, opt, vocab, ctx);
+    const auto for_tiles = [&](auto f) {
+      layer.for_columns([&](std::size_t first, std::size_t cols) {
+        loss.columns(first, cols);
+        detail::for_chunks(x.rows, tile, [&](std::size_t begin, std::size_t n) {
+          const matrix_view<A> z(logits, n, cols);
+          layer.logits(x.rows_from(begin, n), z);
+          f(begin, n, z);
+        });
+      });
+    };
+    for_tiles([&](std::size_t begin, std::size_t, matrix_view<A> z) { loss.statistics(begin, z); });
+    loss.finish(t.upstream);
+    if (!t.out.any()) return;
+    for_tiles([&](std::size_t begin, std::size_t n, matrix_view<A> z) {
+      loss.gradient(begin, z);
+      layer.backward(x.rows_from(begin, n), z, dx.data == nullptr ? dx : dx.rows_from(begin, n));
+    });
+    if constexpr (!std::same_as<T, A>)
+      if (dx.data != nullptr) detail::round_sums<B, A>(t.out.dx, matrix_view<const A>(dx), false, ctx);
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.
@@ -108,9 +172,16 @@ template <class B = default_backend, class T>
 std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                  const context& ctx = default_context()) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+  const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
-  return cross_entropy_workspace<B, T>(rows, vocab, ctx) - scratch + workspace::bytes_for<A>(chunk * vocab) +
+  const std::size_t of_rows = cross_entropy_workspace<B, T>(rows, vocab, ctx) - scratch;
+  if constexpr (detail::tiled_backend<B>)
+    if (detail::streams<B>(vocab))
+      return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk * B::chunk.cols) +
+             (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows * hidden)) +
+             detail::linear_tiles_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
+                                                  ctx);
+  return of_rows + workspace::bytes_for<A>(chunk * vocab) +
          detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, scratch);
 }
 

@@ -134,7 +134,7 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t vocab = t.student.w.rows, wide = t.teacher.w.rows;
-    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, wide, 2);
+    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, t.student.x.cols, wide, ctx, 2);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * wide);
     A* teacher_logits = frame.template take<A>(chunk * wide);
@@ -166,7 +166,7 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
                                                 std::size_t teacher_hidden, std::size_t teacher_vocab,
                                                 const context& ctx = default_context()) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, teacher_vocab, 2);
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, 2);
   std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
     between = std::max(between, gemm_workspace<B, T, T, A>(n, teacher_vocab, teacher_hidden, ctx.executor().workers()));

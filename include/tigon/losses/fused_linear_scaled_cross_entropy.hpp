@@ -183,7 +183,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, vocab);
+    const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
     detail::linear_chunks<B, T> layer(frame, head, out, ctx);
@@ -211,7 +211,7 @@ template <class B = default_backend, class T>
 std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                         const context& ctx = default_context()) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   return workspace::bytes_for<A>(chunk * vocab) +
          detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
                                                simd::scratch_workspace<B, A>(vocab, 1, ctx));

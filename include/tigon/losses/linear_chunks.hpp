@@ -5,6 +5,8 @@
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/simd/row.hpp>
 
+#include <bit>
+
 namespace tigon {
 
 inline namespace TIGON_ABI {
@@ -52,17 +54,39 @@ struct linear_gradients {
   constexpr bool any() const { return dx.data != nullptr || dw.data != nullptr || dbias.data != nullptr; }
 };
 
-/// Rows of a chunk: as many as the budget of B holds for `heads` layers at a time, then equal for all chunks. Fixed by
-/// shape.
-template <class B, class A>
-constexpr std::size_t chunk_rows(std::size_t rows, std::size_t vocab, std::size_t heads = 1) {
-  const std::size_t multiple = B::chunk.row_multiple;
+/// Rows of a chunk by a tuning, with `bytes` bytes of one logit of all layers. A budget's chunks are of one size.
+constexpr std::size_t chunk_rows(const chunk_tuning& by, std::size_t bytes, std::size_t rows, std::size_t hidden,
+                                 std::size_t vocab) {
+  const auto within = [=](std::size_t n) { return std::clamp<std::size_t>(n, 1, std::max<std::size_t>(rows, 1)); };
+  const auto ceil_div = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  if (by.rule == chunk_rule::fixed_rows || by.rule == chunk_rule::stream) return within(by.rows);
+  if (by.rule == chunk_rule::liger) {
+    const std::size_t parts = ceil_div(vocab, std::max<std::size_t>(hidden, 1));
+    return within(std::bit_ceil(ceil_div(rows, parts)));
+  }
+  const std::size_t multiple = by.row_multiple;
   const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
-  const std::size_t most = rounded(std::max<std::size_t>(B::chunk.logits_bytes / (heads * vocab * sizeof(A)), 1));
-  const std::size_t chunks = (rows + most - 1) / most;
-  if (chunks <= 1) return std::max<std::size_t>(rows, 1);
-  const std::size_t even = (rows + chunks - 1) / chunks;
-  return std::min(most, (even + multiple - 1) / multiple * multiple);
+  const std::size_t budget = by.logits_bytes / (vocab * bytes);
+  const std::size_t most = rounded(std::max<std::size_t>({budget, std::min(by.least_rows, 2 * budget), 1}));
+  const std::size_t chunks = ceil_div(rows, most);
+  if (chunks <= 1) return within(rows);
+  return std::min(most, ceil_div(ceil_div(rows, chunks), multiple) * multiple);
+}
+
+/// Rows of a chunk, or of a tile: those that the context names, or else by a tuning for `heads` layers at a time.
+template <class A>
+std::size_t chunk_rows(chunk_tuning by, std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
+                       std::size_t heads) {
+  if (ctx.logit_rows() != 0) by = chunk_tuning::fixed(ctx.logit_rows());
+  return chunk_rows(by, heads * sizeof(A), rows, hidden, vocab);
+}
+/// By B::chunk, within its bytes.
+template <class B, class A>
+std::size_t chunk_rows(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
+                       std::size_t heads = 1) {
+  chunk_tuning by = B::chunk;
+  by.least_rows = 0;
+  return chunk_rows<A>(by, rows, hidden, vocab, ctx, heads);
 }
 
 /// f(begin, n) for chunks of `chunk` rows, the last one shorter.
@@ -91,6 +115,19 @@ void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, cont
       row.map(
           to, [](auto v) { return v; }, from);
   });
+}
+
+/// sums[j] = sum_i d[i,j], or added to that.
+template <class B, class A>
+void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& ctx) {
+  for_rows_with_partials<B, A>(
+      ctx, d.rows, d.cols, no_statistic{},
+      [=] TIGON_FN(auto row, int) {
+        const auto sum = row.partial(0);
+        row.map(
+            sum, [](auto v, auto s) { return s + v; }, d, sum);
+      },
+      parameter_gradient<A>{sums, mode});
 }
 
 /// Gradients of parameters where there is no row to make them of.
@@ -145,15 +182,7 @@ class linear_chunks {
     if (dw_.data != nullptr)
       linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, dw_, in_vector<A>{},
                         {.beta = first_ && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx_);
-    if (dbias_)
-      for_rows_with_partials<B, A>(
-          ctx_, d.rows, d.cols, no_statistic{},
-          [=] TIGON_FN(auto row, int) {
-            const auto sum = row.partial(0);
-            row.map(
-                sum, [](auto v, auto s) { return s + v; }, d, sum);
-          },
-          parameter_gradient<A>{dbias_, first_ ? gradient::overwrite : gradient::accumulate});
+    if (dbias_) sum_columns<B>(d, dbias_, first_ ? gradient::overwrite : gradient::accumulate, ctx_);
     first_ = false;
   }
 

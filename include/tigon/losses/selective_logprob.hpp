@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 #define TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 
-#include <tigon/losses/linear_chunks.hpp>
-#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/linear_tiles.hpp>
+#include <tigon/losses/softmax_parts.hpp>
 
 namespace tigon {
 
@@ -29,8 +29,10 @@ struct selective_logprob {
 ///            memory is not computed, dw and dbias are added to with gradient::accumulate. Rows whose target is
 ///            ignore_index, and in backward rows with u = 0, are not read; their logp and dx are 0.
 /// Aliasing   none.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
-///            w also an f32 dw; see selective_logprob_workspace. w may come packed (linear_weights).
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
+///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, an
+///            f32 dx and for 16-bit w cols rows of an f32 dw. See selective_logprob_workspace. w may come packed
+///            (linear_weights); tiles do not use it.
 /// Throws     tigon::error: shape, stride, alias, argument (temperature), workspace, and in every build index for a
 ///            target outside [0, vocab) that is not ignore_index; before the first write.
 /// Max error  logp 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + its root mean square
@@ -57,6 +59,36 @@ TIGON_NOINLINE inline void expect_ids(std::string_view op, std::string_view name
     }
 }
 
+/// Rows of a product for n chosen rows: whole eighths of a chunk, so that the memory of any is known beforehand.
+constexpr std::size_t padded_rows(std::size_t n, std::size_t chunk) {
+  const std::size_t step = (chunk + 7) / 8;
+  return std::min(chunk, (n + step - 1) / step * step);
+}
+
+/// to: rows row[0], ..., row[n - 1] of from, and zeros.
+template <class B, element T>
+void gather_rows(matrix_view<const T> from, const std::size_t* row, std::size_t n, matrix_view<T> to, context& ctx) {
+  using A = accumulator_t<T>;
+  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto r) {
+    if (r.i < n)
+      r.map(
+          to, [](auto v) { return v; }, vector_view<const T>{from.row(row[r.i]), r.cols});
+    else
+      r.map(
+          to, [](auto v) { return v; }, constant(A(0)));
+  });
+}
+
+/// Rows row[0], ..., row[n - 1] of to: the first n of from.
+template <class B, class A, element From, element T>
+void scatter_rows(matrix_view<const From> from, const std::size_t* row, std::size_t n, matrix_view<T> to,
+                  context& ctx) {
+  for_rows<B, A>(ctx, n, to.cols, [=] TIGON_FN(auto r) {
+    r.map(
+        vector_view<T>{to.row(row[r.i]), r.cols}, [](auto v) { return v; }, from);
+  });
+}
+
 /// Rows of x by their index, a chunk at a time: gathered for the products, and their gradients scattered. What is not
 /// asked for is not read. Products have as many rows as are asked for or a few more, which are zeros.
 template <class B, element T>
@@ -77,25 +109,10 @@ class chosen_rows {
                                    : matrix_view<T>(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols)),
         layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.dparams}, ctx) {}
 
-  /// Rows of a product for n chosen rows: whole eighths of a chunk, so that the memory of any is known beforehand.
-  static std::size_t padded(std::size_t n, std::size_t chunk) {
-    const std::size_t step = (chunk + 7) / 8;
-    return std::min(chunk, (n + step - 1) / step * step);
-  }
-
   /// The logits of rows row[0], ..., row[n - 1], at `memory`.
   matrix_view<A> logits(const std::size_t* row, std::size_t n, A* memory) {
-    const std::size_t all = padded(n, chunk_);
-    const auto from = from_;
-    const auto to = x_;
-    for_rows<B, A>(ctx_, all, from.cols, [=] TIGON_FN(auto r) {
-      if (r.i < n)
-        r.map(
-            to, [](auto v) { return v; }, vector_view<const T>{from.row(row[r.i]), r.cols});
-      else
-        r.map(
-            to, [](auto v) { return v; }, constant(A(0)));
-    });
+    const std::size_t all = padded_rows(n, chunk_);
+    gather_rows<B>(from_, row, n, x_.rows_from(0, all), ctx_);
     const matrix_view<A> z(memory, all, vocab_);
     layer_.logits(0, z);
     return {memory, n, z.cols};
@@ -103,16 +120,11 @@ class chosen_rows {
 
   /// The gradients from that of the logits asked for last, at the same memory.
   void backward(const std::size_t* row, std::size_t n, A* memory) {
-    const matrix_view<A> d(memory, padded(n, chunk_), vocab_);
+    const matrix_view<A> d(memory, padded_rows(n, chunk_), vocab_);
     std::fill(d.row(n), d.row(d.rows), A(0));
     layer_.backward(0, d);
     if (to_.data == nullptr) return;
-    const auto from = dx_;
-    const auto to = to_;
-    for_rows<B, A>(ctx_, n, to.cols, [=] TIGON_FN(auto r) {
-      r.map(
-          vector_view<T>{to.row(row[r.i]), r.cols}, [](auto v) { return v; }, from);
-    });
+    scatter_rows<B, A>(matrix_view<const T>(dx_), row, n, to_, ctx_);
   }
 
   /// One logit of the i-th of the rows asked for last, in f64.
@@ -143,10 +155,92 @@ std::size_t chosen_rows_workspace(std::size_t hidden, std::size_t vocab, std::si
                                   auto between) {
   std::size_t most = 0;
   for (std::size_t n = 0; n < chunk;) {
-    n = chosen_rows<B, T>::padded(n + 1, chunk);
+    n = padded_rows(n + 1, chunk);
     most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, ctx, between(n)));
   }
   return most + 2 * workspace::bytes_for<T>(chunk * hidden);
+}
+
+/// The same by tiles. f(begin, first, z) is given the logits of rows row[begin], ... in columns [first, first +
+/// z.cols).
+template <class B, element T>
+class chosen_tiles {
+ public:
+  using A = accumulator_t<T>;
+
+  chosen_tiles(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, const std::size_t* row,
+               std::size_t n, context& ctx)
+      : from_(head.x),
+        to_(out.dx),
+        row_(row),
+        n_(n),
+        tile_(chunk_rows<B, A>(head.x.rows, head.x.cols, head.w.rows, ctx)),
+        ctx_(ctx),
+        x_(frame.template take<T>(tile_ * head.x.cols), tile_, head.x.cols),
+        logits_(frame.template take<A>(tile_ * B::chunk.cols)),
+        layer_(frame, head, out, ctx) {
+    const std::size_t held = held_rows(n, tile_);
+    if (to_.data != nullptr) dx_ = {frame.template take<A>(held * to_.cols), held, to_.cols};
+  }
+
+  /// Most rows of a tile.
+  std::size_t rows() const { return tile_; }
+  /// Rows of n chosen ones with what pads the last tile.
+  static constexpr std::size_t held_rows(std::size_t n, std::size_t tile) {
+    return n / tile * tile + padded_rows(n % tile, tile);
+  }
+
+  template <class F>
+  void for_each(F f) {
+    layer_.for_columns([&](std::size_t first, std::size_t cols) {
+      for_chunks(n_, tile_, [&](std::size_t begin, std::size_t n) {
+        const matrix_view<T> x = x_.rows_from(0, padded_rows(n, tile_));
+        gather_rows<B>(from_, row_ + begin, n, x, ctx_);
+        layer_.logits(x, {logits_, x.rows, cols});
+        f(begin, first, matrix_view<A>(logits_, n, cols));
+      });
+    });
+  }
+
+  /// The gradients from that of the logits that f was given, in their place.
+  void backward(std::size_t begin, matrix_view<A> z) {
+    const matrix_view<A> d(logits_, padded_rows(z.rows, tile_), z.cols);
+    std::fill(d.row(z.rows), d.row(d.rows), A(0));
+    layer_.backward(x_.rows_from(0, d.rows), d, dx_.data == nullptr ? dx_ : dx_.rows_from(begin, d.rows));
+  }
+
+  /// dx, after the last tile.
+  void finish() const {
+    if (to_.data != nullptr) scatter_rows<B, A>(matrix_view<const A>(dx_), row_, n_, to_, ctx_);
+  }
+
+ private:
+  matrix_view<const T> from_;
+  matrix_view<T> to_;
+  const std::size_t* row_;
+  std::size_t n_, tile_;
+  context& ctx_;
+  matrix_view<T> x_;
+  A* logits_;
+  linear_tiles<B, T> layer_;
+  matrix_view<A> dx_;
+};
+
+/// Bytes that chosen_tiles and the statistics of its rows take, with all gradients and a bias.
+template <class B, element T>
+std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t tile,
+                                   const context& ctx) {
+  using A = accumulator_t<T>;
+  std::size_t most = 0;
+  for (std::size_t n = 0; n < tile;) {
+    n = padded_rows(n + 1, tile);
+    most = std::max(most, linear_tiles_workspace<B, T>(hidden, vocab, n, n, ctx));
+  }
+  const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
+                              workspace::bytes_for<std::int64_t>(tile);
+  const std::size_t held = chosen_tiles<B, T>::held_rows(rows, tile);
+  return most + std::max(forward, workspace::bytes_for<A>(held * hidden)) + workspace::bytes_for<T>(tile * hidden) +
+         workspace::bytes_for<A>(tile * B::chunk.cols);
 }
 
 /// Zeros in the rows [begin, end) of dx that are not among row[0] < row[1] < ... < row[n - 1].
@@ -173,7 +267,10 @@ struct kernel<op::selective_logprob, backends::generic> {
   static void forward(detail::linear_head<T> head, const std::size_t* row, const std::int64_t* column, std::size_t n,
                       double temperature, accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, vocab);
+    if constexpr (B::chunk.rule == chunk_rule::stream)
+      if (detail::streams<B>(head.w.rows)) return forward_tiles<B>(head, row, column, n, temperature, logp, lse, ctx);
+    const std::size_t vocab = head.w.rows;
+    const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
     detail::chosen_rows<B, T> rows(frame, head, {}, chunk, ctx);
@@ -189,7 +286,11 @@ struct kernel<op::selective_logprob, backends::generic> {
                        const std::int64_t* column, std::size_t n, double temperature, const accumulator_t<T>* u,
                        const lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, vocab);
+    if constexpr (B::chunk.rule == chunk_rule::stream)
+      if (detail::streams<B>(head.w.rows))
+        return backward_tiles<B>(head, out, row, column, n, temperature, u, lse, ctx);
+    const std::size_t vocab = head.w.rows;
+    const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
     detail::chosen_rows<B, T> rows(frame, head, out, chunk, ctx);
@@ -202,6 +303,64 @@ struct kernel<op::selective_logprob, backends::generic> {
     });
     rows.finish();
   }
+
+  /// The same by tiles: what the parts of a row know of its softmax is put together tile by tile.
+  template <backend B, element T>
+  static void forward_tiles(detail::linear_head<T> head, const std::size_t* row, const std::int64_t* column,
+                            std::size_t n, double temperature, accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse,
+                            context& ctx) {
+    using A = accumulator_t<T>;
+    const A inverse = static_cast<A>(1 / temperature);
+    workspace::frame frame(ctx.workspace());
+    detail::chosen_tiles<B, T> tiles(frame, head, {}, row, n, ctx);
+    auto* part = frame.template take<lse_parts<A>>(tiles.rows());
+    A* unused = frame.template take<A>(tiles.rows());
+    auto* local = frame.template take<std::int64_t>(tiles.rows());
+    tiles.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
+      const auto own = [&](std::size_t i) { return static_cast<std::size_t>(column[begin + i]) - first; };
+      for (std::size_t i = 0; i < z.rows; ++i) {
+        const bool here = own(i) < z.cols;
+        local[i] = here ? static_cast<std::int64_t>(own(i)) : 0;
+        if (here) logp[begin + i] = z.row(i)[own(i)];  // the logit, until all is known
+      }
+      kernel_for<op::selective_log_softmax, B>::template forward<B, A>(z, local, temperature, unused, part, ctx);
+      for (std::size_t i = 0; i < z.rows; ++i)
+        if (first == 0)
+          lse[begin + i] = part[i];
+        else
+          detail::add_part(lse[begin + i], part[i], inverse);
+    });
+    for (std::size_t i = 0; i < n; ++i) logp[i] = static_cast<A>(lse[i].log_p(logp[i], temperature));
+  }
+
+  template <backend B, element T>
+  static void backward_tiles(detail::linear_head<T> head, detail::linear_gradients<T> out, const std::size_t* row,
+                             const std::int64_t* column, std::size_t n, double temperature, const accumulator_t<T>* u,
+                             const lse_parts<accumulator_t<T>>* lse, context& ctx) {
+    using A = accumulator_t<T>;
+    const A inverse = static_cast<A>(1 / temperature);
+    if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
+    if (n == 0) return detail::clear_parameters<B>(out, ctx);
+    workspace::frame frame(ctx.workspace());
+    detail::chosen_tiles<B, T> tiles(frame, head, out, row, n, ctx);
+    tiles.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
+      const auto* of = lse + begin;
+      const auto* target = column + begin;
+      const A* up = u + begin;
+      for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto r) {
+        const lse_parts<A> parts = of[r.i];
+        const A top = parts.top, scaled = -up[r.i] * inverse, factor = scaled / (A(1) + parts.rest);
+        const std::size_t own = static_cast<std::size_t>(target[r.i]) - first;
+        A at(0);
+        if (own < r.cols) at = scaled * static_cast<A>(math::expm1(parts.log_p(r.at(z, own), temperature)));
+        r.map(
+            z, [=](auto v) { return normal_or_zero(exp_nonpositive((v - top) * inverse) * factor); }, z);
+        if (own < r.cols && r.first()) r.put(z, own, at);
+      });
+      tiles.backward(begin, z);
+    });
+    tiles.finish();
+  }
 };
 
 /// Bytes of workspace that selective_logprob_forward and _backward take for a call with all gradients and a bias.
@@ -209,10 +368,13 @@ template <class B = default_backend, class T>
 std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                         const context& ctx = default_context()) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
-  return workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
-         workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows) +
-         workspace::bytes_for<A>(chunk * vocab) +
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
+                              workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows);
+  if constexpr (B::chunk.rule == chunk_rule::stream)
+    if (detail::streams<B>(vocab))
+      return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx);
+  return of_rows + workspace::bytes_for<A>(chunk * vocab) +
          detail::chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [](std::size_t) { return std::size_t{0}; });
 }
 

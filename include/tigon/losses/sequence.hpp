@@ -42,7 +42,8 @@ struct sequence_kernel {
     using rows_of_logits = kernel_for<op::selective_log_softmax, B>;
     const auto& t = call.tokens;
     const bool gradients = call.out.any(), reference = t.reference_logp != nullptr && call.reference.w.data != nullptr;
-    const std::size_t vocab = call.head.w.rows, chunk = chunk_rows<B, A>(call.head.x.rows, vocab);
+    const std::size_t vocab = call.head.w.rows,
+                      chunk = chunk_rows<B, A>(call.head.x.rows, call.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
     double* rest = frame.template take<double>(chunk);
@@ -203,7 +204,7 @@ template <class B, element T>
 std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
                                std::size_t vocab, std::size_t reference_hidden, bool second, const context& ctx) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = chunk_rows<B, A>(groups * ends * length, vocab);
+  const std::size_t chunk = chunk_rows<B, A>(groups * ends * length, hidden, vocab, ctx);
   std::size_t other = 0;
   if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk * reference_hidden);
   return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk * vocab) +

@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/softmax_parts.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy_contract.hpp>
 
 namespace tigon {
@@ -45,35 +46,18 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
       }
       const std::size_t column = static_cast<std::size_t>(t) - first;
       const A own = column < row.cols ? row.at(logits, column) : A(0);
-      const A top = row.max([](auto v) { return v; }, logits);
-      const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
-      const auto e = row.scratch(0);
-      // d = sum - 1. Where that cancels, the rest is summed without the maximum.
-      A d = row.map_sum(
-                e,
-                [=](auto v) {
-                  const auto p = exp_nonpositive(v - from);
-                  return pack{p, p};
-                },
-                logits) -
-            A(1);
-      if (d < A(1)) {
-        const auto rest = row.sum(
-            [](auto p) {
-              const decltype(p) zero(A(0)), one(A(1));
-              return pack{select(p == one, zero, p), select(p == one, one, zero)};
-            },
-            e);
-        d = rest[0] + (rest[1] - A(1));
-      }
+      const detail::plain_logits<A> kind;
+      detail::softmax_part<A> part;
+      if (smooth)
+        part = detail::part_of_row<true>(row, row.scratch(0), kind, logits, constant(A(1)));
+      else
+        part = detail::part_of_row<false>(row, row.scratch(0), kind, logits, constant(A(1)));
       if (row.first()) {
-        mine[row.i] = top;
-        mine[rows + row.i] = d;
+        mine[row.i] = part.parts.top;
+        mine[rows + row.i] = part.parts.rest;
         mine[2 * rows + row.i] = own;
+        if (smooth) mine[3 * rows + row.i] = part.weighted;
       }
-      if (!smooth) return;
-      const A below = row.sum([=](auto v) { return v - from; }, logits);
-      if (row.first()) mine[3 * rows + row.i] = below;
     });
   }
 
@@ -95,20 +79,14 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
         if (row.first()) losses[row.i] = tops[row.i] = rests[row.i] = 0;
         return;
       }
-      constexpr A nothing = -std::numeric_limits<A>::infinity();
-      A top = nothing, d(-1), own(0);
+      lse_parts<A> parts{-std::numeric_limits<A>::infinity(), A(-1)};
+      A own(0);
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * numbers + row.i;
-        const A m = of[0], rest = of[rows];
-        // The larger maximum keeps its excluded 1, the other's 1 is summed.
-        if (m > top) {
-          d = rest + (d + A(1)) * math::exp(top - m);
-          top = m;
-        } else {
-          d = d + (rest + A(1)) * (m == nothing ? A(0) : math::exp(m - top));
-        }
+        detail::add_part(parts, {of[0], of[rows]}, A(1));
         if (static_cast<std::size_t>(t) - shard[r].first < shard[r].cols) own = of[2 * rows];
       }
+      const A top = parts.top, d = parts.rest;
       const A tail = math::log1p(d), minus_log_p = tail - (own - top);
       A value = minus_log_p;
       if (smooth) {
@@ -116,11 +94,10 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
         if (global)
           for (std::size_t r = 0; r < ranks; ++r) {
             const A* of = all + r * numbers + row.i;
-            const auto cols = static_cast<A>(shard[r].cols);
-            if (cols != A(0)) sum += of[3 * rows] + (of[0] - top) * cols;
+            sum += detail::seen_from(of[3 * rows], of[0], top, A(1), static_cast<A>(shard[r].cols));
           }
         else
-          sum = mine[3 * rows + row.i] + (mine[row.i] - top) * static_cast<A>(own_cols);
+          sum = detail::seen_from(mine[3 * rows + row.i], mine[row.i], top, A(1), static_cast<A>(own_cols));
         value = (A(1) - share.target) * minus_log_p + share.target * (tail - sum * of_class);
       }
       if (row.first()) losses[row.i] = value, tops[row.i] = top, rests[row.i] = d;

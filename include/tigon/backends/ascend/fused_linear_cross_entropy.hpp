@@ -24,7 +24,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     const detail::linear_head<T>& head = t.head;
     const detail::linear_gradients<T>& to = t.out;
     const std::size_t rows = head.x.rows, hidden = head.x.cols, vocab = head.w.rows;
-    const std::size_t chunk = detail::chunk_rows<B, A>(rows, vocab);
+    const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
     const bool add = to.dparams == gradient::accumulate;
     constexpr bool wide = std::same_as<T, A>;
     if (rows == 0) return detail::clear_parameters<B>(to, ctx);

@@ -1,0 +1,116 @@
+// A linear layer in front of a loss, a tile of rows and vocabulary columns at a time: no row of logits is ever whole.
+#ifndef TIGON_LOSSES_LINEAR_TILES_HPP
+#define TIGON_LOSSES_LINEAR_TILES_HPP
+
+#include <tigon/losses/linear_chunks.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// Whether B wants tiles, and a row of logits does not fit in one.
+template <class B>
+constexpr bool streams(std::size_t vocab) {
+  return B::chunk.rule == chunk_rule::stream && vocab > B::chunk.cols;
+}
+
+/// Logits of one tile after the other, and from the gradient D of a tile its share of
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+/// Columns are the outer loop: a pass reads w once, dw of a tile's columns is complete after its rows and rounded once,
+/// and dx, the smaller one, is what adds up in memory. Logits and D belong to the caller, and so do the sums of dx.
+template <class B, element T>
+class linear_tiles {
+ public:
+  using A = accumulator_t<T>;
+  static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
+
+  linear_tiles(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, context& ctx)
+      : head_(head), out_(out), ctx_(ctx), cols_(B::chunk.cols) {
+    if (head.bias) bias_ = frame.template take<A>(cols_);
+    if constexpr (!wide)
+      if (out.dw.data != nullptr) dw_ = frame.template take<A>(cols_ * head.w.cols);
+    if (out.dbias) dbias_ = frame.template take<A>(cols_);
+  }
+
+  /// f(first, n) for every tile of columns.
+  template <class F>
+  void for_columns(F f) {
+    for_chunks(head_.w.rows, cols_, [&](std::size_t first, std::size_t n) {
+      first_ = first, n_ = n, begun_ = false;
+      if (bias_ != nullptr) round_sums<B, A>(as_row(bias()), part_of(as_row(head_.bias)), false, ctx_);
+      f(first, n);
+      if (begun_) finish_columns();
+    });
+  }
+
+  /// z = x w^T + bias, for these columns.
+  void logits(matrix_view<const T> x, matrix_view<A> z) const {
+    linear_product<B>(x, w(), packed_operand<T>{}, z, in_vector<A>(bias()), {.b = transpose::yes}, ctx_);
+  }
+
+  /// The gradients of rows x from the gradient d of their logits in these columns. dx: their sums over all columns, set
+  /// by the first tile; not wanted without memory.
+  void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx) {
+    if (dx.data != nullptr)
+      linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = first_ == 0 ? 0.0 : 1.0}, ctx_);
+    if (out_.dw.data != nullptr)
+      linear_product<B>(d, x, packed_operand<T>{}, dw(), in_vector<A>{},
+                        {.beta = begun_ || (wide && adds()) ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+    if (dbias_ != nullptr)
+      sum_columns<B>(d, vector_view<A>{dbias_, n_}, begun_ ? gradient::accumulate : gradient::overwrite, ctx_);
+    begun_ = true;
+  }
+
+ private:
+  static constexpr bool wide = std::same_as<T, A>;
+
+  bool adds() const { return out_.dparams == gradient::accumulate; }
+  vector_view<A> bias() const { return {bias_, bias_ == nullptr ? 0 : n_}; }
+  matrix_view<const T> w() const { return head_.w.rows_from(first_, n_); }
+  template <class M>
+  M part_of(M row) const {
+    return row.cols_from(first_, n_);
+  }
+  matrix_view<A> dw() const {
+    if constexpr (wide)
+      return out_.dw.rows_from(first_, n_);
+    else
+      return {dw_, n_, head_.w.cols};
+  }
+  void finish_columns() const {
+    if constexpr (!wide)
+      if (out_.dw.data != nullptr)
+        round_sums<B, A>(out_.dw.rows_from(first_, n_), matrix_view<const A>(dw()), adds(), ctx_);
+    if (dbias_ != nullptr)
+      round_sums<B, A>(part_of(as_row(out_.dbias)), matrix_view<const A>(dbias_, 1, n_), adds(), ctx_);
+  }
+
+  linear_head<T> head_;
+  linear_gradients<T> out_;
+  context& ctx_;
+  std::size_t cols_;
+  A *bias_ = nullptr, *dw_ = nullptr, *dbias_ = nullptr;
+  std::size_t first_ = 0, n_ = 0;
+  bool begun_ = false;  ///< the gradients of these columns hold something
+};
+
+/// Bytes that linear_tiles takes for tiles of `tile` rows, in a call whose last tile of a column has `last` rows, with
+/// all gradients and a bias; without the logits and the sums of dx.
+template <class B, element T>
+std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
+                                   const context& ctx) {
+  using A = accumulator_t<T>;
+  const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
+  std::size_t inner = 0;
+  // Shorter products may want more.
+  for (const std::size_t n : {tile, last})
+    for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
+      inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
+                        gemm_workspace<B, A, T, A>(n, hidden, c, workers),
+                        gemm_workspace<B, A, T, A>(c, hidden, n, workers), simd::partials_workspace<B, A>(n, c, 1)});
+  return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols * hidden));
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_LOSSES_LINEAR_TILES_HPP

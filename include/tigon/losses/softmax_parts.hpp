@@ -1,0 +1,101 @@
+// Softmax of a row that is seen in parts: of one rank's columns, or a tile of them after the other.
+#ifndef TIGON_LOSSES_SOFTMAX_PARTS_HPP
+#define TIGON_LOSSES_SOFTMAX_PARTS_HPP
+
+#include <tigon/losses/selective_log_softmax.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// Logits s as they come. A maximum is one of squash(v), and distance(v, top) is s - max s: exactly 0 at the maximum,
+/// however the compiler fuses.
+template <class A>
+struct plain_logits {
+  template <class V>
+  TIGON_INLINE V squash(V v) const {
+    return v;
+  }
+  template <class V>
+  TIGON_INLINE V distance(V v, A top) const {
+    return v - top;
+  }
+  TIGON_INLINE A scale() const { return A(1); }
+};
+
+/// s = cap * tanh(logit / cap); the maximum is that of the tanh.
+template <class A>
+struct capped_logits {
+  A cap;
+  template <class V>
+  TIGON_INLINE V squash(V v) const {
+    return tanh(v / cap);
+  }
+  template <class V>
+  TIGON_INLINE V distance(V v, A top) const {
+    return (squash(v) - top) * cap;
+  }
+  TIGON_INLINE A scale() const { return cap; }
+};
+
+/// What a part of a row knows of its softmax: `parts`, and sum_j w_j (s_j - top) if it is asked for. Without a column,
+/// or of -inf alone, there is no mass at all: top = -inf, rest = -1, and the sum is taken from the lowest number.
+template <class A>
+struct softmax_part {
+  lse_parts<A> parts;
+  A weighted = 0;
+};
+
+/// The exponentials are left in e, which may be the logits' own row.
+template <bool Weighted, class Row, class A, class Kind, class Z, class W>
+TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind kind, Z logits, W weight) {
+  softmax_part<A> out;
+  const A top = row.max([=](auto v) { return kind.squash(v); }, logits);
+  const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
+  A sum;
+  if constexpr (Weighted) {
+    const auto sums = row.map_sum(
+        e,
+        [=](auto v, auto w) {
+          const auto s = kind.distance(v, from);
+          const auto p = exp_nonpositive(s);
+          const decltype(v) zero(A(0));
+          return pack{p, p, select(w == zero, zero, w * s)};
+        },
+        logits, weight);
+    sum = sums[0], out.weighted = sums[1];
+  } else {
+    sum = row.map_sum(
+        e,
+        [=](auto v) {
+          const auto p = exp_nonpositive(kind.distance(v, from));
+          return pack{p, p};
+        },
+        logits);
+  }
+  // Where sum - 1 cancels, the rest is summed without the maximum.
+  out.parts = {top, sum - A(1)};
+  if (out.parts.rest < A(1)) out.parts.rest = sum_without_one(row, e);
+  return out;
+}
+
+/// all = all and part, for s = scale * squash(logit): the larger maximum keeps its excluded 1, the other's is summed.
+template <class A>
+TIGON_INLINE void add_part(lse_parts<A>& all, lse_parts<A> part, A scale) {
+  if (part.top > all.top)
+    all = {part.top, part.rest + (all.rest + A(1)) * math::exp((all.top - part.top) * scale)};
+  else if (part.top == -std::numeric_limits<A>::infinity())
+    all.rest += (part.rest + A(1)) * A(0);
+  else
+    all.rest += (part.rest + A(1)) * math::exp((part.top - all.top) * scale);
+}
+
+/// sum_j w_j (s_j - to) from sum_j w_j (s_j - from), where the weights add up to w.
+template <class A>
+TIGON_INLINE A seen_from(A sum, A from, A to, A scale, A w) {
+  return w == A(0) ? sum : sum + (from - to) * scale * w;
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_LOSSES_SOFTMAX_PARTS_HPP

@@ -1,0 +1,227 @@
+// Cross entropy of rows of logits that are seen a tile of columns at a time.
+#ifndef TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
+
+#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/softmax_parts.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// What of every row outlives its tiles: first statistics, then, made of them, what its gradient needs.
+template <class A>
+struct tiled_rows {
+  lse_parts<A>* parts;
+  A *own, *weighted, *best;
+
+  static constexpr std::size_t bytes(std::size_t rows) {
+    return workspace::bytes_for<lse_parts<A>>(rows) + 3 * workspace::bytes_for<A>(rows);
+  }
+  tiled_rows(workspace::frame& frame, std::size_t rows)
+      : parts(frame.template take<lse_parts<A>>(rows)),
+        own(frame.template take<A>(rows)),
+        weighted(frame.template take<A>(rows)),
+        best(frame.template take<A>(rows)) {}
+  tiled_rows from(std::size_t begin) const {
+    tiled_rows part = *this;
+    part.parts += begin, part.own += begin, part.weighted += begin, part.best += begin;
+    return part;
+  }
+};
+
+/// The row program of kernel<op::cross_entropy>, cut at the borders of tiles. Weighted: every column has a weight in
+/// the uniform part of label smoothing, which may be 0.
+template <class B, bool Capped, bool Weighted, token_id I, class A>
+class tiled_cross_entropy {
+ public:
+  using kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
+
+  tiled_cross_entropy(tiled_rows<A> rows, std::span<const I> target, const A* class_weight, cross_entropy_rows out,
+                      cross_entropy_scale scale, const cross_entropy_options& opt, std::size_t vocab, context& ctx)
+      : rows_(rows),
+        target_(target),
+        weight_(class_weight),
+        out_(out),
+        scale_(scale),
+        opt_(opt),
+        vocab_(vocab),
+        ctx_(ctx) {}
+
+  /// Before the rows of a tile of columns.
+  void columns(std::size_t first, std::size_t n) {
+    first_ = first, before_ = first == 0 ? 0 : before_ + own_weight_, own_weight_ = 0;
+    if constexpr (Weighted)
+      for (std::size_t j = first; j < first + n; ++j) own_weight_ += static_cast<double>(weight_[j]);
+  }
+
+  /// Statistics of rows [begin, begin + z.rows) in the columns at hand. The logits are gone then.
+  void statistics(std::size_t begin, matrix_view<A> z) const {
+    const tiled_rows<A> rows = rows_.from(begin);
+    const I* target = target_.data() + begin;
+    std::int64_t* predicted = out_.predicted == nullptr ? nullptr : out_.predicted + begin;
+    const auto weight = weight_of(z.cols);
+    const kind logits = kind_of();
+    const std::int64_t ignored = opt_.ignore_index;
+    const std::size_t first = first_;
+    const A before = static_cast<A>(before_), here = static_cast<A>(own_weight_);
+    for_rows<B, A>(ctx_, z.rows, z.cols, [=] TIGON_FN(auto row) {
+      const auto t = static_cast<std::int64_t>(target[row.i]);
+      if (t == ignored) return;
+      const std::size_t column = static_cast<std::size_t>(t) - first;
+      // Squashed by the same lanes as the rest of the row: tanh of a single number may differ in its last bit.
+      A own(0);
+      if (column < row.cols) {
+        own = row.at(z, column);
+        if constexpr (Capped) own = max_lanes(logits.squash(simd::vec<typename B::engine, A>(own)));
+      }
+      if (predicted != nullptr) {
+        const auto best = row.reduce(
+            std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+            [](auto v, auto j) {
+              return pack{v, j};
+            },
+            [](auto x, auto y) {
+              const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
+              return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
+            },
+            z, tigon::columns);
+        if (row.first() && (first == 0 || best[0] > rows.best[row.i])) {
+          rows.best[row.i] = best[0];
+          predicted[row.i] = static_cast<std::int64_t>(first) + static_cast<std::int64_t>(best[1]);
+        }
+      }
+      const auto part = part_of_row<Weighted>(row, vector_view<A>{z.row(row.i), row.cols}, logits, z, weight);
+      lse_parts<A> all = part.parts;
+      A weighted = part.weighted;
+      if (first != 0) {
+        all = rows.parts[row.i];
+        const A old = all.top;
+        add_part(all, part.parts, logits.scale());
+        if constexpr (Weighted)
+          weighted = seen_from(rows.weighted[row.i], old, all.top, logits.scale(), before) +
+                     seen_from(part.weighted, part.parts.top, all.top, logits.scale(), here);
+      }
+      if (row.first()) {
+        if (column < row.cols) rows.own[row.i] = own;
+        rows.parts[row.i] = all;
+        rows.weighted[row.i] = weighted;
+      }
+    });
+  }
+
+  /// Losses of all rows; their statistics become what the gradient needs: the maximum and the factor of the
+  /// exponentials in `parts`, the gradient at the target in `own`, what a column's weight takes off in `weighted`.
+  void finish(vector_view<const A> upstream) const {
+    const A smoothing = static_cast<A>(opt_.label_smoothing), z = static_cast<A>(opt_.lse_square_scale);
+    const A a = static_cast<A>(scale_.main), b = static_cast<A>(scale_.z);
+    const A uniform = smoothing / static_cast<A>(vocab_), weight_sum = static_cast<A>(scale_.weight_sum);
+    const std::int64_t ignored = opt_.ignore_index;
+    const tiled_rows<A> rows = rows_;
+    const cross_entropy_rows out = out_;
+    const I* target = target_.data();
+    const A *weight = weight_, *g = upstream.data;
+    const std::size_t step = upstream.size == 1 ? 0 : 1;
+    const A cap = kind_of().scale();
+    for_rows<B, A>(ctx_, target_.size(), 1, [=] TIGON_FN(auto row) {
+      const std::size_t i = row.i;
+      const auto t = static_cast<std::int64_t>(target[i]);
+      if (t == ignored) {
+        if (row.first()) out.loss[i] = out.z_loss[i] = 0;
+        if (row.first() && out.predicted != nullptr) out.predicted[i] = -1;
+        return;
+      }
+      const A top = rows.parts[i].top, own = rows.own[i];
+      const A d = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::quiet_NaN() : rows.parts[i].rest;
+      const A tail = math::log1p(d), lse = top * cap + tail;
+      const A w_t = weight != nullptr ? weight[t] : A(1);
+      const A below = (own - top) * cap, minus_log_p = tail - below;
+      const A p_t = math::exp(below) / (A(1) + d);
+      const A token = out.token_scaling ? p_t : A(1);
+      const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - rows.weighted[i]) : A(0);
+      const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
+      const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
+      const A up = g == nullptr ? token : token * g[i * step];
+      const A of_p = up * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
+      // The target's column apart: p_t - 1 cancels where p_t is near 1.
+      const A at = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
+      const A slope = Capped ? (A(1) - own) * (A(1) + own) : A(1);
+      if (row.first()) {
+        out.z_loss[i] = static_cast<double>(token * z_loss);
+        out.loss[i] = static_cast<double>(token * (a * main + z_loss));
+        if (out.predicted != nullptr && math::is_nan(lse)) out.predicted[i] = -1;
+        rows.parts[i] = {top, of_p / (A(1) + d)};
+        rows.weighted[i] = up * a * uniform;
+        rows.own[i] = up * (a * at + A(2) * b * z * lse * p_t) * slope;
+      }
+    });
+  }
+
+  /// The gradient of the logits of rows [begin, begin + z.rows), in their place.
+  void gradient(std::size_t begin, matrix_view<A> z) const {
+    const tiled_rows<A> rows = rows_.from(begin);
+    const I* target = target_.data() + begin;
+    const auto weight = weight_of(z.cols);
+    const kind logits = kind_of();
+    const std::int64_t ignored = opt_.ignore_index;
+    const std::size_t first = first_;
+    for_rows<B, A>(ctx_, z.rows, z.cols, [=] TIGON_FN(auto row) {
+      const auto t = static_cast<std::int64_t>(target[row.i]);
+      if (t == ignored) {
+        row.map(
+            z, [](auto zero) { return zero; }, constant(A(0)));
+        return;
+      }
+      const A top = rows.parts[row.i].top, factor = rows.parts[row.i].rest, subtract = rows.weighted[row.i];
+      if constexpr (Capped) {
+        row.map(
+            z,
+            [=](auto v, auto w) {
+              const auto r = logits.squash(v);
+              const decltype(v) one(A(1));
+              const auto p = exp_nonpositive((r - top) * logits.scale());
+              return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
+            },
+            z, weight);
+      } else if constexpr (Weighted) {
+        row.map(
+            z, [=](auto v, auto w) { return normal_or_zero(exp_nonpositive(v - top) * factor - w * subtract); }, z,
+            weight);
+      } else {
+        row.map(
+            z, [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor); }, z);
+      }
+      const std::size_t column = static_cast<std::size_t>(t) - first;
+      if (column < row.cols && row.first()) row.put(z, column, rows.own[row.i]);
+    });
+  }
+
+ private:
+  kind kind_of() const {
+    if constexpr (Capped)
+      return {static_cast<A>(opt_.softcap)};
+    else
+      return {};
+  }
+  in_vector<A> weight_of(std::size_t cols) const {
+    if constexpr (Weighted)
+      return {weight_ + first_, cols};
+    else
+      return {};
+  }
+
+  tiled_rows<A> rows_;
+  std::span<const I> target_;
+  const A* weight_;
+  cross_entropy_rows out_;
+  cross_entropy_scale scale_;
+  cross_entropy_options opt_;
+  std::size_t vocab_;
+  context& ctx_;
+  std::size_t first_ = 0;
+  double before_ = 0, own_weight_ = 0;  ///< weights of the columns before these, and of these
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP

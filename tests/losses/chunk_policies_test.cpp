@@ -1,0 +1,702 @@
+// How much of the logits exists at a time: the rules of chunk_tuning, rows by the context, and tiles. Results do not
+// depend on any of it beyond rounding; what each loss promises otherwise is tested beside it.
+#include <gtest/gtest.h>
+
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+#include <tigon/losses/fused_linear_simpo.hpp>
+#include <tigon/losses/selective_logprob.hpp>
+
+#include "support/backends.hpp"
+#include "support/errors.hpp"
+#include "support/logit_loss.hpp"
+#include "support/scratch.hpp"
+#include "support/sequence_problem.hpp"
+#include "support/threads.hpp"
+#include "support/throws.hpp"
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// Products that are counted, and the largest result among those that are logits.
+struct counting : test::usual_backend {
+  using self = counting;
+  using parent = test::usual_backend;
+  static constexpr backend_info info{"counting", {device::cpu}};
+  using overrides = op_list<op::gemm>;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+struct counts {
+  std::size_t products = 0, logit_rows = 0, logit_cols = 0;
+};
+inline counts counted;
+using usual_product = tigon::kernel<tigon::op::gemm, tigon::provider_t<tigon::op::gemm, tigon::test::usual_backend>>;
+
+template <>
+struct tigon::kernel<tigon::op::gemm, tigon::backends::counting> : usual_product {
+  template <backend B, element TA, element TB, element TC, class Epilogue>
+  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
+                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
+    ++counted.products;
+    if (opt.b == transpose::yes) {
+      counted.logit_rows = std::max(counted.logit_rows, c.rows);
+      counted.logit_cols = std::max(counted.logit_cols, c.cols);
+    }
+    usual_product::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
+  }
+};
+
+namespace {
+
+using namespace tigon::test;
+using tigon::accumulator_t, tigon::bfloat16, tigon::chunk_tuning, tigon::context, tigon::gradient, tigon::reduction;
+using tigon::detail::chunk_rows;
+using options = tigon::fused_linear_cross_entropy_options;
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+
+template <class Base, chunk_tuning C>
+struct with_chunks : Base {
+  static constexpr chunk_tuning chunk = C;
+};
+constexpr chunk_tuning tiles = chunk_tuning::stream(7, 50);
+using liger = with_chunks<usual_backend, chunk_tuning::liger()>;
+using sevens = with_chunks<tigon::backends::counting, chunk_tuning::fixed(7)>;
+using streamed = with_chunks<tigon::backends::counting, tiles>;
+using streamed_scalar = with_chunks<tigon::backends::generic, tiles>;
+
+/// Whether a loss of this backend is tigon's own, and so can do with tiles.
+template <class B>
+constexpr bool by_tiles = tigon::detail::tiled_backend<B>;
+
+// ---- The rules.
+
+TEST(chunk_rules, liger_has_about_as_many_logits_as_inputs) {
+  struct numbers {
+    std::size_t rows, hidden, vocab, chunk, chunks;
+  };
+  constexpr numbers of_the_spec[] = {{16384, 4096, 32000, 2048, 8},
+                                     {8192, 4096, 128256, 256, 32},
+                                     {16384, 8192, 152064, 1024, 16},
+                                     {2048, 2048, 32000, 128, 16},
+                                     {100, 64, 10, 100, 1},  // not more than there are
+                                     {0, 64, 1000, 1, 0},
+                                     {9, 0, 5, 2, 5}};
+  tigon::workspace scratch;
+  const context ctx(tigon::serial(), scratch);
+  for (const numbers& n : of_the_spec) {
+    const std::size_t chunk = chunk_rows<liger, float>(n.rows, n.hidden, n.vocab, ctx);
+    EXPECT_EQ(chunk, n.chunk) << n.rows << " x " << n.hidden << " x " << n.vocab;
+    EXPECT_EQ((n.rows + chunk - 1) / chunk, n.chunks);
+  }
+  static_assert(chunk_rows(chunk_tuning::liger(), 4, 8192, 4096, 128256) == 256);
+}
+
+TEST(chunk_rules, fixed_rows_and_those_of_the_context_are_exact) {
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  EXPECT_EQ(ctx.logit_rows(), 0u);
+  for (const std::size_t vocab : {std::size_t{1}, std::size_t{123}, std::size_t{100'000'000}}) {
+    EXPECT_EQ((chunk_rows<sevens, float>(40, 16, vocab, ctx)), 7u);
+    EXPECT_EQ((chunk_rows<sevens, float>(5, 16, vocab, ctx)), 5u);
+    EXPECT_EQ((chunk_rows<sevens, float>(0, 16, vocab, ctx)), 1u);
+    EXPECT_EQ((chunk_rows<streamed, float>(40, 16, vocab, ctx, 2)), 7u);
+  }
+  ctx.logit_rows(11);
+  EXPECT_EQ((chunk_rows<usual_backend, float>(40, 16, 123, ctx)), 11u);
+  EXPECT_EQ((chunk_rows<usual_backend, float>(40, 16, 100'000'000, ctx, 2)), 11u);
+  EXPECT_EQ((chunk_rows<sevens, float>(40, 16, 123, ctx)), 11u);
+  EXPECT_EQ((chunk_rows<liger, float>(9, 16, 123, ctx)), 9u);
+}
+
+TEST(chunk_rules, cross_entropy_takes_256_rows_for_up_to_twice_the_budget) {
+  using tigon::detail::cross_entropy_chunk;
+  using generic = tigon::backends::generic;
+  tigon::workspace scratch;
+  const context ctx(tigon::serial(), scratch);
+  EXPECT_EQ((cross_entropy_chunk<generic, float>(2048, 2048, 32000, ctx)), 512u);
+  EXPECT_EQ((cross_entropy_chunk<generic, float>(2048, 2048, 128256, ctx)), 256u);
+  EXPECT_EQ((cross_entropy_chunk<generic, float>(2048, 2048, 262144, ctx)), 128u) << "twice the budget";
+  EXPECT_EQ((chunk_rows<generic, float>(2048, 2048, 128256, ctx)), 128u) << "the others stay within it";
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  EXPECT_LT((tigon::fused_linear_cross_entropy_workspace<usual_backend, float>(2048, 2048, 32000, ctx)), 70 * mib);
+}
+
+TEST(chunk_rules, have_names) {
+  EXPECT_EQ(chunk_tuning::budget(1000), (chunk_tuning{.logits_bytes = 1000}));
+  EXPECT_NE(chunk_tuning::fixed(7), chunk_tuning::fixed(8));
+  EXPECT_EQ(tiles.rows, 7u);
+  EXPECT_EQ(tiles.cols, 50u);
+}
+
+// ---- Cross entropy.
+
+struct sizes {
+  std::size_t rows, hidden, vocab;
+};
+/// Nothing, less than a tile, exactly some tiles, and a rest both ways; 250 columns are five tiles.
+const sizes every_size[] = {{0, 5, 77}, {3, 5, 30}, {1, 1, 51}, {3, 0, 77}, {14, 3, 250}, {40, 16, 223}};
+const sizes ragged = {40, 16, 223};
+
+struct variant {
+  const char* name;
+  bool biased, weighted;
+  options opt;
+};
+const variant variants[] = {
+    {"plain", false, false, {}},
+    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}},
+    {"scaled by p", true, false, {.loss = {.ignore_index = 0}, .token_scaling = true}},
+    {"smoothed", true, true, {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .denominator = 3}}},
+    {"all",
+     true,
+     true,
+     {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
+      .token_scaling = true}},
+    {"rows", true, true, {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}},
+    {"capped rows", false, false, {.loss = {.reduction = reduction::none, .softcap = 3}}},
+};
+
+// As their contracts state them.
+constexpr by_type loss_bound{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
+constexpr by_type gradient_bound{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+constexpr by_type logp_gradient_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 2e-14};
+
+template <class T>
+std::span<T> given(guarded<T>& buffer) {
+  return buffer.size() == 0 ? std::span<T>() : std::span<T>(buffer);
+}
+
+template <class T>
+struct problem {
+  using A = accumulator_t<T>;
+  sizes s;
+  variant v;
+  bool rows;
+  guarded_matrix<T> x, w, dx, dw;
+  guarded<T> bias, dbias, weight;
+  guarded<std::int64_t> target;
+  guarded<A> upstream, loss, z_loss, accuracy;
+  guarded<std::int64_t> predicted;
+
+  TIGON_TEST_NOINLINE explicit problem(sizes of, const variant& which)
+      : s(of),
+        v(which),
+        rows(v.opt.loss.reduction == reduction::none),
+        x(random_matrix<T>({s.rows, s.hidden, 3}, 1)),
+        w(random_matrix<T>({s.vocab, s.hidden, 2}, 2, guard::behind, {.deviation = 0.4})),
+        dx(s.rows, s.hidden, 1),
+        dw(s.vocab, s.hidden, 3),
+        bias(random_vector<T>(v.biased ? s.vocab : 0, 3)),
+        dbias(bias.size()),
+        weight(v.weighted ? s.vocab : 0),
+        target(s.rows),
+        upstream(rows ? random_vector<A>(s.rows, 5) : guarded<A>(0)),
+        loss(rows ? s.rows : 1),
+        z_loss(loss.size()),
+        accuracy(loss.size()),
+        predicted(s.rows) {
+    std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.loss.ignore_index, 4), target.begin());
+    if (v.weighted) weight.assign(random_class_weights(s.vocab, 6));
+    clear();
+  }
+  TIGON_TEST_NOINLINE void clear() {
+    dx.clear(), loss.clear(), z_loss.clear(), accuracy.clear(), predicted.clear(), dw.clear(), dbias.clear();
+    if (v.opt.dparams == gradient::accumulate)
+      dw.assign(normal_values(s.vocab * s.hidden, 7)), dbias.assign(normal_values(dbias.size(), 8));
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
+    tigon::fused_linear_cross_entropy_forward<B, T>(x, w, target, loss, dx.view(), dw.view(), v.opt, given(bias),
+                                                    given(dbias), given(weight), {z_loss, accuracy, predicted},
+                                                    given(upstream), ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(std::span<const A> g, context& ctx = tigon::default_context()) {
+    tigon::fused_linear_cross_entropy_backward<B, T>(x, w, target, g, dx.view(), dw.view(), v.opt, given(bias),
+                                                     given(dbias), given(weight), ctx);
+  }
+  auto bits() const { return bits_of(loss, z_loss, accuracy, predicted, dx, dw, dbias); }
+
+  struct reference {
+    std::vector<double> loss, z_loss, accuracy, predicted, dx, dw, dbias;
+  };
+  /// The definition in f64, all logits at once; to be asked for before the call.
+  TIGON_TEST_NOINLINE reference wanted(double factor = 1) const {
+    const whole_layer layer{x.f64(), w.f64(), bias.f64(), s.rows, s.hidden, s.vocab};
+    const std::vector<double> logits = layer.logits(), g = upstream.f64();
+    const std::vector<std::int64_t> labels(target.begin(), target.end());
+    loss_reference r(logits, labels, s.vocab, v.weighted ? weight.f64() : std::vector<double>(s.vocab, 1), v.opt.loss);
+    reference out{{}, {}, {}, {}, std::vector<double>(s.rows * s.hidden), dw.f64(), dbias.f64()};
+    if (v.opt.dparams == gradient::overwrite) out.dw.assign(out.dw.size(), 0), out.dbias.assign(out.dbias.size(), 0);
+    const auto kept = static_cast<double>(s.rows - std::ranges::count(labels, v.opt.loss.ignore_index));
+    double total = 0, z_total = 0, hits = 0;
+    for (std::size_t i = 0; i < s.rows; ++i) {
+      const double scale = v.opt.token_scaling ? r.p_target[i] : 1;
+      total += r.loss[i] *= scale, z_total += r.z_loss[i] *= scale;
+      const auto row = logits.begin() + static_cast<std::ptrdiff_t>(i * s.vocab);
+      const bool ignored = labels[i] == v.opt.loss.ignore_index;
+      out.predicted.push_back(
+          ignored ? -1 : static_cast<double>(std::max_element(row, row + static_cast<std::ptrdiff_t>(s.vocab)) - row));
+      const bool hit = !ignored && out.predicted.back() == static_cast<double>(labels[i]);
+      hits += hit;
+      if (rows) out.accuracy.push_back(hit);
+      for (std::size_t j = 0; j < s.vocab; ++j) {
+        const double d = r.dlogits[i * s.vocab + j] * scale * factor * (g.empty() ? 1 : g[i]);
+        if (v.biased) out.dbias[j] += d;
+        for (std::size_t h = 0; h < s.hidden; ++h) {
+          out.dx[i * s.hidden + h] += d * layer.w[j * s.hidden + h];
+          out.dw[j * s.hidden + h] += d * layer.x[i * s.hidden + h];
+        }
+      }
+    }
+    out.loss = rows ? r.loss : std::vector<double>{total}, out.z_loss = rows ? r.z_loss : std::vector<double>{z_total};
+    if (!rows) out.accuracy = {kept == 0 ? 0 : hits / kept};
+    return out;
+  }
+  TIGON_TEST_NOINLINE void expect_results(const reference& r) const {
+    EXPECT_TRUE(close(loss.f64(), r.loss, loss_bound.of<T>(), {.scale = 1e-3, .may_be_empty = true}));
+    EXPECT_TRUE(close(z_loss.f64(), r.z_loss, loss_bound.of<T>(), {.scale = 1e-3, .may_be_empty = true}));
+    EXPECT_TRUE(close(accuracy.f64(), r.accuracy, 1e-6, {.may_be_empty = true}));
+    EXPECT_EQ(predicted.f64(), r.predicted);
+    expect_gradients(r);
+  }
+  TIGON_TEST_NOINLINE void expect_gradients(const reference& r) const {
+    EXPECT_TRUE(close(dx.f64(), r.dx, gradient_bound.of<T>(), {.may_be_empty = true})) << "dx";
+    EXPECT_TRUE(close(dw.f64(), r.dw, gradient_bound.of<T>(), {.may_be_empty = true})) << "dw";
+    EXPECT_TRUE(close(dbias.f64(), r.dbias, gradient_bound.of<T>(), {.may_be_empty = true})) << "dbias";
+    EXPECT_TRUE(dx.padding_intact() && dw.padding_intact());
+  }
+};
+
+template <class P>
+struct policy_names {
+  static std::string of() {
+    const chunk_tuning by = P::backend::chunk;
+    const char* rule = by.rule == tigon::chunk_rule::stream  ? "stream"
+                       : by.rule == tigon::chunk_rule::liger ? "liger"
+                                                             : "fixed";
+    return rule + ("_" + names::GetName<P>(0));
+  }
+};
+struct policies {
+  template <class P>
+  static std::string GetName(int) {
+    return policy_names<P>::of();
+  }
+};
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using pairs = testing::Types<on<liger, float>, on<sevens, float>, on<streamed, float>, on<streamed, bfloat16>>;
+#else
+using pairs = testing::Types<on<liger, float>, on<sevens, float>, on<streamed, float>, on<streamed, bfloat16>,
+                             on<streamed_scalar, float>>;
+#endif
+template <class On>
+class chunked_cross_entropy : public testing::Test {};
+TYPED_TEST_SUITE(chunked_cross_entropy, pairs, policies);
+
+TYPED_TEST(chunked_cross_entropy, keeps_its_error_with_every_option) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const sizes s : every_size)
+    for (const variant& v : variants) {
+      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.hidden << " x " << s.vocab << ", " << v.name);
+      problem<T> p(s, v);
+      const auto wanted = p.wanted();
+      p.template forward<B>();
+      p.expect_results(wanted);
+    }
+}
+
+TYPED_TEST(chunked_cross_entropy, backward_makes_the_logits_again) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const variant& v : {variants[4], variants[5]}) {
+    SCOPED_TRACE(v.name);
+    problem<T> p(ragged, v);
+    const guarded<accumulator_t<T>> one{-0.5};
+    const auto wanted = p.wanted(p.rows ? 1 : -0.5);
+    p.template backward<B>(p.rows ? std::span<const accumulator_t<T>>(p.upstream)
+                                  : std::span<const accumulator_t<T>>(one));
+    p.expect_gradients(wanted);
+    EXPECT_TRUE(p.loss.untouched());
+  }
+}
+
+TYPED_TEST(chunked_cross_entropy, each_gradient_may_be_left_out) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> full(ragged, variants[4]);
+  full.template forward<B>();
+  for (int which = 0; which < 8; ++which) {
+    problem<T> p(ragged, variants[4]);
+    const bool dx = which & 1, dw = which & 2, db = which & 4;
+    tigon::fused_linear_cross_entropy_forward<B, T>(
+        p.x, p.w, p.target, p.loss, dx ? p.dx.view() : tigon::matrix_view<T>{},
+        dw ? p.dw.view() : tigon::matrix_view<T>{}, p.v.opt, given(p.bias), db ? given(p.dbias) : std::span<T>(),
+        given(p.weight), {p.z_loss, p.accuracy, p.predicted});
+    EXPECT_EQ(bits_of(p.loss, p.z_loss, p.accuracy, p.predicted),
+              bits_of(full.loss, full.z_loss, full.accuracy, full.predicted));
+    EXPECT_TRUE(dx ? bits_of(p.dx) == bits_of(full.dx) : p.dx.untouched());
+    EXPECT_TRUE(dw ? bits_of(p.dw) == bits_of(full.dw) : p.dw.untouched());
+    EXPECT_TRUE(db ? bits_of(p.dbias) == bits_of(full.dbias) : p.dbias.untouched());
+  }
+}
+
+TYPED_TEST(chunked_cross_entropy, bits_do_not_depend_on_threads) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  problem<T> p({60, 20, 130}, variants[4]);
+  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+    p.clear();
+    p.template forward<B>(ctx);
+    return p.bits();
+  }));
+}
+
+TYPED_TEST(chunked_cross_entropy, takes_the_workspace_that_it_names) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t rows : {std::size_t{0}, std::size_t{9}})
+    for (const std::size_t threads : {1u, 3u})
+      with_workspace_of(
+          64,
+          [&](context& of_size) {
+            problem<T> p(ragged, variants[4]);
+            of_size.logit_rows(rows);
+            const std::size_t bytes =
+                tigon::fused_linear_cross_entropy_workspace<B, T>(ragged.rows, ragged.hidden, ragged.vocab, of_size);
+            const guarded<accumulator_t<T>> one{1};
+            const auto forward = [&](context& ctx) { ctx.logit_rows(rows), p.template forward<B>(ctx); };
+            const auto backward = [&](context& ctx) { ctx.logit_rows(rows), p.template backward<B>(one, ctx); };
+            EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
+                               "fused_linear_cross_entropy_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss);
+            with_workspace_of(bytes, forward, threads);
+            with_workspace_of(bytes, backward, threads);
+          },
+          threads);
+}
+
+/// What the usual chunks give where logits are not numbers.
+TYPED_TEST(chunked_cross_entropy, has_nan_and_infinities_where_whole_rows_have_them) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  struct change {
+    const char* name;
+    void (*apply)(problem<T>&);
+  };
+  const change changes[] = {
+      {"a row of nan", [](problem<T>& p) { p.x(4, 2) = from_f64<T>(nan); }},
+      {"a column of nan", [](problem<T>& p) { p.bias[120] = from_f64<T>(nan); }},
+      {"a column of inf", [](problem<T>& p) { p.bias[60] = from_f64<T>(infinity); }},
+      {"two columns of -inf", [](problem<T>& p) { p.bias[0] = p.bias[222] = from_f64<T>(-infinity); }},
+      {"first tile of -inf", [](problem<T>& p) { std::fill_n(p.bias.begin(), 50, from_f64<T>(-infinity)); }},
+      {"inner tile of -inf", [](problem<T>& p) { std::fill_n(p.bias.begin() + 100, 50, from_f64<T>(-infinity)); }},
+      {"targets of -inf",
+       [](problem<T>& p) {
+         for (const std::int64_t t : p.target)
+           if (t >= 0) p.bias[static_cast<std::size_t>(t)] = from_f64<T>(-infinity);
+       }},
+      {"nothing but -inf", [](problem<T>& p) { std::fill_n(p.bias.begin(), 223, from_f64<T>(-infinity)); }},
+      {"ignored alone", [](problem<T>& p) { std::ranges::fill(p.target, p.v.opt.loss.ignore_index); }},
+  };
+  for (const int which : {3, 5})
+    for (const change& c : changes) {
+      SCOPED_TRACE(testing::Message() << c.name << ", " << variants[which].name);
+      problem<T> p(ragged, variants[which]), usual(ragged, variants[which]);
+      c.apply(p), c.apply(usual);
+      p.template forward<B>(), usual.template forward<usual_backend>();
+      EXPECT_EQ(p.predicted.f64(), usual.predicted.f64());
+      const double loss = 2 * loss_bound.of<T>(), gradient = 2 * gradient_bound.of<T>();
+      EXPECT_TRUE(close(p.loss.f64(), usual.loss.f64(), loss));
+      EXPECT_TRUE(close(p.z_loss.f64(), usual.z_loss.f64(), loss));
+      EXPECT_TRUE(close(p.dx.f64(), usual.dx.f64(), gradient)) << "dx";
+      EXPECT_TRUE(close(p.dw.f64(), usual.dw.f64(), gradient)) << "dw";
+      EXPECT_TRUE(close(p.dbias.f64(), usual.dbias.f64(), gradient)) << "dbias";
+    }
+}
+
+TEST(chunked_cross_entropy, certain_rows_keep_their_digits) {
+  // The target's logit stands 20 above the others, in another tile than half of them.
+  problem<float> p({5, 1, 120}, {"", true, false, {.loss = {.reduction = reduction::sum}}});
+  for (std::size_t i = 0; i < 5; ++i) p.x(i, 0) = 0, p.target[i] = 70;
+  std::ranges::fill(p.bias, 0.f), p.bias[70] = 20;
+  p.forward<streamed>();
+  const double rest = 119 * std::exp(-20.0);
+  EXPECT_NEAR(p.loss[0] / (5 * std::log1p(rest)), 1, 1e-6 * error_scale);
+  EXPECT_NEAR(p.dbias[70] / (-5 * rest / (1 + rest)), 1, 1e-6 * error_scale);
+}
+
+TEST(chunked_cross_entropy, makes_the_products_of_its_policy) {
+  if (!by_tiles<streamed>) GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
+  const auto products = [&](auto run, std::size_t rows, std::size_t cols) {
+    counted = {};
+    run();
+    EXPECT_EQ(counted.logit_rows, rows);
+    EXPECT_EQ(counted.logit_cols, cols);
+    return counted.products;
+  };
+  problem<float> p(ragged, variants[3]);
+  EXPECT_EQ(products([&] { p.forward<sevens>(); }, 7, 223), 3 * 6u);
+  EXPECT_EQ(products([&] { p.forward<streamed>(); }, 7, 50), 4 * 5 * 6u) << "logits twice, dx, dw of 5 x 6 tiles";
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  ctx.logit_rows(9);
+  EXPECT_EQ(products([&] { p.forward<sevens>(ctx); }, 9, 223), 3 * 5u);
+  EXPECT_EQ(products([&] { p.forward<streamed>(ctx); }, 9, 50), 4 * 5 * 5u);
+  problem<float> narrow({40, 16, 50}, variants[3]);
+  EXPECT_EQ(products([&] { narrow.forward<streamed>(); }, 7, 50), 3 * 6u) << "rows that fit in a tile are whole";
+}
+
+TEST(chunked_cross_entropy, rows_of_the_context_are_those_of_the_policy) {
+  problem<float> by_policy(ragged, variants[4]), by_context(ragged, variants[4]);
+  const auto wanted = by_policy.wanted();
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  by_policy.forward<sevens>(ctx);
+  const std::size_t high = scratch.high_water();
+  scratch.reset_high_water();
+  by_context.forward<usual_backend>(ctx);
+  EXPECT_GT(scratch.high_water(), high) << "all rows at once";
+  by_context.clear();
+  scratch.reset_high_water();
+  ctx.logit_rows(7);
+  by_context.forward<usual_backend>(ctx);
+  EXPECT_EQ(scratch.high_water(), high);
+  EXPECT_EQ(by_context.bits(), by_policy.bits());
+  by_context.expect_results(wanted);
+}
+
+/// docs/formulas/fused_linear_cross_entropy.md and docs/formulas/preference.md.
+using wide_tiles = with_chunks<usual_backend, chunk_tuning::stream(64, 256)>;
+constexpr sizes of_memory = {512, 64, 6000};
+
+template <class T>
+std::size_t products_memory() {
+  using tigon::gemm_workspace;
+  using B = wide_tiles;
+  constexpr std::size_t hidden = of_memory.hidden;
+  return std::max({gemm_workspace<B, T, T, float>(64, 256, hidden), gemm_workspace<B, float, T, float>(64, hidden, 256),
+                   gemm_workspace<B, float, T, float>(256, hidden, 64),
+                   tigon::simd::partials_workspace<B, float>(64, 256, 1)});
+}
+
+template <class T>
+void expect_memory_of_cross_entropy() {
+  problem<T> p(of_memory, {"", true, false, {}});
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  p.template forward<wide_tiles>(ctx);
+  const auto [rows, hidden, vocab] = of_memory;
+  const std::size_t wide = 4 * 64 * 256 + 44 * rows + 4 * vocab + 8 * 256 + products_memory<T>();
+  const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * (rows + 256) * hidden);
+  EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(formula), 1, 0.1);
+  EXPECT_LE(scratch.high_water(),
+            (tigon::fused_linear_cross_entropy_workspace<wide_tiles, T>(rows, hidden, vocab, ctx)));
+}
+
+TEST(chunked_cross_entropy, tiles_take_the_memory_of_a_tile) {
+  if (!by_tiles<wide_tiles>) GTEST_SKIP() << "a loss of the backend's own takes whole rows";
+  expect_memory_of_cross_entropy<float>();
+  expect_memory_of_cross_entropy<bfloat16>();
+}
+
+// ---- Log-probabilities of chosen columns.
+
+template <class T>
+struct chosen : sequence_problem<T> {
+  using A = accumulator_t<T>;
+  tigon::selective_logprob_options opt;
+  guarded<A> logp, upstream;
+  guarded<tigon::lse_parts<A>> saved;
+  std::vector<std::int64_t> target;
+
+  TIGON_TEST_NOINLINE chosen(sequence_sizes of, tigon::selective_logprob_options with)
+      : sequence_problem<T>(of, with.temperature != 1, false, with.ignore_index),
+        opt(with),
+        logp(of.sequences),
+        upstream(random_vector<A>(of.sequences, 9)),
+        saved(of.sequences) {
+    for (std::size_t i = 0; i < of.sequences; ++i) target.push_back(this->label(i));
+    if (of.sequences > 4) upstream[4] = 0;
+    clear();
+  }
+  TIGON_TEST_NOINLINE void clear() {
+    logp.clear(), this->dx.clear(), this->dw.clear(), this->dbias.clear();
+    if (opt.dparams != gradient::accumulate) return;
+    this->dw.assign(normal_values(this->s.vocab * this->s.hidden, 27));
+    this->dbias.assign(normal_values(this->dbias.size(), 28));
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
+    tigon::selective_logprob_forward<B>(this->x.view(), this->w, target, logp, std::span(saved.data(), saved.size()),
+                                        opt, this->given_bias(), ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
+    tigon::selective_logprob_backward<B, T>(this->x, this->w, target, upstream, std::span(saved.data(), saved.size()),
+                                            this->dx.view(), this->dw.view(), opt, this->given_bias(),
+                                            this->given_dbias(), ctx);
+  }
+  TIGON_TEST_NOINLINE void expect_results(const whole_layer& layer, const std::vector<double>& dw_before,
+                                          const std::vector<double>& db_before) const {
+    const auto all = layer.log_probs(opt.temperature);
+    layer_gradients grad(layer);
+    std::vector<double> want;
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      const bool counts = target[i] != opt.ignore_index;
+      want.push_back(counts ? all[i * layer.vocab + static_cast<std::size_t>(target[i])] : 0);
+      if (counts) grad.add(layer, all, i, target[i], to_f64(upstream[i]) / opt.temperature);
+    }
+    if (this->bias.size() == 0) grad.dbias.clear();
+    if (opt.dparams == gradient::accumulate) {
+      for (std::size_t k = 0; k < grad.dw.size(); ++k) grad.dw[k] += dw_before[k];
+      for (std::size_t k = 0; k < grad.dbias.size(); ++k) grad.dbias[k] += db_before[k];
+    }
+    EXPECT_TRUE(close(logp.f64(), want, loss_bound.of<T>(), {.scale = 1e-3, .may_be_empty = true}));
+    const comparison with{.may_be_empty = true};
+    EXPECT_TRUE(close(this->dx.f64(), grad.dx, logp_gradient_bound.of<T>(), with)) << "dx";
+    EXPECT_TRUE(close(this->dw.f64(), grad.dw, logp_gradient_bound.of<T>(), with)) << "dw";
+    EXPECT_TRUE(close(this->dbias.f64(), grad.dbias, logp_gradient_bound.of<T>(), with)) << "dbias";
+    EXPECT_TRUE(this->dx.padding_intact() && this->dw.padding_intact());
+  }
+  auto bits() const { return bits_of(logp, saved, this->dx, this->dw, this->dbias); }
+};
+const sequence_sizes chosen_sizes[] = {{0, 1, 5, 77}, {3, 1, 5, 30, 1}, {1, 1, 1, 51},
+                                       {3, 1, 0, 77}, {14, 1, 3, 250},  {40, 1, 16, 223, 2}};
+
+template <class On>
+class chunked_logprob : public testing::Test {};
+TYPED_TEST_SUITE(chunked_logprob, pairs, policies);
+
+TYPED_TEST(chunked_logprob, keeps_its_error) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const sequence_sizes& s : chosen_sizes)
+    for (const tigon::selective_logprob_options& opt : {tigon::selective_logprob_options{},
+                                                        {.temperature = 0.6, .dparams = gradient::accumulate},
+                                                        {.temperature = 2, .ignore_index = 0}}) {
+      SCOPED_TRACE(testing::Message() << s << ", temperature " << opt.temperature);
+      chosen<T> p(s, opt);
+      const auto layer = p.policy();
+      const auto dw = p.dw.f64(), db = p.dbias.f64();
+      tigon::workspace scratch;
+      context ctx(tigon::serial(), scratch);
+      ctx.logit_rows(opt.temperature < 1 ? 20 : 0);  // whole eighths of 20 rows leave some that pad
+      p.template forward<B>(ctx), p.template backward<B>(ctx);
+      p.expect_results(layer, dw, db);
+    }
+}
+
+TYPED_TEST(chunked_logprob, bits_do_not_depend_on_threads) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  chosen<T> p({60, 1, 20, 130}, {.temperature = 0.6});
+  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+    p.clear();
+    p.template forward<B>(ctx), p.template backward<B>(ctx);
+    return p.bits();
+  }));
+}
+
+TYPED_TEST(chunked_logprob, takes_the_workspace_that_it_names) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const auto& [rows, threads] : {std::pair<std::size_t, std::size_t>{0, 1}, {0, 3}, {20, 1}, {20, 3}})
+    with_workspace_of(
+        64,
+        [&, rows = rows, threads = threads](context& of_size) {
+          of_size.logit_rows(rows);
+          chosen<T> p({40, 1, 16, 223}, {.temperature = 0.6});
+          const std::size_t bytes = tigon::selective_logprob_workspace<B, T>(40, 16, 223, of_size);
+          const auto forward = [&](context& ctx) { ctx.logit_rows(rows), p.template forward<B>(ctx); };
+          const auto backward = [&](context& ctx) { ctx.logit_rows(rows), p.template backward<B>(ctx); };
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
+                             "selective_logprob_forward: workspace is of", p.logp, p.saved);
+          with_workspace_of(bytes, forward, threads);
+          with_workspace_of(bytes, backward, threads);
+        },
+        threads);
+}
+
+TYPED_TEST(chunked_logprob, reads_no_row_that_does_not_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  chosen<T> clean({40, 1, 16, 223}, {.temperature = 0.6}), p({40, 1, 16, 223}, {.temperature = 0.6});
+  std::size_t ignored = 0;
+  for (std::size_t i = 0; i < 40; ++i)
+    if (p.target[i] == p.opt.ignore_index) p.x(i, 3) = from_f64<T>(nan), ++ignored;
+  ASSERT_GT(ignored, 3u);
+  for (chosen<T>* each : {&clean, &p}) each->template forward<B>();
+  p.x(4, 2) = from_f64<T>(nan);  // the row with u = 0
+  for (chosen<T>* each : {&clean, &p}) each->template backward<B>();
+  EXPECT_EQ(p.bits(), clean.bits());
+}
+
+TYPED_TEST(chunked_logprob, bad_rows_stay_alone) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  chosen<T> p({9, 1, 5, 223}, {.temperature = 0.6});
+  for (std::size_t i = 0; i < 9; ++i) p.target[i] = static_cast<std::int64_t>(20 * i);
+  for (std::size_t j = 0; j < 50; ++j) p.bias[j] = p.bias[100 + j] = from_f64<T>(-infinity);
+  p.x(8, 2) = from_f64<T>(nan);
+  p.upstream[8] = 0;
+  p.template forward<B>(), p.template backward<B>();
+  for (std::size_t i = 0; i < 8; ++i) {
+    const bool outside = p.target[i] < 50 || (p.target[i] >= 100 && p.target[i] < 150);
+    EXPECT_EQ(to_f64(p.logp[i]) == -infinity, outside) << i;
+    for (std::size_t h = 0; h < 5; ++h) EXPECT_TRUE(std::isfinite(to_f64(p.dx(i, h)))) << i;
+  }
+  EXPECT_TRUE(std::isnan(p.logp[8]));
+  for (const double v : p.dw.f64()) ASSERT_TRUE(std::isfinite(v));
+}
+
+template <class T>
+void expect_memory_of_logprob() {
+  chosen<T> p({of_memory.rows, 1, of_memory.hidden, of_memory.vocab}, {.temperature = 0.5});
+  for (auto& t : p.target) t = 5;
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  p.template forward<wide_tiles>(ctx), p.template backward<wide_tiles>(ctx);
+  const auto [rows, hidden, vocab] = of_memory;
+  const std::size_t wide =
+      4 * 64 * 256 + sizeof(T) * 64 * hidden + 4 * rows * hidden + 28 * rows + 8 * 256 + products_memory<T>();
+  const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * 256 * hidden);
+  EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(formula), 1, 0.1);
+  EXPECT_LE(scratch.high_water(), (tigon::selective_logprob_workspace<wide_tiles, T>(rows, hidden, vocab, ctx)));
+}
+TEST(chunked_logprob, tiles_take_the_memory_of_a_tile) {
+  expect_memory_of_logprob<float>();
+  expect_memory_of_logprob<bfloat16>();
+}
+
+// ---- A loss on sequences: whole rows of logits, as many as the policy says.
+
+TEST(chunked_preference, gives_the_same_for_every_policy) {
+  const auto run = [](auto backend, std::size_t rows = 0) {
+    using B = typename decltype(backend)::type;
+    sequence_problem<float> p({6, 9, 16, 223}, true, false, -100);
+    tigon::workspace scratch;
+    context ctx(tigon::serial(), scratch);
+    ctx.logit_rows(rows);
+    guarded<float> loss(1);
+    tigon::fused_linear_simpo_forward<B, float>(p.x, p.w, p.target.view(), loss, p.dx.view(), p.dw.view(),
+                                                {.compute_nll_loss = true}, p.given_bias(), p.given_dbias(), {}, ctx);
+    return std::array{loss.f64(), p.dx.f64(), p.dw.f64(), p.dbias.f64(),
+                      std::vector<double>{static_cast<double>(scratch.high_water())}};
+  };
+  const auto usual = run(std::type_identity<usual_backend>{});
+  const auto same = [&](const auto& got, const char* name) {
+    EXPECT_TRUE(close(got[0], usual[0], 4e-7)) << name;
+    for (int k = 1; k < 4; ++k) EXPECT_TRUE(close(got[k], usual[k], 4e-6)) << name << ", gradient " << k;
+    EXPECT_LT(got[4][0], usual[4][0]) << name << ": memory";
+  };
+  same(run(std::type_identity<sevens>{}), "fixed rows");
+  same(run(std::type_identity<liger>{}), "liger");
+  same(run(std::type_identity<streamed>{}), "stream");
+  same(run(std::type_identity<usual_backend>{}, 7), "rows of the context");
+}
+
+}  // namespace
