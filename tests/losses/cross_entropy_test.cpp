@@ -161,6 +161,35 @@ TYPED_TEST(cross_entropy, is_exact_where_the_target_is_confident) {
     }
 }
 
+/// A row is summed below its target's logit or below its maximum, whole or in pieces.
+TYPED_TEST(cross_entropy, keeps_its_error_in_wide_rows_and_where_the_maximum_is_far) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : {std::size_t{1003}, B::row.prefetch_row_bytes / sizeof(T) + 4099}) {
+    const variant rows{"rows", false, {.reduction = reduction::none}};
+    problem<T> p({5, cols}, rows), in_place({5, cols}, rows);
+    const auto at = [&](std::size_t i) { return static_cast<std::size_t>(p.target[i]); };
+    p.target.assign({3, static_cast<double>(cols) - 2, 5, static_cast<double>(cols / 2), 0});
+    p.logits(1, at(1)) = from_f64<T>(25);                                                // confident, in the last piece
+    p.logits(2, at(2)) = from_f64<T>(-70);                                               // far below the maximum
+    for (std::size_t j = 0; j < cols / 3; ++j) p.logits(3, j) = from_f64<T>(-infinity);  // the whole first piece
+    p.logits(4, 1) = from_f64<T>(-3.3e38);  // no power of e that a sum would stand
+    std::ranges::copy(p.target, in_place.target.begin());
+    for (std::size_t i = 0; i < 5; ++i) std::ranges::copy(std::span(&p.logits(i, 0), cols), &in_place.logits(i, 0));
+    auto values = p.logits.f64();
+    for (double& v : values) v = std::max(v, -1e4);
+    const loss_reference wanted(values, p.labels(), cols, p.weights(), p.v.opt);
+    p.template forward<B>();
+    in_place.template forward<B>(in_place.logits.view());
+    EXPECT_EQ(bits_of(in_place.logits), bits_of(p.dlogits)) << cols;
+    EXPECT_EQ(in_place.results(), p.results()) << cols;
+    EXPECT_TRUE(close(p.dlogits.f64(), wanted.dlogits, gradient_bound.of<T>())) << cols;
+    const double bound = std::same_as<A, double> ? 1e-14 : 1e-6;
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(p.loss[i] / wanted.loss[i], 1, bound) << cols << ", row " << i;
+  }
+}
+
 TYPED_TEST(cross_entropy, gradients_of_a_row_add_up_to_that_of_the_z_loss) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
