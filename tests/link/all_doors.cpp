@@ -124,8 +124,10 @@ void call_losses(arguments<T> a, tigon::context& ctx) {
   t::jsd_backward<B>(a.x, a.s, a.z, ctx);
   t::kl_div_forward<B>(a.x, a.y, a.s, a.z, {}, ctx);
   t::kl_div_backward<B>(a.x, a.s, a.z, {}, ctx);
+  t::kl_div_teacher_backward<B>(a.x, a.y, a.s, a.z, {}, ctx);
   t::tvd_forward<B>(a.x, a.y, a.s, a.z, {}, a.ids, ctx);
   t::tvd_backward<B>(a.x, a.y, a.s, a.z, {}, absent, ctx);
+  t::tvd_teacher_backward<B>(a.x, a.y, a.s, a.z, {}, absent, ctx);
   t::selective_log_softmax_forward<B>(a.x, ids, logp, {}, absent, lse, ctx);
   t::selective_log_softmax_backward<B>(a.x, ids, lse, logp, a.y, {}, absent, ctx);
   t::grpo_loss_forward<B>(a.x, {}, a.s, lse, {}, {}, ctx);

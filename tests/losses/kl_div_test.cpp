@@ -28,6 +28,13 @@ element_of_loss reference(long double y, long double t, const options& opt) {
   return {t * (std::log(std::max(t, static_cast<long double>(opt.eps))) - y), -t};
 }
 
+/// The derivative of the same by t.
+long double of_teacher(long double y, long double t, const options& opt) {
+  if (opt.log_target) return t == -infinity ? 0 : std::exp(t) * (t - y + 1);
+  if (t == 0 && opt.eps == 0) return 0;
+  return std::log(std::max(t, static_cast<long double>(opt.eps))) - y + (t > opt.eps ? 1 : 0);
+}
+
 struct variant {
   const char* name;
   options opt;
@@ -141,6 +148,52 @@ TYPED_TEST(kl_div, backward_needs_the_teacher_alone) {
   }
 }
 
+TYPED_TEST(kl_div, a_teacher_has_a_gradient_too) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const variant& v : variants)
+    for (const shape s : {shape{0, 3}, shape{1, 1}, shape{5, 2 * lanes<B, T> + 3, 2}, shape{40, 5003}}) {
+      SCOPED_TRACE(testing::Message() << v.name << ", " << s);
+      const auto c = case_of<B, T>(v);
+      const bool each = v.opt.reduction == divergence_reduction::none;
+      row_problem<T> p = c.problem(s);
+      const row_loss_reference wanted(
+          [&](long double y, long double t) {
+            return element_of_loss{0, of_teacher(y, t, v.opt)};
+          },
+          p.student.f64(), p.teacher.f64(), s, {}, v.opt.reduction, v.opt.denominator);
+      const auto g = random_matrix<A>({s.rows, s.cols, 1}, 9);
+      const guarded<A> one{-0.7};
+      const auto backward = [&](tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
+        if (each)
+          tigon::kl_div_teacher_backward<B>(p.student, p.teacher, g.view(), to, v.opt, ctx);
+        else
+          tigon::kl_div_teacher_backward<B>(p.student, p.teacher, one, to, v.opt, ctx);
+      };
+      backward(p.dstudent.view());
+      std::vector<double> want = wanted.gradient,
+                          of_loss = each ? g.f64() : std::vector<double>(want.size(), to_f64(one[0]));
+      for (std::size_t k = 0; k < want.size(); ++k) want[k] *= of_loss[k];
+      if (s.rows == 40) {
+        EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+          p.dstudent.clear();
+          backward(p.dstudent.view(), ctx);
+          return bits_of(p.dstudent);
+        }));
+        continue;
+      }
+      EXPECT_TRUE(close(p.dstudent.f64(), want, gradient_bound.of<T>(), {.may_be_empty = s.rows == 0}));
+      EXPECT_TRUE(p.padding_intact());
+      const std::vector<double> first = p.dstudent.f64(), y = p.student.f64();
+      backward(p.student.view());
+      EXPECT_EQ(p.student.f64(), first);
+      p.student.assign(y);
+      backward(p.teacher.view());
+      EXPECT_EQ(p.teacher.f64(), first);
+    }
+}
+
 /// A logarithm that is rounded before y is taken from it has lost the difference.
 TEST(kl_div_precision, of_probabilities_that_are_near) {
   const variant v{"near", {.reduction = divergence_reduction::none}};
@@ -191,6 +244,37 @@ TYPED_TEST(kl_div, zeros_and_infinities) {
   }
 }
 
+TYPED_TEST(kl_div, zeros_and_infinities_of_the_teachers_gradient) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const options plain{.reduction = divergence_reduction::sum},
+      eps{.reduction = divergence_reduction::sum, .eps = 0.125},
+      logs{.reduction = divergence_reduction::sum, .log_target = true};
+  const auto run = [](const options& opt, double y, double t) {
+    row_problem<T> p({1, 3}, {-1, y, -1}, {0.5, t, 0.5});
+    const guarded<accumulator_t<T>> one{1};
+    tigon::kl_div_teacher_backward<B>(p.student, p.teacher, one, p.dstudent.view(), opt);
+    for (const std::size_t j : {0u, 2u})
+      EXPECT_NEAR(to_f64(p.dstudent(0, j)), static_cast<double>(of_teacher(-1, 0.5, opt)), 0.01);
+    return to_f64(p.dstudent(0, 1));
+  };
+  for (const double y : {-1.0, -infinity}) {
+    EXPECT_EQ(run(plain, y, 0), 0) << y;
+    EXPECT_EQ(run(logs, y, -infinity), 0) << y;
+    EXPECT_EQ(run(logs, y, -2000), 0) << y;  // its exponential is
+  }
+  EXPECT_NEAR(run(eps, -1, 0), std::log(0.125) + 1, 0.01);
+  EXPECT_NEAR(run(eps, -1, 0.0625), std::log(0.125) + 1, 0.01);
+  EXPECT_NEAR(run(eps, -1, 0.25), std::log(0.25) + 2, 0.01);
+  EXPECT_EQ(run(eps, -infinity, 0), 0);
+  for (const options& opt : {plain, eps, logs}) {
+    EXPECT_EQ(run(opt, -infinity, opt.log_target ? -1 : 0.5), infinity);
+    EXPECT_TRUE(std::isnan(run(opt, -1, nan)));
+    EXPECT_TRUE(std::isnan(run(opt, nan, 0.5)));
+  }
+  EXPECT_TRUE(std::isnan(run(plain, -1, -0.5)));
+}
+
 TEST(kl_div_reference, gradient_is_that_of_a_complex_step) {
   const shape s{3, 7};
   for (const variant& v : variants) {
@@ -211,6 +295,23 @@ TEST(kl_div_reference, gradient_is_that_of_a_complex_step) {
     };
     c.run(p);
     EXPECT_TRUE(close(p.dstudent.f64(), complex_step(loss, p.student.f64(), probes(21)), 4e-15)) << v.name;
+    const auto of_t = [&, y = p.student.f64()](const auto& t) {
+      using N = typename std::remove_cvref_t<decltype(t)>::value_type;
+      N sum = 0;
+      for (std::size_t k = 0; k < t.size(); ++k) {
+        const N of = std::real(t[k]) > v.opt.eps ? t[k] : N(v.opt.eps);
+        sum += v.opt.log_target ? std::exp(t[k]) * (t[k] - y[k]) : t[k] * (std::log(of) - y[k]);
+      }
+      return sum * scale;
+    };
+    const guarded<double> ones{1};
+    guarded_matrix<double> each(3, 7);
+    each.assign(std::vector<double>(21, 1.0));
+    if (v.opt.reduction == divergence_reduction::none)
+      tigon::kl_div_teacher_backward(p.student, p.teacher, each.view(), p.dstudent.view(), v.opt);
+    else
+      tigon::kl_div_teacher_backward(p.student, p.teacher, ones, p.dstudent.view(), v.opt);
+    EXPECT_TRUE(close(p.dstudent.f64(), complex_step(of_t, teacher, probes(21)), 4e-15)) << v.name;
     if (v.opt.reduction != divergence_reduction::none) {
       EXPECT_NEAR(p.loss[0], loss(p.student.f64()), 1e-14) << v.name;
     }
@@ -264,6 +365,11 @@ class kl_div_doors : public testing::Test {
     tigon::kl_div_backward(teacher, upstream, dstudent, opt);
   }
 
+  void of_teacher(tigon::in_matrix<float> student, tigon::in_matrix<float> teacher,
+                  tigon::loss_elements<const float> upstream, view dteacher, options opt = {}) {
+    tigon::kl_div_teacher_backward(student, teacher, upstream, dteacher, opt);
+  }
+
   row_problem<float> p{{3, 8, 2}, log_probs({3, 8}, 1), exponentials(log_probs({3, 8}, 2))};
   const view x = p.student.view(), t = p.teacher.view(), dx = p.dstudent.view(), each = p.losses.view();
   const std::span<float> loss{p.loss};
@@ -314,6 +420,24 @@ TEST_F(kl_div_doors, refuse_overlaps) {
   EXPECT_TIGON_ERROR(backward(t.rows_from(0, 2), loss, t.rows_from(1, 2)), alias,
                      "kl_div_backward: dstudent overlaps teacher", p.teacher);
   EXPECT_TIGON_ERROR(backward(t, dx, dx, none), alias, "kl_div_backward: dstudent overlaps upstream", p.dstudent);
+}
+
+TEST_F(kl_div_doors, teacher_backward_refuses) {
+  EXPECT_TIGON_ERROR(of_teacher(x, view(t.data, 2, 8, 11), loss, dx), shape,
+                     "kl_div_teacher_backward: teacher is 2 x 8; expected 3 x 8", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(x, t, loss, view(dx.data, 3, 7, 10)), shape,
+                     "kl_div_teacher_backward: dteacher is 3 x 7; expected 3 x 8", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(x, t, loss, view(nullptr, 3, 8, 8)), shape,
+                     "kl_div_teacher_backward: dteacher is a null pointer");
+  EXPECT_TIGON_ERROR(of_teacher(x, t, loss, dx, none), shape,
+                     "kl_div_teacher_backward: upstream is 1 x 1; expected 3 x 8", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(x, t, loss, dx, {.eps = 1.5}), argument, "kl_div_teacher_backward: eps is", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(x, t, loss, dx, {.denominator = nan}), argument,
+                     "kl_div_teacher_backward: denominator is", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(x.rows_from(0, 2), t.rows_from(0, 2), loss, x.rows_from(1, 2)), alias,
+                     "kl_div_teacher_backward: dteacher overlaps student_log_probs", p.student);
+  EXPECT_TIGON_ERROR(of_teacher(x, t, dx, dx, none), alias, "kl_div_teacher_backward: dteacher overlaps upstream",
+                     p.dstudent);
 }
 
 TEST_F(kl_div_doors, take_the_workspace_that_they_name) {

@@ -154,6 +154,22 @@ TYPED_TEST(tvd, backward_needs_the_inputs_alone) {
     EXPECT_TRUE(close(p.dstudent.f64(), want, gradient_bound.of<T>()));
     EXPECT_TRUE(p.padding_intact());
     const std::vector<double> first = p.dstudent.f64();
+    std::vector<double> negative = first;
+    for (double& d : negative) d = -d;
+    const auto of_teacher = [&](tigon::matrix_view<T> to) {
+      if (v.masked)
+        tigon::tvd_teacher_backward<B>(p.student, p.teacher, upstream, to, v.opt, p.labels);
+      else
+        tigon::tvd_teacher_backward<B>(p.student, p.teacher, upstream, to, v.opt);
+    };
+    p.dstudent.clear();
+    of_teacher(p.dstudent.view());
+    EXPECT_EQ(p.dstudent.f64(), negative);
+    EXPECT_TRUE(p.padding_intact());
+    const std::vector<double> t = p.teacher.f64();
+    of_teacher(p.teacher.view());
+    EXPECT_EQ(p.teacher.f64(), negative);
+    p.teacher.assign(t);
     backward(p.student.view());
     EXPECT_EQ(p.student.f64(), first);
   }
@@ -271,6 +287,13 @@ TEST_F(tvd_doors, refuse_wrong_shapes) {
   EXPECT_TIGON_ERROR(backward(q, t, loss, view(dq.data, 2, 8, 10)), shape,
                      "tvd_backward: dstudent is 2 x 8; expected 3 x 8", p.dstudent);
   const std::int64_t two[2] = {};
+  const auto of_teacher = [&](view to, const auto& labels) { tigon::tvd_teacher_backward(q, t, loss, to, {}, labels); };
+  EXPECT_TIGON_ERROR(of_teacher(view(nullptr, 3, 8, 8), p.labels), shape,
+                     "tvd_teacher_backward: dteacher is a null pointer");
+  EXPECT_TIGON_ERROR(of_teacher(view(dq.data, 2, 8, 10), p.labels), shape,
+                     "tvd_teacher_backward: dteacher is 2 x 8; expected 3 x 8", p.dstudent);
+  EXPECT_TIGON_ERROR(of_teacher(dq, two), shape, "tvd_teacher_backward: labels is of 2 elements; expected 3",
+                     p.dstudent);
   EXPECT_TIGON_ERROR(tigon::tvd_forward(q, t, loss, dq, {}, two), shape,
                      "tvd_forward: labels is of 2 elements; expected 3", p.dstudent, p.loss);
   EXPECT_TIGON_ERROR(tigon::tvd_backward(q, t, loss, dq, {}, two), shape,

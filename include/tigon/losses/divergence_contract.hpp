@@ -88,7 +88,8 @@ constexpr std::size_t divergence_workspace(std::size_t rows) {
 /// Names and views of a call's operands. A gradient without memory is not wanted.
 struct divergence_operands {
   std::string_view student_name, teacher_name;
-  extent student, teacher, dstudent;
+  extent student, teacher, gradient;
+  std::string_view gradient_name = "dstudent";
 };
 
 /// Shapes, aliasing and the denominator of a call; `elements`: the loss or its gradient has a number for every element.
@@ -101,11 +102,11 @@ inline void expect_divergence(const expects& expect, const divergence_operands& 
   expect.matrix(loss_name, loss, elements ? rows : 1, elements ? cols : 1);
   if (loss_name == "loss")
     expect.outside("loss", loss, call.student_name, call.student, call.teacher_name, call.teacher, "labels", labels);
-  if (call.dstudent.data != nullptr) {
-    expect.matrix("dstudent", call.dstudent, rows, cols);
-    expect.same_or_disjoint("dstudent", call.dstudent, call.student_name, call.student);
-    expect.same_or_disjoint("dstudent", call.dstudent, call.teacher_name, call.teacher);
-    expect.outside("dstudent", call.dstudent, loss_name, loss, "labels", labels);
+  if (call.gradient.data != nullptr) {
+    expect.matrix(call.gradient_name, call.gradient, rows, cols);
+    expect.same_or_disjoint(call.gradient_name, call.gradient, call.student_name, call.student);
+    expect.same_or_disjoint(call.gradient_name, call.gradient, call.teacher_name, call.teacher);
+    expect.outside(call.gradient_name, call.gradient, loss_name, loss, "labels", labels);
   }
   expect.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
                 "a finite number above 0, or 0 to count");

@@ -17,20 +17,24 @@ struct kl_div {
 ///
 ///   loss_ij  = P (log max(P, eps) - y),   P = teacher, or exp(teacher) with log_target
 ///   loss     = c sum loss_ij,   dstudent = -c g P          c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)
+///   dteacher = c g (log max(P, eps) - y + [P > eps]),   c g P (teacher - y + 1) with log_target
 ///
 /// Formula    docs/formulas/divergences.md. log P - y is made in one piece, without the rounding of log P.
-/// Shapes     student_log_probs, teacher, dstudent [rows, vocab]; loss and upstream [1], with reduction none
+/// Shapes     student_log_probs, teacher, dstudent, dteacher [rows, vocab]; loss and upstream [1], with reduction none
 ///            [rows, vocab]. n = rows. vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64).
-/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
-/// Writes     loss, dstudent. forward makes dstudent for g = 1 in the same pass, unless its data is null.
-/// Aliasing   dstudent may be student_log_probs (forward) or teacher, which is then gone; nothing else.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
-/// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent and dteacher.
+/// Writes     loss, dstudent; dteacher, by kl_div_teacher_backward alone. forward makes dstudent for g = 1 in the same
+///            pass, unless its data is null.
+/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone; nothing
+/// else. Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write. Edges      no
+/// rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
 ///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
-///            exp(teacher) below the smallest normal f32 (f64) counts as 0.
+///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit
+///            without log_target is -inf (with eps it is log eps - y, unless y is -inf); inf where P > 0 alone.
 /// Max error  loss 1e-6 of the sum of its terms' absolute values where sums are f32; with reduction none 1e-6, and
-///            dstudent f32 8e-7, bf16 4e-3, of |reference| + its root mean square (tests/losses/kl_div_test.cpp).
+///            dstudent and dteacher f32 8e-7, bf16 4e-3, of |reference| + its root mean square
+///            (tests/losses/kl_div_test.cpp).
 struct kl_div_options {
   divergence_reduction reduction = divergence_reduction::batchmean;
   bool log_target = false;  ///< teacher holds log-probabilities
@@ -60,6 +64,40 @@ struct kernel<op::kl_div, backends::generic> {
       backward_rows<B, true>(teacher, upstream, -factor, dstudent, ctx);
     else
       backward_rows<B, false>(teacher, upstream, -factor, dstudent, ctx);
+  }
+
+  /// As backward, for dteacher.
+  template <backend B, element T>
+  static void teacher_backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
+                               accumulator_t<T> factor, matrix_view<T> dteacher, kl_div_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    if (opt.log_target)
+      of_teacher<B>(
+          student, teacher, upstream, factor, dteacher,
+          [](auto y, auto t) {
+            const auto p = probability<true>(t);
+            return detail::plain_kl(p, t, y) + p;
+          },
+          ctx);
+    else
+      of_teacher<B>(
+          student, teacher, upstream, factor, dteacher,
+          [eps = static_cast<A>(opt.eps)](auto y, auto t) { return by_probability(t, y, eps); }, ctx);
+  }
+
+  /// dteacher = factor * upstream * f(student, teacher).
+  template <backend B, element T, class A, class F>
+  static void of_teacher(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<const A> upstream,
+                         A factor, matrix_view<T> dteacher, F f, context& ctx) {
+    const bool each = upstream.data != nullptr;
+    for_rows<B, A>(ctx, dteacher.rows, dteacher.cols, [=] TIGON_FN(auto row) {
+      if (each)
+        row.map(
+            dteacher, [=](auto y, auto t, auto g) { return f(y, t) * (g * factor); }, student, teacher, upstream);
+      else
+        row.map(
+            dteacher, [=](auto y, auto t) { return f(y, t) * factor; }, student, teacher);
+    });
   }
 
   template <backend B, bool Log, element T, class A>
@@ -112,16 +150,32 @@ struct kernel<op::kl_div, backends::generic> {
       return t;
   }
 
-  /// p (log(of) - y), 0 where p is 0, NaN where it is negative. log(of) is e ln 2 + log(1 + f) for of = 2^e (1 + f),
-  /// and y is subtracted from its large part, which is exact: at p near exp(y) nothing is lost.
+  /// p (log(of) - y), 0 where p is 0, NaN where it is negative.
   template <class V>
   static TIGON_INLINE V of_probability(V p, V of, V y) {
     using A = typename V::value_type;
+    const V zero(A(0)), finite = select(p == zero, detail::finite_log(y), y);
+    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * log_minus(of, finite));
+  }
+
+  /// log(of) - y, of = 2^e (1 + f): log(of) is e ln 2 + log(1 + f), and y is subtracted from its large part, which is
+  /// exact: at log(of) near y nothing is lost.
+  template <class V>
+  static TIGON_INLINE V log_minus(V of, V y) {
+    using A = typename V::value_type;
     using c = simd::detail::constants<A>;
     const auto [e, f] = simd::detail::split(of);
-    const V zero(A(0)), finite = select(p == zero, detail::finite_log(y), y);
-    const V small = simd::detail::log_of_parts(zero, f) + e * V(c::ln2_lo);
-    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * (fma(e, V(c::ln2_hi), -finite) + small));
+    const V small = simd::detail::log_of_parts(V(A(0)), f) + e * V(c::ln2_lo);
+    return fma(e, V(c::ln2_hi), -y) + small;
+  }
+
+  /// The derivative of p (log max(p, eps) - y) by p.
+  template <class V, class A>
+  static TIGON_INLINE V by_probability(V p, V y, A eps) {
+    const V zero(A(0)), lowest(std::max(eps, std::numeric_limits<A>::min()));
+    const V slope = log_minus(max(lowest, p), y) + select(p > V(eps), V(A(1)), zero);
+    const auto nothing = p == zero && (V(eps) == zero || y < V(std::numeric_limits<A>::lowest()));
+    return select(p >= zero, select(nothing, zero, slope), V(std::numeric_limits<A>::quiet_NaN()));
   }
 };
 
@@ -152,23 +206,58 @@ void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
   if (!elements) loss.view.data[0] = static_cast<A>(out.total());
 }
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// The gradient of the loss as a backward pass takes it: one for each element, or without memory and one for all.
+template <class A>
+struct kl_div_upstream {
+  matrix_view<const A> each;
+  A factor;
+
+  kl_div_upstream(matrix_view<const A> upstream, std::size_t rows, std::size_t vocab, const kl_div_options& opt) {
+    const bool elements = opt.reduction == divergence_reduction::none;
+    const double n = opt.denominator != 0 ? opt.denominator : static_cast<double>(rows);
+    if (elements) each = upstream;
+    factor = static_cast<A>(
+        elements ? 1 : divergence_scale(opt.reduction, n, vocab) * static_cast<double>(upstream.data[0]));
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// dstudent from the teacher and the gradient of the loss. See kl_div_options for the contract.
 template <class B = default_backend, class T>
 void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
                      matrix_view<T> dstudent, kl_div_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
-  const std::size_t rows = dstudent.rows, vocab = dstudent.cols;
-  const bool elements = opt.reduction == divergence_reduction::none;
   const expects expect("kl_div_backward");
   expect.memory("dstudent", dstudent);
   detail::expect_divergence(expect, {"teacher", "teacher", teacher, teacher, dstudent}, "upstream", upstream.view,
-                            elements, matrix_view<const A>{}, opt.denominator);
-  const double scale = detail::divergence_scale(
-      opt.reduction, opt.denominator != 0 ? opt.denominator : static_cast<double>(rows), vocab);
-  const auto g = elements ? upstream.view : matrix_view<const A>{};
-  const double factor = elements ? 1 : scale * static_cast<double>(upstream.view.data[0]);
-  kernel_for<op::kl_div, B>::template backward<B, T>(teacher, g, static_cast<A>(factor), dstudent, opt, ctx);
+                            opt.reduction == divergence_reduction::none, matrix_view<const A>{}, opt.denominator);
+  const detail::kl_div_upstream<A> g(upstream.view, dstudent.rows, dstudent.cols, opt);
+  kernel_for<op::kl_div, B>::template backward<B, T>(teacher, g.each, g.factor, dstudent, opt, ctx);
+}
+
+/// dteacher from both inputs and the gradient of the loss, for a teacher that learns too. See kl_div_options for the
+/// contract.
+template <class B = default_backend, class T>
+void kl_div_teacher_backward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
+                             std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
+                             matrix_view<T> dteacher, kl_div_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
+  const expects expect("kl_div_teacher_backward");
+  expect.memory("dteacher", dteacher);
+  detail::expect_divergence(expect, {"student_log_probs", "teacher", student_log_probs, teacher, dteacher, "dteacher"},
+                            "upstream", upstream.view, opt.reduction == divergence_reduction::none,
+                            matrix_view<const A>{}, opt.denominator);
+  expect.option(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
+  const detail::kl_div_upstream<A> g(upstream.view, dteacher.rows, dteacher.cols, opt);
+  kernel_for<op::kl_div, B>::template teacher_backward<B, T>(student_log_probs, teacher, g.each, g.factor, dteacher,
+                                                             opt, ctx);
 }
 
 }  // namespace tigon

@@ -15,25 +15,24 @@ struct tvd {
 /// Half the sum of absolute differences, Q = student_probs, P = teacher_probs:
 ///
 ///   loss_ij = |Q - P| / 2,   loss = c sum loss_ij,   dstudent = c g sign(Q - P) / 2,   sign(0) = 0
+///   dteacher = -dstudent
 ///   c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)            n = number of kept rows
 ///
 /// Formula    docs/formulas/divergences.md.
-/// Shapes     student_probs, teacher_probs, dstudent [rows, vocab]; labels [rows] or `absent`; loss and upstream [1],
+/// Shapes     student_probs, teacher_probs, dstudent, dteacher [rows, vocab]; labels [rows] or `absent`; loss and
+/// upstream [1],
 ///            with reduction none [rows, vocab]. vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64); labels std::int32_t or
 ///            std::int64_t.
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
 /// Writes     loss, dstudent. A row whose label is ignore_index is not read; its losses and gradient are 0. Labels are
 ///            no indices: every value is legal. forward makes dstudent for g = 1 in the same pass, unless its data is
-///            null; backward makes it anew from the inputs.
-/// Aliasing   dstudent may be student_probs or teacher_probs, which are then gone; nothing else.
+///            null; backward makes it anew from the inputs, and so does teacher_backward with dteacher.
+/// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone; nothing else.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
-/// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and dstudent f32 2e-7, bf16 4e-3,
-/// of
-///            |reference| + its root mean square (tests/losses/tvd_test.cpp).
-///
-/// The gradient of the teacher is -dstudent.
+/// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and the gradients f32 2e-7, bf16
+///            4e-3, of |reference| + its root mean square (tests/losses/tvd_test.cpp).
 struct tvd_options {
   divergence_reduction reduction = divergence_reduction::batchmean;
   std::int64_t ignore_index = -100;
@@ -147,22 +146,47 @@ void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                         });
 }
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// One of the two gradients: that of the student times `sign`.
+template <class B, class T, class Labels>
+void tvd_gradient(std::string_view door, std::string_view name, double sign, matrix_view<const T> student,
+                  matrix_view<const T> teacher, matrix_view<const accumulator_t<T>> upstream, matrix_view<T> gradient,
+                  const tvd_options& opt, const Labels& labels, context& ctx) {
+  using A = accumulator_t<T>;
+  expects(door).memory(name, gradient);
+  const bool each = opt.reduction == divergence_reduction::none;
+  with_tvd_rows(door, {"student_probs", "teacher_probs", student, teacher, gradient, name}, "upstream", upstream, opt,
+                labels, ctx, [&](const divergence_rows& rows) {
+                  const double factor = sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
+                  kernel_for<op::tvd, B>::template backward<B, T>(student, teacher,
+                                                                  each ? upstream : matrix_view<const A>{},
+                                                                  static_cast<A>(factor), gradient, rows, ctx);
+                });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// dstudent from the inputs and the gradient of the loss: nothing is saved between.
 template <class B = default_backend, class T, class Labels = absent_t>
 void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dstudent,
                   tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  expects("tvd_backward").memory("dstudent", dstudent);
-  detail::with_tvd_rows("tvd_backward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
-                        "upstream", upstream.view, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
-                          const bool each = opt.reduction == divergence_reduction::none;
-                          const double factor = each ? 1 : rows.scale * static_cast<double>(upstream.view.data[0]);
-                          kernel_for<op::tvd, B>::template backward<B, T>(student_probs, teacher_probs,
-                                                                          each ? upstream.view : matrix_view<const A>{},
-                                                                          static_cast<A>(factor), dstudent, rows, ctx);
-                        });
+  detail::tvd_gradient<B, T>("tvd_backward", "dstudent", 1, student_probs, teacher_probs, upstream.view, dstudent, opt,
+                             labels, ctx);
+}
+
+/// dteacher = -dstudent from the same, for a teacher that learns too.
+template <class B = default_backend, class T, class Labels = absent_t>
+void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
+                          std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dteacher,
+                          tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::tvd_gradient<B, T>("tvd_teacher_backward", "dteacher", -1, student_probs, teacher_probs, upstream.view,
+                             dteacher, opt, labels, ctx);
 }
 
 }  // namespace tigon
