@@ -32,14 +32,18 @@ struct preference_case {
   }
 };
 
-/// Loss and all gradients in one call, of sequences as long as `length` tokens or as a few tokens allow. Limits are
-/// three products of tokens, hidden and vocab, and one for a reference: without a second making of any logits.
+/// Loss and all gradients in one call, of sequences as long as `length` tokens or as a few tokens allow. The limit is
+/// that of the products of tokens, hidden and vocab: three, one for a reference, and the part of one that makes logits
+/// again, because those of a group of sequences did not fit into a chunk.
 template <class B, class T, class Call>
 plan preference_plan(const request& r, std::size_t length, std::size_t ends, bool reference, Call call) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
   while (length > 1 && tokens % (ends * length) != 0) length /= 2;
   if (tokens % ends != 0) throw unsupported("pairs need an even number of tokens");
-  const double products = reference ? 4 : 3;
+  const std::size_t chunk =
+      tigon::detail::chunk_rows<B, tigon::accumulator_t<T>>(tokens, hidden, vocab, tigon::default_context());
+  const std::size_t chunks = (ends * length + chunk - 1) / chunk;
+  const double products = (reference ? 5.0 : 4.0) - 1 / static_cast<double>(chunks);
   const double flops =
       products * 2 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
   plan p;
