@@ -82,9 +82,7 @@ void expect_equal(const problem<T, W>& p, const problem<T, W>& q) {
 
 template <class P>
 struct ascend_attn_res : testing::Test {};
-using chips = testing::Types<on<usual_chip, float>, on<usual_chip, tigon::bfloat16>, on<small_chip, double>,
-                             on<large_chip, float>>;
-TYPED_TEST_SUITE(ascend_attn_res, chips, names);
+TYPED_TEST_SUITE(ascend_attn_res, chip_pairs, names);
 
 TYPED_TEST(ascend_attn_res, agrees_with_its_parents) {
   using B = typename TypeParam::backend;

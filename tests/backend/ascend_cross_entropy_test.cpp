@@ -105,10 +105,12 @@ TYPED_TEST(ascend_cross_entropy, agrees_with_its_parents) {
       q.template run<tigon::backends::highway>();
       expect_equal(p, q);
     }
-  problem<T> p({50, 300, 4}), q({50, 300, 4});
-  p.template run<B>();
-  q.template run<tigon::backends::generic>();
-  expect_equal(p, q);
+  if constexpr (compared_with_generic<T>) {
+    problem<T> p({50, 300, 4}), q({50, 300, 4});
+    p.template run<B>();
+    q.template run<tigon::backends::generic>();
+    expect_equal(p, q);
+  }
 }
 
 TYPED_TEST(ascend_cross_entropy, works_in_place_and_without_a_gradient) {

@@ -83,10 +83,12 @@ TYPED_TEST(ascend_dyt, agrees_with_its_parents) {
       q.template run<tigon::backends::highway>();
       expect_equal(p, q, parity.of<T>());
     }
-  problem<T> p({50, 300, 4}), q({50, 300, 4});
-  p.template run<B>();
-  q.template run<tigon::backends::generic>();
-  expect_equal(p, q, 2 * parity.of<T>());
+  if constexpr (compared_with_generic<T>) {
+    problem<T> p({50, 300, 4}), q({50, 300, 4});
+    p.template run<B>();
+    q.template run<tigon::backends::generic>();
+    expect_equal(p, q, 2 * parity.of<T>());
+  }
 }
 
 TYPED_TEST(ascend_dyt, works_in_place) {

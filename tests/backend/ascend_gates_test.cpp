@@ -82,11 +82,13 @@ void check_parity() {
       EXPECT_TRUE(close(p.db.f64(), q.db.f64(), bound, with));
       EXPECT_TRUE(p.c.padding_intact() && p.da.padding_intact() && p.db.padding_intact());
     }
-  problem<Gate, T> p({50, 300, 4}, {}), q({50, 300, 4}, {});
-  p.template run<B>();
-  q.template run<tigon::backends::generic>();
-  EXPECT_TRUE(close(p.c.f64(), q.c.f64(), parity.of<T>()));
-  EXPECT_TRUE(close(p.da.f64(), q.da.f64(), parity.of<T>()));
+  if constexpr (compared_with_generic<T>) {
+    problem<Gate, T> p({50, 300, 4}, {}), q({50, 300, 4}, {});
+    p.template run<B>();
+    q.template run<tigon::backends::generic>();
+    EXPECT_TRUE(close(p.c.f64(), q.c.f64(), parity.of<T>()));
+    EXPECT_TRUE(close(p.da.f64(), q.da.f64(), parity.of<T>()));
+  }
 }
 
 template <class Gate, class B, class T>

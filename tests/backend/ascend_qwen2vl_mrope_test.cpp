@@ -80,8 +80,10 @@ TYPED_TEST(ascend_qwen2vl_mrope, agrees_with_its_parents) {
       p.template run<B>();
       q.template run<tigon::backends::highway>();
       expect_equal(p, q);
-      r.template run<tigon::backends::generic>();
-      expect_equal(p, r);
+      if constexpr (compared_with_generic<T>) {
+        r.template run<tigon::backends::generic>();
+        expect_equal(p, r);
+      }
     }
   problem<T, accumulator_t<T>> p(every_size[5]), q(every_size[5]);
   p.template run<B>();

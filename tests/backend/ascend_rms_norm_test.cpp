@@ -74,10 +74,12 @@ TYPED_TEST(ascend_rms_norm, agrees_with_its_parents) {
       q.template run<tigon::backends::highway>();
       expect_equal(p, q, parity.of<T>() * (v.opt.casting == tigon::casting::llama ? 2 : 1));
     }
-  problem<T> p({50, 300, 4}), q({50, 300, 4});
-  p.template run<B>();
-  q.template run<tigon::backends::generic>();
-  expect_equal(p, q, 2 * parity.of<T>());
+  if constexpr (compared_with_generic<T>) {
+    problem<T> p({50, 300, 4}), q({50, 300, 4});
+    p.template run<B>();
+    q.template run<tigon::backends::generic>();
+    expect_equal(p, q, 2 * parity.of<T>());
+  }
 }
 
 TYPED_TEST(ascend_rms_norm, works_in_place) {

@@ -76,8 +76,10 @@ TYPED_TEST(ascend_rope, agrees_with_its_parents) {
       p.template run<B>();
       q.template run<tigon::backends::highway>();
       expect_equal(p, q);
-      r.template run<tigon::backends::generic>();
-      expect_equal(p, r);
+      if constexpr (compared_with_generic<T>) {
+        r.template run<tigon::backends::generic>();
+        expect_equal(p, r);
+      }
     }
   problem<T, accumulator_t<T>> p(every_size[4]), q(every_size[4]);
   p.template run<B>();

@@ -49,11 +49,13 @@ TYPED_TEST(ascend_softmax, agrees_with_its_parents) {
       }
       EXPECT_TRUE(p.y.padding_intact() && p.dx.padding_intact());
     }
-  problem<T> p({50, 300, 4}), q({50, 300, 4});
-  p.template run<B>();
-  q.template run<tigon::backends::generic>();
-  EXPECT_TRUE(close(p.y.f64(), q.y.f64(), parity.of<T>()));
-  EXPECT_TRUE(close(p.dx.f64(), q.dx.f64(), 2 * parity.of<T>()));
+  if constexpr (compared_with_generic<T>) {
+    problem<T> p({50, 300, 4}), q({50, 300, 4});
+    p.template run<B>();
+    q.template run<tigon::backends::generic>();
+    EXPECT_TRUE(close(p.y.f64(), q.y.f64(), parity.of<T>()));
+    EXPECT_TRUE(close(p.dx.f64(), q.dx.f64(), 2 * parity.of<T>()));
+  }
 }
 
 TYPED_TEST(ascend_softmax, works_in_place) {

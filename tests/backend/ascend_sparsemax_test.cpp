@@ -27,9 +27,7 @@ struct problem {
 
 template <class P>
 struct ascend_sparsemax : testing::Test {};
-using chips = testing::Types<on<usual_chip, float>, on<usual_chip, tigon::bfloat16>, on<small_chip, double>,
-                             on<large_chip, tigon::float16>>;
-TYPED_TEST_SUITE(ascend_sparsemax, chips, names);
+TYPED_TEST_SUITE(ascend_sparsemax, chip_pairs, names);
 
 /// Equal up to rounding, in units of what there is over the support.
 template <class T>

@@ -39,16 +39,14 @@ using every_product_pair = every_pair;
 /// a pair alone can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden
 /// values are compared on every engine in f32 and bf16.
 using every_pair =
-    testing::Types<on<backends::generic, float>, on<backends::generic, double>, on<backends::eigen, float16>,
-                   on<backends::xsimd, bfloat16>, on<backends::highway, float>, on<backends::highway, bfloat16>,
-                   on<backends::highway, double> >;
+    testing::Types<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, bfloat16>,
+                   on<backends::highway, float>, on<backends::highway, bfloat16>, on<backends::highway, double> >;
 
 /// For operators with products inside, which a child of highway overrides.
-using every_product_pair =
-    decltype(as_types(list<on<backends::generic, float>, on<backends::generic, double>, on<backends::eigen, float16>,
-                           on<backends::xsimd, bfloat16>, on<backends::highway, float>, on<backends::highway, bfloat16>,
-                           on<backends::highway, double> >{} +
-                      with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
+using every_product_pair = decltype(as_types(
+    list<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, bfloat16>,
+         on<backends::highway, float>, on<backends::highway, bfloat16>, on<backends::highway, double> >{} +
+    with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
 
 #endif
 

@@ -1,0 +1,2 @@
+// The one source of the precompiled header.
+#include "prefix.hpp"
