@@ -175,6 +175,33 @@ TYPED_TEST(dyt, forward_is_relaxed_by_no_more_than_it_says) {
   }
 }
 
+TYPED_TEST(dyt, backward_is_relaxed_by_no_more_than_it_says) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  // Before it is rounded: the slope, which is dx, and the tanh, which is dgamma.
+  constexpr by_type relative{.f32 = 1e-6, .bf16 = 1.4e-4, .f16 = 1e-6, .f64 = 4e-15};
+  constexpr int digits = std::same_as<T, bfloat16> ? 8 : std::same_as<T, tigon::float16> ? 11 : 1000;
+  constexpr int lowest = std::same_as<T, tigon::float16> ? -14 : -1000;  // exponent of normal numbers
+  problem<T> p({1, 4000}, false);
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double v = 2e-3 * std::pow(2e4, static_cast<double>(j) / 4000);
+    p.x(0, j) = from_f64<T>(j % 2 == 0 ? v : -v), p.gamma[j] = from_f64<T>(2), p.dy(0, j) = from_f64<T>(1);
+  }
+  for (const double alpha : {0.5, -0.5}) {
+    p.alpha[0] = from_f64<T>(alpha);
+    p.template backward<B>(p.dx.view());
+    for (std::size_t j = 0; j < 4000; ++j) {
+      const double u = alpha * to_f64(p.x(0, j)), t = std::tanh(u), slope = std::pow(std::cosh(u), -2);
+      const auto near = [&](double got, double wanted) {
+        const double rounding = std::ldexp(1, std::max(std::ilogb(wanted), lowest) - digits);
+        return std::abs(got - wanted) <= rounding + relative.of<T>() * std::abs(wanted);
+      };
+      ASSERT_PRED2(near, to_f64(p.dgamma[j]), t) << "at " << u;
+      ASSERT_PRED2(near, to_f64(p.dx(0, j)), 2 * alpha * slope) << "at " << u;
+    }
+  }
+}
+
 TYPED_TEST(dyt, alpha_may_be_zero_or_negative) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -389,6 +389,53 @@ TYPED_TEST(math, sigmoid_of_gates_between_its_ends) {
   EXPECT_TRUE(std::isnan(at<V>([](V v) { return gate_sigmoid(v).of_x; }, NAN)));
 }
 
+TYPED_TEST(math, gates_of_a_slope_and_of_base_two) {
+  using V = TypeParam;
+  using A = typename V::value_type;
+  using parts = tigon::simd::gate_parts<V>;
+  constexpr bounds bound{4, 4, 2.8, 2.8};
+  constexpr double slope = 1.702, low = tigon::simd::gate_lowest<A>, high = tigon::simd::gate_highest<A>;
+  const double normal = sizeof(A) == 4 ? -87 : -708;
+  double worst = 0, worst11 = 0, worst8 = 0;
+  // The sigmoid of +x and of -x against the exact ones, in units in the last place and relatively.
+  const auto errors = [](auto gate, A arg, wide<A> x) {
+    const auto of_x = at<V>([=](V v) { return gate(v).inverse * V(parts::unit); }, arg);
+    const auto of_minus_x = at<V>(
+        [=](V v) {
+          const parts g = gate(v);
+          return g.rest * g.inverse;
+        },
+        arg);
+    const auto s = exact_sigmoid(x), t = exact_sigmoid(-x);
+    return std::array{std::max(ulps(static_cast<A>(of_x), s), ulps(static_cast<A>(of_minus_x), t)),
+                      static_cast<double>(std::max(std::abs(of_x / s - 1), std::abs(of_minus_x / t - 1)))};
+  };
+  const tigon::simd::scaled_gate<53, A> by_slope(slope);
+  const tigon::simd::scaled_gate<11, A> by_slope11(slope);
+  const tigon::simd::scaled_gate<8, A> by_slope8(slope);
+  for (int k = 0; k < 20000; ++k) {
+    const double u = k / 20000.0, x = k % 2 == 0 ? 6 * u - 3 : normal + (high - normal) * u;
+    const A z = static_cast<A>(x / slope), w = static_cast<A>(x * std::numbers::log2e);
+    const wide<A> of_z = wide<A>(slope) * wide<A>(z), of_w = std::numbers::ln2_v<wide<A>> * wide<A>(w);
+    const auto log2 = []<std::size_t Bits>(std::integral_constant<std::size_t, Bits>) {
+      return [](V v) { return tigon::simd::gate_of_log2<Bits>(v, V(1)); };
+    };
+    worst = std::max(
+        {worst, errors(by_slope, z, of_z)[0], errors(log2(std::integral_constant<std::size_t, 53>()), w, of_w)[0]});
+    worst11 = std::max(
+        {worst11, errors(by_slope11, z, of_z)[1], errors(log2(std::integral_constant<std::size_t, 11>()), w, of_w)[1]});
+    worst8 = std::max(
+        {worst8, errors(by_slope8, z, of_z)[1], errors(log2(std::integral_constant<std::size_t, 8>()), w, of_w)[1]});
+  }
+  EXPECT_LE(worst, bound.template of<A>());
+  EXPECT_LE(worst11, 6e-5);
+  EXPECT_LE(worst8, 1.6e-4);
+  const auto sigmoid = [=](V v) { return by_slope(v).inverse * V(parts::unit); };
+  EXPECT_EQ(at<V>(sigmoid, low / slope), 0);
+  EXPECT_EQ(at<V>(sigmoid, high / slope * 0.999), 1);
+  EXPECT_TRUE(std::isnan(at<V>(sigmoid, NAN)));
+}
+
 TYPED_TEST(math, keeps_the_small_side_of_sigmoid) {
   using V = TypeParam;
   using A = typename V::value_type;

@@ -120,7 +120,7 @@ struct kernel<op::geglu, backends::generic> {
     const V low = max(V(lowest<F, A>), a);
     if constexpr (F == gelu_form::tanh) {
       const V near = min(V(highest<F, A>), low);
-      return low * gate_sigmoid<Bits>(near * fma(near * near, V(A(k * l)), V(A(k)))).of_x;
+      return low * (gate<Bits>(near, near * near).inverse * V(simd::gate_parts<V>::unit));
     } else {
       return low * upper_normal(low);
     }
@@ -133,13 +133,22 @@ struct kernel<op::geglu, backends::generic> {
     const V near = min(V(highest<F, A>), low);
     const V square = near * near;
     if constexpr (F == gelu_form::tanh) {
-      const auto [s, t] = gate_sigmoid<Bits>(near * fma(square, V(A(k * l)), V(A(k))));
-      return {low * s, fma(near * s * t, fma(square, V(A(3 * k * l)), V(A(k))), s)};
+      const auto [inverse, rest] = gate<Bits>(near, square);
+      const V s = inverse * V(simd::gate_parts<V>::unit);
+      return {low * s, fma(near * s * (rest * inverse), fma(square, V(A(3 * k * l)), V(A(k))), s)};
     } else {
       const V s = upper_normal(near);
       constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // 1 / sqrt(2 pi)
       return {low * s, fma(near * V(A(density)), exp(square * V(A(-0.5))), s)};
     }
+  }
+
+  /// The gate of z, from a and its square.
+  template <std::size_t Bits, class V>
+  static TIGON_INLINE simd::gate_parts<V> gate(V a, V square) {
+    using A = typename V::value_type;
+    constexpr double by = k * std::numbers::log2e;
+    return simd::gate_of_log2<Bits>(a, fma(square, V(A(by * l)), V(A(by))));
   }
 
   /// (1 + erf(a / sqrt 2)) / 2.

@@ -61,20 +61,6 @@ struct sparsemax_threshold {
   }
 };
 
-/// The largest element of every block of a row.
-template <class A>
-struct block_tops {
-  static constexpr std::size_t most = 256;
-  A top[most], highest = -std::numeric_limits<A>::infinity();
-  std::size_t count = 0;
-
-  static constexpr std::size_t width(std::size_t cols) { return std::max<std::size_t>((cols + most - 1) / most, 64); }
-  TIGON_INLINE void add(A t) {
-    top[count++] = t;
-    highest = math::max(highest, t);
-  }
-};
-
 /// Tiles of an axis that is not the last: lanes are columns.
 template <class B>
 struct column_tiles : B {
@@ -120,28 +106,22 @@ struct kernel<op::sparsemax, backends::generic> {
   static void forward_rows(matrix_view<const T> x, matrix_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
     for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
-      const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, vector_view<const A> from) {
+      const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, auto from) {
         while (t.rise(worker.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from))) {
         }
         return t;
       };
-      detail::block_tops<A> blocks;
-      const std::size_t width = blocks.width(row.cols);
-      for (std::size_t first = 0; first < row.cols; first += width)
-        blocks.add(row.part(first, std::min(width, row.cols - first)).max([](auto v) { return v; }, x));
-      // The threshold of some elements is below that of all. That of the blocks' tops leaves a few blocks, which hold
-      // every element of the support.
-      auto t = project(row.narrow(blocks.count), {blocks.highest, A(-1)}, {blocks.top, blocks.count});
-      std::size_t kept = 0;
-      for (std::size_t k = 0; k < blocks.count; ++k)
-        if (blocks.top[k] - t.high > t.low) {
-          const std::size_t first = k * width, count = std::min(width, row.cols - first);
-          row.narrow(count).map(
-              vector_view<A>{row.scratch(0).data + kept, count}, [](auto v) { return v; },
-              in_vector<T>{x.row(row.i) + first, count});
-          kept += count;
-        }
-      t = project(row.narrow(kept), {t.high, t.low}, row.scratch(0));
+      // The threshold of some elements is below that of all. So it rises from that of the largest of every 64 elements
+      // to that of every 8, which leaves little to do for all of them.
+      A* const tops = row.scratch(0).data;
+      const std::size_t eighth = fold(row, in_vector<T>{x.row(row.i), row.cols}, tops);
+      const bool again = eighth >= 64;
+      const std::size_t few = again ? fold(row, in_vector<A>{tops, eighth}, tops + eighth) : eighth;
+      const vector_view<const A> highest{again ? tops + eighth : tops, few};
+      detail::sparsemax_threshold<A> t{row.narrow(few).max([](auto v) { return v; }, highest), A(-1)};
+      t = project(row.narrow(few), t, highest);
+      t = project(row.narrow(eighth), {t.high, t.low}, vector_view<const A>{tops, eighth});
+      t = project(row, {t.high, t.low}, x);
       const A total = row.map_sum(
           y,
           [=](auto v) {
@@ -153,6 +133,24 @@ struct kernel<op::sparsemax, backends::generic> {
         row.map(
             y, [](auto bad) { return bad; }, constant(total));
     });
+  }
+
+  /// The largest of every eight elements, which lie an eighth of the row apart, and what is left over; returns their
+  /// number. A row of less than 64 is copied.
+  template <class Row, class T, class A>
+  static TIGON_INLINE std::size_t fold(Row row, vector_view<const T> x, A* out) {
+    const std::size_t n = x.size < 64 ? 0 : x.size / 8;
+    const auto part = [=](std::size_t k) { return vector_view<const T>{x.data + k * n, n}; };
+    row.narrow(n).map(
+        vector_view<A>{out, n},
+        [](auto a, auto b, auto c, auto d, auto e, auto f, auto g, auto h) {
+          return max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
+        },
+        part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7));
+    const std::size_t rest = x.size - 8 * n;
+    row.narrow(rest).map(
+        vector_view<A>{out + n, rest}, [](auto v) { return v; }, vector_view<const T>{x.data + 8 * n, rest});
+    return n + rest;
   }
 
   template <backend B, element T>

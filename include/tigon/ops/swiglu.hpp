@@ -67,9 +67,13 @@ struct kernel<op::swiglu, backends::generic> {
   static void with_form(const swiglu_options& opt, Run run) {
     using A = accumulator_t<T>;
     const bool rounds = opt.round_gate && !std::same_as<T, A>;
-    if (holds(opt))
-      run(held<B, T>(opt));
-    else if (static_cast<A>(opt.gate_multiplier) != A(1) || static_cast<A>(opt.down_multiplier) != A(1) || rounds)
+    if (holds(opt)) {
+      const held<B, T, true> bare(opt);
+      if (bare.is_bare())
+        run(bare);
+      else
+        run(held<B, T>(opt));
+    } else if (static_cast<A>(opt.gate_multiplier) != A(1) || static_cast<A>(opt.down_multiplier) != A(1) || rounds)
       run(scaled<B, T>(opt));
     else
       run(plain<B, T>());
@@ -132,12 +136,14 @@ struct kernel<op::swiglu, backends::generic> {
     }
   };
 
-  /// With limit, slope and offset. z is held where slope * z keeps within what gate_sigmoid takes.
-  template <class B, element T>
+  /// With limit, slope and offset. z is held where slope * z keeps within what a gate takes. Bare: multipliers of 1, no
+  /// rounding of the gate, and the limit alone keeps it there.
+  template <class B, element T, bool Bare = false>
   struct held : scaled<B, T> {
     using A = accumulator_t<T>;
     using scaled<B, T>::g, scaled<B, T>::d, scaled<B, T>::bits;
     A limit, slope, up_offset, lowest, highest;
+    simd::scaled_gate<bits, A> gate;
 
     explicit held(const swiglu_options& opt)
         : scaled<B, T>(opt),
@@ -145,23 +151,52 @@ struct kernel<op::swiglu, backends::generic> {
           slope(static_cast<A>(opt.slope)),
           up_offset(static_cast<A>(opt.up_offset)),
           lowest(math::max(std::numeric_limits<A>::lowest(), simd::gate_lowest<A> * A(0.999) / slope)),
-          highest(math::min(std::numeric_limits<A>::max(), simd::gate_highest<A> * A(0.999) / slope)) {}
+          highest(math::min(std::numeric_limits<A>::max(), simd::gate_highest<A> * A(0.999) / slope)),
+          gate(opt.slope) {}
+
+    bool is_bare() const { return g == A(1) && d == A(1) && !this->round_gate && limit <= highest; }
 
     template <class V>
-    TIGON_INLINE V up(V b) const {
-      return max(V(-limit), min(V(limit), b)) + V(up_offset);
+    TIGON_INLINE V times(V v, A factor) const {
+      if constexpr (Bare)
+        return v;
+      else
+        return v * V(factor);
+    }
+    template <class V>
+    TIGON_INLINE V rounded(V v) const {
+      if constexpr (Bare)
+        return v;
+      else
+        return scaled<B, T>::rounded(v);
+    }
+    template <class V>
+    TIGON_INLINE V near(V z) const {
+      if constexpr (Bare)
+        return z;
+      else
+        return min(V(highest), z);
+    }
+    template <class V>
+    TIGON_INLINE V held_up(V b) const {
+      return max(V(-limit), min(V(limit), b));
     }
     template <class V>
     TIGON_INLINE V operator()(V a, V b) const {
-      const V z = max(V(lowest), min(V(limit), a * V(g)));
-      const V s = gate_sigmoid<bits>(min(V(highest), z) * V(slope)).of_x;
-      return this->rounded(z * s) * up(b) * V(d);
+      const V z = max(V(lowest), min(V(limit), times(a, g)));
+      const V unit(simd::gate_parts<V>::unit), inverse = gate(near(z)).inverse;
+      if constexpr (Bare && sizeof(T) == 2)  // one product less after the division
+        return fma(held_up(b), unit, V(up_offset) * unit) * inverse * z;
+      else
+        return times(rounded(z * (inverse * unit)) * (held_up(b) + V(up_offset)), d);
     }
     template <class V>
     TIGON_INLINE pack<V, 2> operator()(V dc, V a, V b) const {
-      const V open = a * V(g), z = max(V(lowest), min(V(limit), open)), near = min(V(highest), z) * V(slope);
-      const auto [s, t] = gate_sigmoid<bits>(near);
-      const V da = dc * up(b) * fma(near * s, t, s) * V(d * g), db = dc * this->rounded(z * s) * V(d);
+      const V open = times(a, g), z = max(V(lowest), min(V(limit), open)), x = near(z) * V(slope);
+      const auto [inverse, rest] = gate(near(z));
+      const V s = inverse * V(simd::gate_parts<V>::unit);
+      const V da = times(dc * (held_up(b) + V(up_offset)) * s * fma(x, rest * inverse, V(1)), d * g);
+      const V db = times(dc * rounded(z * s), d);
       return {select(open > V(limit), V(0), da), select(abs(b) > V(limit), V(0), db)};
     }
   };

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 namespace tigon::simd {
@@ -67,6 +68,10 @@ struct constants<float> {
   static constexpr float gate_q24[] = {0x1.fffdfep-2f, 0x1.5557bp-3f, 0x1.572982p-5f, 0x1.106180p-7f};
   static constexpr float gate_q11[] = {0x1.0006b6p-1f, 0x1.571cc0p-3f, 0x1.522530p-5f};
   static constexpr float gate_q8[] = {0x1.0204a8p-1f, 0x1.554118p-3f};
+  // 2^f for |f| <= 1/2, by the bits of the result: 1.1e-7, 2.7e-6 and 7.5e-5 of it; the first without its leading 1.
+  static constexpr float exp2_q24[] = {0x1.62e42ap-1f, 0x1.ebf9a4p-3f, 0x1.c6b596p-5f, 0x1.3cf3bap-7f, 0x1.5cbae6p-10f};
+  static constexpr float exp2_q11[] = {0x1.ffffe8p-1f, 0x1.62e0dp-1f, 0x1.ec060cp-3f, 0x1.ca1ab6p-5f, 0x1.39e5e8p-7f};
+  static constexpr float exp2_q8[] = {0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f764p-5f};
   static constexpr float gate_lowest = -112, gate_highest = 43, gate_shift = 64;
   static constexpr float gate_one = 0x1p-64f;
   // log(1 + f) = f + f^2 l(f) for -1/4 <= f <= 1/2; 4.9e-9.
@@ -99,6 +104,11 @@ struct constants<double> {
                                      0x1.111111111900ep-7,  0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
                                      0x1.a019a74a87471p-16, 0x1.71de882372904p-19, 0x1.28a2067f05181p-22,
                                      0x1.ae6bae8c28464p-26};
+  // 2^-53.7 of 2^f, without its leading 1.
+  static constexpr double exp2_q24[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c593p-3,  0x1.c6b08d7049f59p-5,
+                                        0x1.3b2ab6fba22dp-7,   0x1.5d87fe78f1297p-10, 0x1.430913093ed6ap-13,
+                                        0x1.ffcbfaf7005e6p-17, 0x1.62bfd3c80344fp-20, 0x1.b527e93b464e8p-24,
+                                        0x1.e608ae304b5aep-28, 0x1.e58be0cd679ccp-32};
   static constexpr double gate_lowest = -765, gate_highest = 350, gate_shift = 512;
   static constexpr double gate_one = 0x1p-512;
   // log(1 + f) = 2 s + s z l(z), s = f / (2 + f), z = s^2 <= 0.0401; 2^-62.
@@ -413,6 +423,74 @@ TIGON_INLINE V exp_of_minus(V y) {
 }
 
 }  // namespace detail
+
+/// What a gate is made of: unit * inverse is sigmoid(x), rest * inverse is sigmoid(-x), for gate_lowest <= x <=
+/// gate_highest or NaN. Errors as those of gate_sigmoid.
+template <class V>
+struct gate_parts {
+  using A = typename V::value_type;
+  static constexpr A unit = detail::constants<A>::gate_one;
+  V inverse, rest;
+};
+
+namespace detail {
+
+// For e^-x = 2^(n + f), |f| <= 1/2; power = n + bias - gate_shift + whole.
+template <std::size_t Bits, class V, class A = typename V::value_type>
+TIGON_INLINE gate_parts<V> gate_of_parts(V power, V f) {
+  using c = constants<A>;
+  constexpr bool full = sizeof(A) == 8 || Bits >= 24;
+  V m;
+  if constexpr (full)
+    m = fma(f, polynomial(f, c::exp2_q24), V(1));
+  else if constexpr (Bits > 8)
+    m = polynomial(f, c::exp2_q11);
+  else
+    m = polynomial(f, c::exp2_q8);
+  const V s = exp2_field(power), sum = fma(m, s, V(c::gate_one));
+  if constexpr (full)
+    return {reciprocal(sum), m * s};
+  else
+    return {reciprocal_estimate(sum), m * s};
+}
+
+}  // namespace detail
+
+/// factor * log2(e) in two parts, for exponents of base two.
+template <class A>
+struct times_log2e {
+  A high, low;
+
+  explicit times_log2e(double factor) {
+    constexpr double log2e = std::numbers::log2e, rest = 0x1.777d0ffda0d24p-56;
+    high = static_cast<A>(factor * log2e);
+    low = static_cast<A>(std::fma(factor, log2e, -static_cast<double>(high)) + factor * rest);
+  }
+};
+
+/// The gate of x = slope z for many z.
+template <std::size_t Bits, class A>
+struct scaled_gate : times_log2e<A> {
+  using times_log2e<A>::times_log2e, times_log2e<A>::high, times_log2e<A>::low;
+
+  template <class E>
+  TIGON_INLINE gate_parts<vec<E, A>> operator()(vec<E, A> z) const {
+    using V = vec<E, A>;
+    using c = detail::constants<A>;
+    const V magic(c::whole + c::bias - c::gate_shift), power = fnma(z, V(high), magic);
+    V f = fnma(z, V(high), magic - power);
+    if constexpr (sizeof(A) == 8 || Bits >= 24) f = fnma(z, V(low), f);
+    return detail::gate_of_parts<Bits>(power, f);
+  }
+};
+
+/// The gate of x = ln(2) z by.
+template <std::size_t Bits, class V>
+TIGON_INLINE gate_parts<V> gate_of_log2(V z, V by) {
+  using c = detail::constants<typename V::value_type>;
+  const V magic(c::whole + c::bias - c::gate_shift), power = fnma(z, by, magic);
+  return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
+}
 
 /// sigmoid(x) and sigmoid(-x) for factors: gate_lowest <= x <= gate_highest or NaN, by fewer operations than
 /// sigmoid_both. Error: 4 / 4; 2.8 / 2.8; where the result is subnormal, one unit of those numbers. With Bits = 11 or
