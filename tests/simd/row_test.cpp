@@ -33,7 +33,8 @@ struct eager : Parent {
                                          .stream_bytes = 64,
                                          .group_elements = 300,
                                          .block_cols = 64,
-                                         .sum_ahead = SumAhead};
+                                         .sum_ahead = SumAhead,
+                                         .group_bytes = 3000};
 };
 
 using pairs = testing::Types<
@@ -42,7 +43,8 @@ using pairs = testing::Types<
     on<tigon::backends::highway, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
     on<tigon::backends::highway, double>, on<eager<tigon::backends::generic, 4>, float>,
     on<eager<tigon::backends::eigen, 2>, float>, on<eager<tigon::backends::xsimd, 4, false>, float>,
-    on<eager<tigon::backends::highway, 1>, tigon::bfloat16>, on<eager<tigon::backends::highway, 4>, double>>;
+    on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
+    on<eager<tigon::backends::highway, 2, false>, tigon::bfloat16>, on<eager<tigon::backends::highway, 4>, double>>;
 
 template <class T>
 TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed, guard side = guard::behind) {
@@ -68,7 +70,8 @@ class row : public testing::Test {};
 struct with_thresholds {
   template <class P>
   static std::string GetName(int i) {
-    return names::GetName<P>(i) + (P::backend::row.stream_bytes < 100 ? "_eager" : "");
+    const bool eager = P::backend::row.stream_bytes < 100;
+    return names::GetName<P>(i) + (!eager ? "" : P::backend::row.sum_ahead ? "_eager_ahead" : "_eager");
   }
 };
 TYPED_TEST_SUITE(row, pairs, with_thresholds);
@@ -327,23 +330,30 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
     for (const std::size_t rows : {0u, 1u, 7u, 40u})
       for (const std::size_t offset : {0u, 1u}) {  // of y: at a whole vector, and not
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " from " << offset);
-        const auto x = whole_numbers<T>({rows, cols}, 9), factors = whole_numbers<T>({1, cols}, 13);
+        const auto x = whole_numbers<T>({rows, cols}, 9), z = whole_numbers<T>({rows, cols}, 14),
+                   factors = whole_numbers<T>({1, cols}, 13);
         const vector_view<const T> w{factors.view().data, cols};
         guarded_matrix<T> y(rows, cols + offset, 64 - (cols + offset) % 64);
         const matrix_view<T> out(y.view().data + offset, rows, cols, y.view().row_stride);
         auto ones = whole_numbers<A>({1, cols}, 10), products = whole_numbers<A>({1, cols}, 11);
         const auto before = products.f64();
-        const auto a = x.view();
+        const auto a = x.view(), b = z.view();
+        guarded<A> seen(rows);
+        A* const statistic = seen.data();
         tigon::for_rows_with_partials<B, A>(
             tigon::default_context(), rows, cols,
-            tigon::row_sum([](std::size_t) { return [](auto v, auto f) { return v * f; }; }, a, w),
+            tigon::row_sum([](std::size_t) { return [](auto v, auto f, auto zero) { return v * f + zero; }; }, a, w,
+                           tigon::nearby(b)),
             tigon::row_map(
                 out,
-                [](std::size_t i, A sum) {
-                  const A row_number = static_cast<A>(i), sign = sum < A(0) ? A(-1) : A(1);
-                  return [=](auto v, auto f, auto s, auto t) { return pack{v + f * sign, s + v, t + v * row_number}; };
+                [=](std::size_t i, A sum) {
+                  const A row_number = static_cast<A>(i);
+                  statistic[i] = sum;
+                  return [=](auto v, auto f, auto u, auto s, auto t) {
+                    return pack{v + f + u, s + v, t + v * row_number};
+                  };
                 },
-                a, w),
+                a, w, b),
             tigon::parameter_gradient<A>{{ones.view().data, cols}},
             tigon::parameter_gradient<A>{{products.view().data, cols}, gradient::accumulate});
         for (std::size_t j = 0; j < cols; ++j) {
@@ -351,10 +361,16 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
           for (std::size_t i = 0; i < rows; ++i) {
             const double v = to_f64(x(i, j));
             sum += v, product += v * static_cast<double>(i);
-            ASSERT_EQ(to_f64(out.row(i)[j]), v + to_f64(factors(0, j))) << "row " << i << ", column " << j;
+            ASSERT_EQ(to_f64(out.row(i)[j]), v + to_f64(factors(0, j)) + to_f64(z(i, j)))
+                << "row " << i << ", column " << j;
           }
           ASSERT_EQ(to_f64(ones(0, j)), sum) << "column " << j;
           ASSERT_EQ(to_f64(products(0, j)), product) << "column " << j;
+        }
+        for (std::size_t i = 0; i < rows; ++i) {
+          double sum = 0;
+          for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j)) * to_f64(factors(0, j));
+          ASSERT_EQ(to_f64(seen[i]), sum) << "row " << i;
         }
         EXPECT_TRUE(y.padding_intact());
       }
@@ -467,9 +483,9 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
   for (std::size_t j = 0; j < s.cols; ++j) x(89, j) = x(0, j);  // the same row elsewhere
   guarded_matrix<T> y(s.rows, s.cols, s.padding);
   const auto a = x.view(), out = y.view();
-  guarded<A> sums(s.rows), dw(s.cols), tails(s.rows);
+  guarded<A> sums(s.rows), dw(s.cols), of_map(s.cols), tails(s.rows);
   EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    sums.clear(), dw.clear(), tails.clear();
+    sums.clear(), dw.clear(), of_map.clear(), tails.clear();
     ctx.workspace().expect("test", tigon::simd::partials_workspace<B, A>(s.rows, s.cols, 1));
     tigon::for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols, tigon::row_sum([](std::size_t) { return [](auto v) { return v * v; }; }, a),
@@ -484,6 +500,13 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
               a, dw_row);
         },
         tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
+    tigon::for_rows_with_partials<B, A>(
+        ctx, s.rows, s.cols, tigon::row_sum([](std::size_t) { return [](auto v) { return v * v; }; }, a),
+        tigon::row_map(
+            out, [](std::size_t, A sum) { return [=](auto v, auto d) {
+                                            return pack{v * sum, d + v * sum};
+                                          }; }, a),
+        tigon::parameter_gradient<A>{{of_map.data(), s.cols}, gradient::overwrite});
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
     tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
@@ -495,8 +518,9 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
           a);
       tails[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
     });
-    return bits_of(sums, dw, tails);
+    return bits_of(sums, dw, of_map, y, tails);
   }));
+  for (std::size_t j = 0; j < s.cols; ++j) ASSERT_EQ(to_f64(y(0, j)), to_f64(y(89, j))) << "column " << j;
   EXPECT_EQ(sums[0], sums[89]);
   EXPECT_EQ(tails[0], tails[89]);
 }

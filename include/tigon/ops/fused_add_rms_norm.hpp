@@ -103,7 +103,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const A n = static_cast<A>(s.cols);
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
-        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, s, w),
+        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * v; }; }, dy, s,
+                w, nearby(ds)),
         row_map(
             dx,
             [=](std::size_t i, A k) {

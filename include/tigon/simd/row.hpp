@@ -36,6 +36,13 @@ struct constant {
   constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
 
+/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are brought near with the others.
+template <class Operand>
+struct nearby {
+  Operand operand;
+  constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
+};
+
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
 template <class T>
 struct even_columns {
@@ -125,15 +132,15 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
-// Where a worker is: its row and its first column.
+// Where a worker is: its row and its first column; and how many matrices it reads, whose next rows share the caches.
 struct place {
-  std::size_t row, column;
+  std::size_t row, column, matrices = 1;
 };
 
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
-  const bool early = row_bytes != 0 && at.row + 1 < m.rows && m.cols * sizeof(T) <= row_bytes &&
+  const bool early = row_bytes != 0 && at.row + 1 < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
   return {m.row(at.row) + at.column, early ? m.row_stride : 0};
 }
@@ -145,6 +152,34 @@ template <class B, class A>
 TIGON_INLINE constant_source<A> source(constant<A> c, place) {
   return {c.value};
 }
+// Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
+template <class T>
+struct nearby_source {
+  using element_type = void;
+  const T* p;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    if constexpr (V::size > 1) (void)*reinterpret_cast<const volatile unsigned char*>(p + j);
+    return V(typename V::value_type(0));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(typename V::value_type(0));
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+template <class B, class T>
+TIGON_INLINE auto source(nearby<matrix_view<T>> n, place at) {
+  if constexpr (B::row.sum_ahead)  // the sum is of rows that are written much later
+    return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
+  else
+    return nearby_source<T>{n.operand.row(at.row) + at.column};
+}
+template <class B, class A>
+TIGON_INLINE constant_source<A> source(nearby<constant<A>> n, place) {
+  return {n.operand.value};
+}
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
   return {at.column};
@@ -152,6 +187,18 @@ TIGON_INLINE column_source source(columns_t, place at) {
 
 template <class B, class Operand>
 using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
+
+// Bytes of a column of an operand that has a row of its own for every row.
+template <class Operand>
+inline constexpr std::size_t matrix_bytes = 0;
+template <class T>
+inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
 
 template <class... Ts>
 struct first_element;
@@ -465,13 +512,14 @@ struct sum_errand {
 };
 
 // out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
-// returns what goes to its sink and the new sums. False, and nothing done, where stores past the caches are wanted and
-// the rows do not begin at whole vectors.
+// returns what goes to its sink and the new sums. All rows are read before one is written: a read waits for an earlier
+// store at the same place of another page, where long rows often are. False, and nothing done, where stores past the
+// caches are wanted and the rows do not begin at whole vectors.
 template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
 TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
                                  const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = write_vec<B, std::tuple<Sink>, Source...>;
-  constexpr std::size_t N = V::size, U = B::row.unroll, K = sizeof...(A);
+  constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
@@ -488,21 +536,20 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   const auto loop = [&](auto stream) TIGON_LAMBDA {
     std::size_t j = 0;
     for (; j + U * N <= cols; j += U * N) {
-      pack<V, K> acc[U];
-      unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = pack<V, K>{{load<V>(sums + j + u * N)...}}; });
-      unrolled<R>([&](auto r) TIGON_LAMBDA {
-        pack<V, K + 1> v[U];
-        unrolled<U>([&](auto u) TIGON_LAMBDA {
-          v[u] = call(
-              r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j + u * N); }, acc[u]);
-          unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v[u].v[k + 1]; });
-        });
-        y[r].template put<stream>(v, std::integral_constant<std::size_t, 0>{}, j);
-      });
+      pack<V, 1> out[R][U];
       unrolled<U>([&](auto u) TIGON_LAMBDA {
+        pack<V, K> acc{{load<V>(sums + j + u * N)...}};
+        unrolled<R>([&](auto r) TIGON_LAMBDA {
+          const auto v = call(
+              r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j + u * N); }, acc);
+          out[r][u].v[0] = v.v[0];
+          unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+        });
         std::size_t k = 0;
-        (store(acc[u].v[k++], sums + j + u * N), ...);
+        (store(acc.v[k++], sums + j + u * N), ...);
       });
+      unrolled<R>([&](auto r)
+                      TIGON_LAMBDA { y[r].template put<stream>(out[r], std::integral_constant<std::size_t, 0>{}, j); });
     }
     for (; j < cols; j += N) {
       const std::size_t n = std::min(N, cols - j);
@@ -579,7 +626,7 @@ class row_worker {
   /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
   template <class Out, class F, class... X>
   TIGON_INLINE void map(Out y, F f, X... x) const {
-    (void)write<0>(sinks(y), f, detail::source<B>(x, at_)...);
+    (void)write<0>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to y and whose others are summed. Returns the
@@ -589,7 +636,7 @@ class row_worker {
     using V = detail::vec_of<B, X...>;
     using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
     constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
-    const auto total = write<K>(sinks(y), f, detail::source<B>(x, at_)...);
+    const auto total = write<K>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
     return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -703,6 +750,13 @@ class row_worker {
       total = combine(total, rest);
     }
     return total;
+  }
+
+  // The place of operands whose next rows are asked for.
+  template <class... X>
+  TIGON_INLINE detail::place beside() const {
+    constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
+    return {at_.row, at_.column, B::row.sum_ahead ? 1 : matrices};
   }
 
   template <class Out>
@@ -910,6 +964,9 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
+  // Of a column of a row, in the matrices.
+  static constexpr std::size_t bytes = (detail::matrix_bytes<X> + ... + 0);
+
   // Adds what the columns from `first` on contribute to the sums at `total`.
   template <class B, class A>
   TIGON_INLINE auto errand(std::size_t row, std::size_t first, A* total) const {
@@ -948,6 +1005,7 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
+  static constexpr std::size_t bytes = 0;
   template <class B, class A>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
     return {};
@@ -997,10 +1055,16 @@ struct row_map {
 };
 
 namespace detail {
-template <class F>
-inline constexpr bool is_row_map = false;
-template <class Out, class F, class... X>
-inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+// Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
+// cache, four where they save more than one sum, or two of 16 bits, which are busier with arithmetic. One where it is
+// no row_map.
+template <class F, std::size_t Sums>
+inline constexpr std::size_t rows_together = 1;
+template <class Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
+    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? 2
+    : Sums > 1                                                                  ? 4
+                                                                                : 3;
 }  // namespace detail
 
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
@@ -1008,9 +1072,10 @@ inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero.
 ///
-/// A row_map goes over two rows at a time where that is faster (B::row.sum_ahead is off). Otherwise a few rows are gone
-/// over a block of columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of
-/// rows, and its map adds up the statistic of the rows that follow.
+/// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
+/// two to four of these at a time: memory is read and written in turns. Otherwise a few rows are gone over a block of
+/// columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and its
+/// map adds up the statistic of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
@@ -1022,13 +1087,19 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
   constexpr std::size_t K = sizeof...(T);
-  constexpr std::size_t most = 8;
+  constexpr bool is_map = detail::rows_together<F, K> > 1;
+  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<F, K> : 1;
+  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0);  // there are no partial rows to be kept near
+  constexpr std::size_t most = whole_rows ? 32 : 8;
   const std::size_t tasks = detail::partial_tasks<B>(rows);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
-  const std::size_t group = std::clamp<std::size_t>(B::row.group_elements / std::max<std::size_t>(cols, 1), 1, most);
+  constexpr std::size_t elements =
+      whole_rows ? B::row.group_bytes / std::max<std::size_t>(Statistic::bytes, 1) : B::row.group_elements;
+  const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
+  const std::size_t group = fitting < R ? fitting : fitting / R * R;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
-    if constexpr (detail::is_row_map<F>)
+    if constexpr (is_map)
       [&]<std::size_t... k>(std::index_sequence<k...>)
           TIGON_LAMBDA { fn.one(row, value, row.partial(k)...); }(std::make_index_sequence<K>{});
     else
@@ -1053,16 +1124,18 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
                 .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
       }
       if constexpr (in_passing) std::fill(next, next + n, totals{});
-      if constexpr (!in_passing && V::size > 1 && detail::is_row_map<F>) {
-        const auto two = [&](std::size_t k) TIGON_LAMBDA {
-          return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-            return fn.template together<B, 2>(
-                first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
-                own + p * stride...);
-          }(std::make_index_sequence<K>{});
-        };
+      if constexpr (whole_rows) {
         std::size_t k = 0;
-        while (k + 2 <= n && two(k)) k += 2;
+        if constexpr (R > 1) {
+          const auto together = [&]() TIGON_LAMBDA {
+            return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
+              return fn.template together<B, R>(
+                  first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+                  own + p * stride...);
+            }(std::make_index_sequence<K>{});
+          };
+          while (k + R <= n && together()) k += R;
+        }
         for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride), Statistic::value(now[k]));
         continue;
       }
@@ -1123,6 +1196,7 @@ using simd::even_columns;
 using simd::for_rows;
 using simd::for_rows_with_partials;
 using simd::for_rows_with_scratch;
+using simd::nearby;
 using simd::no_statistic;
 using simd::odd_columns;
 using simd::outs;
