@@ -137,6 +137,36 @@ TYPED_TEST(row, reduces_with_any_monoid) {
   }
 }
 
+TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>())
+    for (const guard side : both_guards) {
+      SCOPED_TRACE(testing::Message() << cols << " pairs, " << side);
+      const guarded_matrix<T> x = random_matrix<T>({2, 2 * cols, 2}, 4, side);
+      guarded_matrix<T> even(2, cols, 2, side), swapped(2, 2 * cols, 2, side);
+      const auto in = x.view();
+      for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
+        row.map(
+            even.view(), [](auto v) { return v; }, tigon::even_columns{in});
+        row.map(
+            tigon::pair_columns{swapped.view()},
+            [](auto a, auto b) {
+              return pack{b, a};
+            },
+            tigon::even_columns{in}, tigon::odd_columns{in});
+      });
+      for (std::size_t i = 0; i < 2; ++i)
+        for (std::size_t j = 0; j < cols; ++j) {
+          EXPECT_EQ(to_f64(even(i, j)), to_f64(x(i, 2 * j)));
+          EXPECT_EQ(to_f64(swapped(i, 2 * j)), to_f64(x(i, 2 * j + 1)));
+          EXPECT_EQ(to_f64(swapped(i, 2 * j + 1)), to_f64(x(i, 2 * j)));
+        }
+      EXPECT_TRUE(even.padding_intact() && swapped.padding_intact());
+    }
+}
+
 TYPED_TEST(row, scans) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;

@@ -18,6 +18,7 @@
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -260,6 +261,13 @@ TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
   return p;
 }
 
+// Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
+#if defined(__x86_64__) || defined(__i386__)
+inline constexpr bool loads_any_type = true;
+#else
+inline constexpr bool loads_any_type = false;
+#endif
+
 template <class T, bool Odd>
 struct pair_source {
   using element_type = std::remove_const_t<T>;
@@ -268,6 +276,8 @@ struct pair_source {
   TIGON_INLINE V load(std::size_t j) const {
     if constexpr (V::size == 1)
       return simd::load<V>(p + 2 * j + Odd);
+    else if constexpr (pair_a_lane<V>)
+      return of_lane(simd::load<V>(reinterpret_cast<const float*>(p + 2 * j)));
     else
       return half(simd::load<V>(p + 2 * j), simd::load<V>(p + 2 * j + V::size));
   }
@@ -284,6 +294,14 @@ struct pair_source {
   template <class V>
   static TIGON_INLINE V half(V a, V b) {
     return Odd ? odd_lanes(a, b) : even_lanes(a, b);
+  }
+  // A pair of bf16 in a lane of f32 bits: the odd one is its upper half, the even one its lower.
+  template <class V>
+  static constexpr bool pair_a_lane =
+      loads_any_type && std::same_as<element_type, bfloat16> && std::same_as<typename V::value_type, float>;
+  template <class V>
+  static TIGON_INLINE V of_lane(V pair) {
+    return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
   }
   TIGON_INLINE const void* begin() const { return p; }
   TIGON_INLINE void prefetch(std::size_t) const {}
