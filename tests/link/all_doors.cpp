@@ -102,6 +102,7 @@ void call_all(arguments<T> a, tigon::context& ctx) {
 
   t::cross_entropy_forward<B>(a.x, a.ids, a.s, a.y, {}, a.p, {}, ctx);
   t::cross_entropy_backward<B>(a.y, a.s, a.z, ctx);
+  t::cross_entropy_backward_recompute<B>(a.x, a.ids, a.s, a.y, {}, a.p, ctx);
   (void)t::cross_entropy_workspace<B, T>(1, 1, ctx);
   t::fused_linear_cross_entropy_forward<B>(a.x, a.u, a.ids, a.s, a.y, a.z, {}, a.p, a.dp, absent, {}, {}, ctx);
   t::fused_linear_cross_entropy_backward<B>(a.x, a.u, a.ids32, a.s, a.y, a.z, {}, absent, absent, a.p, ctx);

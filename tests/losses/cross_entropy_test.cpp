@@ -345,6 +345,41 @@ TYPED_TEST(cross_entropy, backward_multiplies_by_the_upstream_gradient) {
   EXPECT_EQ(to_f64(in_place(1, 4)), to_f64(static_cast<T>(static_cast<A>(saved(1, 4)) * 2)));
 }
 
+TYPED_TEST(cross_entropy, backward_from_the_logits_is_that_from_a_saved_gradient) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const shape s{5, 2 * lanes<B, T> + 3, 2};
+  const guarded<A> nothing_to_do{1}, one{-0.7}, each{1, 2, -3, 0.3, 0};
+  for (const variant& v : variants)
+    for (const guarded<A>* upstream : {&nothing_to_do, &one, &each}) {
+      SCOPED_TRACE(testing::Message() << v.name << ", upstream of " << upstream->size());
+      problem<T> p(s, v), q(s, v);
+      p.template forward<B>();
+      guarded_matrix<T> wanted(s.rows, s.cols, 1);
+      tigon::cross_entropy_backward<B>(p.dlogits, *upstream, wanted.view());
+      const auto weight = v.weighted ? std::span<const T>(q.weight) : std::span<const T>{};
+      tigon::cross_entropy_backward_recompute<B>(q.logits, q.target, *upstream, q.dlogits.view(), v.opt, weight);
+      EXPECT_EQ(q.dlogits.f64(), wanted.f64());
+      EXPECT_TRUE(q.dlogits.padding_intact());
+      tigon::cross_entropy_backward_recompute<B>(q.logits, q.target, *upstream, q.logits.view(), v.opt, weight);
+      EXPECT_EQ(q.logits.f64(), wanted.f64());
+    }
+}
+
+TEST(cross_entropy_metrics, kept_rows_tell_a_mean_of_nothing) {
+  for (const std::int64_t kept : {0, 2}) {
+    problem<float> p({3, 8, 0});
+    std::fill(p.target.begin(), p.target.end(), -100);
+    std::fill_n(p.target.begin(), kept, 5);
+    guarded<std::int64_t> count(1);
+    tigon::cross_entropy_forward(p.logits, p.target, p.loss, p.dlogits.view(), {}, absent,
+                                 {.token_accuracy = p.accuracy, .kept_rows = count});
+    EXPECT_EQ(count[0], kept);
+    EXPECT_EQ(p.loss[0] == 0, kept == 0);
+  }
+}
+
 TEST(cross_entropy_reference, gradient_is_that_of_a_complex_step) {
   for (const variant& v : variants) {
     const problem<double> p({3, 7, 0}, v);
@@ -469,6 +504,24 @@ TEST_F(cross_entropy_doors, refuse_wrong_shapes) {
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, {}, std::span(p.predicted).first(2)}), shape,
                      "cross_entropy_forward: predicted_tokens is of 2 elements; expected 3", p.dlogits, p.loss,
                      p.predicted);
+  EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, w, {{}, {}, {}, p.predicted}), shape,
+                     "cross_entropy_forward: kept_rows is of 3 elements; expected 1", p.dlogits, p.loss, p.predicted);
+}
+
+TEST_F(cross_entropy_doors, refuse_a_wrong_upstream_gradient) {
+  const auto backward = [&](std::span<const float> upstream, view to) {
+    tigon::cross_entropy_backward_recompute(z, t, upstream, to);
+  };
+  EXPECT_TIGON_ERROR(backward({}, dz), shape,
+                     "cross_entropy_backward_recompute: upstream is empty; expected one number", p.dlogits);
+  EXPECT_TIGON_ERROR(backward(rows.first(2), dz), shape,
+                     "cross_entropy_backward_recompute: upstream is of 2 elements; expected 3", p.dlogits);
+  EXPECT_TIGON_ERROR(backward(std::span(dz.data, 3), dz), alias,
+                     "cross_entropy_backward_recompute: dlogits overlaps upstream", p.dlogits);
+  EXPECT_TIGON_ERROR(backward(rows, view(nullptr, 3, 8, 10)), shape,
+                     "cross_entropy_backward_recompute: dlogits is a null pointer", p.dlogits);
+  p.target[1] = 8;
+  EXPECT_TIGON_ERROR(backward(rows, dz), index, "cross_entropy_backward_recompute: target[1] is 8", p.dlogits);
 }
 
 TEST_F(cross_entropy_doors, refuse_wrong_numbers) {

@@ -293,6 +293,49 @@ std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const c
          workspace::bytes_for<A>(vocab) + simd::scratch_workspace<B, A>(vocab, 1, ctx);
 }
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Checks and the call that forward and backward_recompute share; an upstream gradient where there is no loss.
+template <class B, element T, class Target, class Weight>
+void logit_cross_entropy(std::string_view name, in_matrix<T> logits, const Target& target, Weight weight,
+                         std::span<accumulator_t<T>> loss, matrix_view<T> dlogits,
+                         cross_entropy_metrics<accumulator_t<T>> metrics, std::span<const accumulator_t<T>> upstream,
+                         const cross_entropy_options& opt, context& ctx) {
+  using A = accumulator_t<T>;
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const bool backward = upstream.data() != nullptr;
+  const expects expect(name);
+  expect.at_least_one("vocab", logits.cols);
+  expect.memory("logits", logits);
+  if (backward) expect.memory("dlogits", dlogits);
+  if (dlogits.data != nullptr) {
+    expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
+    expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
+    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)),
+                   "class_weight", as_row(weight), "upstream", as_row(upstream));
+  }
+  if (backward && upstream.size() != 1) expect.size("upstream", upstream.size(), logits.rows);
+  A unused{};
+  auto checked = opt;
+  if (backward) checked.reduction = reduction::sum;
+  expect_loss<A>(expect, name, labels, logits.rows, logits.cols, weight, backward ? std::span<A>(&unused, 1) : loss,
+                 metrics, checked, "logits", logits, "dlogits", dlogits);
+  ctx.workspace().expect(name, cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
+
+  workspace::frame frame(ctx.workspace());
+  using K = kernel_for<op::cross_entropy, B>;
+  const loss_rows<A> rows(frame, std::span<const I>(labels), logits.cols, weight, metrics, opt);
+  K::template forward<B, T, I>(logits, labels, rows.weight, dlogits, rows.out, rows.scale, opt, ctx);
+  if (!backward) return rows.finish(std::span<const I>(labels), loss, metrics, opt);
+  if (upstream.size() != 1 || upstream[0] != A(1)) K::template backward<B, T>(dlogits, upstream, dlogits, ctx);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Loss, metrics and dlogits. See cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
 void cross_entropy_forward(in_matrix<T> logits, const Target& target,
@@ -300,30 +343,30 @@ void cross_entropy_forward(in_matrix<T> logits, const Target& target,
                            cross_entropy_options opt = {}, const Weight& class_weight = absent,
                            cross_entropy_metrics<accumulator_t<T>> metrics = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  const std::span labels(target);
-  using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
-  const expects expect("cross_entropy_forward");
-  expect.at_least_one("vocab", logits.cols);
-  expect.memory("logits", logits);
-  if (dlogits.data != nullptr) {
-    expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
-    expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)),
-                   "class_weight", as_row(weight));
-  }
-  detail::expect_loss<A>(expect, "cross_entropy_forward", labels, logits.rows, logits.cols, weight, loss, metrics, opt,
-                         "logits", logits, "dlogits", dlogits);
-  ctx.workspace().expect("cross_entropy_forward", cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
+  detail::logit_cross_entropy<B, T>("cross_entropy_forward", logits, target, weight, loss, dlogits, metrics, {}, opt,
+                                    ctx);
+}
 
-  workspace::frame frame(ctx.workspace());
-  detail::loss_rows<A> rows(frame, std::span<const I>(labels), logits.cols, weight, metrics, opt);
-  kernel_for<op::cross_entropy, B>::template forward<B, T, I>(logits, labels, rows.weight, dlogits, rows.out,
-                                                              rows.scale, opt, ctx);
-  rows.finish(std::span<const I>(labels), loss, metrics, opt);
+/// upstream * dlogits from the logits, for a forward call without dlogits: between the two nothing is kept but the
+/// logits and the targets. upstream is one number, or one a row for reduction::none; where it is not the number 1, the
+/// gradient is rounded once more. dlogits may be logits. See cross_entropy_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void cross_entropy_backward_recompute(in_matrix<T> logits, const Target& target,
+                                      std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
+                                      matrix_view<T> dlogits, cross_entropy_options opt = {},
+                                      const Weight& class_weight = absent, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(class_weight);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  const accumulator_t<T> none{};
+  expects("cross_entropy_backward_recompute")
+      .that(upstream.data() != nullptr || logits.rows == 0, error_code::shape, "upstream", "empty",
+            "one number, or one for each row");
+  detail::logit_cross_entropy<B, T>("cross_entropy_backward_recompute", logits, target, weight, {}, dlogits, {},
+                                    upstream.data() != nullptr ? upstream : std::span<const accumulator_t<T>>(&none, 1),
+                                    opt, ctx);
 }
 
 /// dlogits = upstream * saved: the gradient for another upstream gradient than 1, one number or one a row (for

@@ -32,7 +32,7 @@ struct cross_entropy {
 /// target
 ///            is predicted with confidence; the target's gradient uses p_t - 1 = expm1(log p_t) for the same reason.
 /// Shapes     logits, dlogits [rows, vocab]; target [rows]; class weight [vocab] or `absent`; loss [1], or [rows] with
-///            reduction::none; metrics as loss, predicted_tokens [rows]. vocab >= 1, rows may be 0.
+///            reduction::none; metrics as loss, predicted_tokens [rows], kept_rows [1]. vocab >= 1, rows may be 0.
 /// Types      logits and dlogits one of f32, bf16, f16, f64; loss and metrics f32 (f64 for f64); target std::int32_t or
 ///            std::int64_t.
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dlogits.
@@ -57,9 +57,10 @@ struct cross_entropy_options {
 /// Optional results; a span without memory is not written.
 template <class A>
 struct cross_entropy_metrics {
-  std::span<A> z_loss;                       ///< the part b z lse^2 of the loss
-  std::span<A> token_accuracy;               ///< mean over the kept rows; 0 or 1 a row with reduction::none
-  std::span<std::int64_t> predicted_tokens;  ///< smallest index of the largest raw logit, -1 where there is none
+  std::span<A> z_loss{};                       ///< the part b z lse^2 of the loss
+  std::span<A> token_accuracy{};               ///< mean over the kept rows; 0 or 1 a row with reduction::none
+  std::span<std::int64_t> predicted_tokens{};  ///< smallest index of the largest raw logit, -1 where there is none
+  std::span<std::int64_t> kept_rows{};         ///< [1]: rows whose target is not ignore_index; of 0 every mean is 0
 };
 
 /// The same for the rows of one call of a kernel, before reduction.
@@ -104,6 +105,7 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
   if (metrics.token_accuracy.data() != nullptr) expect.size("token_accuracy", metrics.token_accuracy.size(), results);
   if (metrics.predicted_tokens.data() != nullptr)
     expect.size("predicted_tokens", metrics.predicted_tokens.size(), rows);
+  if (metrics.kept_rows.data() != nullptr) expect.size("kept_rows", metrics.kept_rows.size(), 1);
   expect.option(opt.label_smoothing >= 0 && opt.label_smoothing <= 1, "label_smoothing", opt.label_smoothing,
                 "a number from 0 to 1");
   expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
@@ -120,8 +122,10 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
   apart("loss", loss_row);
   apart("z_loss", z_loss, "loss", loss_row);
   apart("token_accuracy", accuracy, "loss", loss_row, "z_loss", z_loss);
-  apart("predicted_tokens", as_row(metrics.predicted_tokens), "loss", loss_row, "z_loss", z_loss, "token_accuracy",
-        accuracy);
+  const auto predicted = as_row(metrics.predicted_tokens);
+  apart("predicted_tokens", predicted, "loss", loss_row, "z_loss", z_loss, "token_accuracy", accuracy);
+  apart("kept_rows", as_row(metrics.kept_rows), "loss", loss_row, "z_loss", z_loss, "token_accuracy", accuracy,
+        "predicted_tokens", predicted);
   expect_labels(op, labels, vocab, opt.ignore_index);
 }
 
@@ -184,6 +188,7 @@ struct loss_rows {
            [&](std::size_t i) { return target[i] != opt.ignore_index && out.predicted[i] == target[i] ? share : 0; });
     if (metrics.predicted_tokens.data() != nullptr)
       std::copy(out.predicted, out.predicted + target.size(), metrics.predicted_tokens.data());
+    if (metrics.kept_rows.data() != nullptr) metrics.kept_rows[0] = static_cast<std::int64_t>(kept);
   }
 };
 
