@@ -14,21 +14,23 @@ struct divergence_inputs {
 };
 
 /// forward is the loss alone; full makes the gradient in the same pass; backward makes it from `backward_reads` arrays.
-/// forward(student, teacher, loss, dstudent, ctx), backward(student, teacher, upstream, dstudent, ctx).
+/// forward(student, teacher, loss, dstudent, ctx), backward(student, teacher, upstream, dstudent, ctx). The variant
+/// in_place writes the gradient over the student.
 template <class B, class T, class Forward, class Backward>
 plan divergence_plan(const request& r, divergence_inputs in, int backward_reads, Forward forward, Backward backward) {
   const std::size_t rows = r.shape[0], vocab = r.shape[1], bytes = rows * vocab * sizeof(T);
   const mode direction = r.direction;
+  const bool in_place = r.variant == "in_place";
   plan p;
   if (direction == mode::backward)
     p.limits.push_back(limit_request::stream(backward_reads, 1, bytes));
   else
-    p.limits.push_back(limit_request::stream(2, direction == mode::full ? 1 : 0, bytes));
+    p.limits.push_back(limit_request::stream(2, direction == mode::full ? 1 : 0, bytes, in_place));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const auto student = uniform_matrix<T>(rows, vocab, in.student_low, in.student_high, 1);
     const auto teacher = uniform_matrix<T>(rows, vocab, in.teacher_low, in.teacher_high, 2);
-    const auto dstudent = direction == mode::forward ? matrix<T>() : matrix<T>(rows, vocab);
+    const auto dstudent = in_place ? student : direction == mode::forward ? matrix<T>() : matrix<T>(rows, vocab);
     const auto one = uniform<A>(1, 0.5, 0.5, 3);
     const buffer<A> loss(1);
     runnable run;
@@ -38,7 +40,8 @@ plan divergence_plan(const request& r, divergence_inputs in, int backward_reads,
       };
     else
       run.run = [=, &ctx] { forward(student.view(), teacher.view(), loss.span(), dstudent.view(), ctx); };
-    run.output_bytes = loss.bytes() + dstudent.bytes();
+    if (in_place) run.restore = [=] { student.fill(in.student_low, in.student_high, 1); };
+    run.output_bytes = loss.bytes() + (in_place ? 0 : dstudent.bytes());
     return run;
   };
   return p;

@@ -23,7 +23,8 @@ op_entry tvd() {
   return {.name = "tvd",
           .dims = "tokens x vocab",
           .dtypes = all_dtypes(),
-          .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}}},
+          .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}},
+                       {"in_place", {1024, 32000}, {mode::full}}},
           .backends = all_backends::names(),
           .make_plan = [](const request& r) {
             return with_types<plan>(r, [&]<class B, class T>() { return tvd_plan<B, T>(r); });
