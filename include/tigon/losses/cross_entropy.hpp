@@ -142,16 +142,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       const A own = Capped ? max_lanes(squashed(simd::vec<typename B::engine, A>(row.at(logits, column))))
                            : row.at(logits, column);
       if (out.predicted != nullptr) {
-        const auto best = row.reduce(
-            std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
-            [](auto v, auto j) {
-              return pack{v, j};
-            },
-            [](auto x, auto y) {
-              const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
-              return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
-            },
-            logits, columns);
+        const auto best = detail::first_largest<A>(row, logits);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
       }
       // exp(s - m) goes where the gradient will be, if that is in place and wide enough, and its sum beside it.

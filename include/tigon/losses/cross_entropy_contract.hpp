@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
 
 #include <tigon/core/context.hpp>
+#include <tigon/simd/row.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -29,8 +30,8 @@ struct cross_entropy {
 ///   sum, none: a = b = 1.  mean: a = 1 / (sum of w_t over the kept rows), b = 1 / (number of kept rows)
 ///
 /// Formula    docs/formulas/cross_entropy.md. Leaving the maximum's 1 out of the sum keeps the loss exact where a
-/// target
-///            is predicted with confidence; the target's gradient uses p_t - 1 = expm1(log p_t) for the same reason.
+///            target is predicted with confidence; the target's gradient uses p_t - 1 = expm1(log p_t) for the same
+///            reason.
 /// Shapes     logits, dlogits [rows, vocab]; target [rows]; class weight [vocab] or `absent`; loss [1], or [rows] with
 ///            reduction::none; metrics as loss, predicted_tokens [rows], kept_rows [1]. vocab >= 1, rows may be 0.
 /// Types      logits and dlogits one of f32, bf16, f16, f64; loss and metrics f32 (f64 for f64); target std::int32_t or
@@ -127,6 +128,21 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
   apart("kept_rows", as_row(metrics.kept_rows), "loss", loss_row, "z_loss", z_loss, "token_accuracy", accuracy,
         "predicted_tokens", predicted);
   expect_labels(op, labels, vocab, opt.ignore_index);
+}
+
+/// The largest element of a row, and the smallest index at which it stands; -inf where there is none.
+template <class A, class Row, class X>
+TIGON_INLINE std::array<A, 2> first_largest(const Row& row, X x) {
+  return row.reduce(
+      std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+      [](auto v, auto j) {
+        return pack{v, j};
+      },
+      [](auto a, auto b) {
+        const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
+        return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
+      },
+      x, columns);
 }
 
 /// Per-row results in the workspace, the denominators they need, and their reduction in f64.

@@ -58,7 +58,7 @@ struct linear_gradients {
 constexpr std::size_t chunk_rows(const chunk_tuning& by, std::size_t bytes, std::size_t rows, std::size_t hidden,
                                  std::size_t vocab) {
   const auto within = [=](std::size_t n) { return std::clamp<std::size_t>(n, 1, std::max<std::size_t>(rows, 1)); };
-  const auto ceil_div = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  using gemm_detail::ceil_div;
   if (by.rule == chunk_rule::fixed_rows || by.rule == chunk_rule::stream) return within(by.rows);
   if (by.rule == chunk_rule::liger) {
     const std::size_t parts = ceil_div(vocab, std::max<std::size_t>(hidden, 1));

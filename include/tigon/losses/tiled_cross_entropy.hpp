@@ -75,16 +75,7 @@ class tiled_cross_entropy {
         if constexpr (Capped) own = max_lanes(logits.squash(simd::vec<typename B::engine, A>(own)));
       }
       if (predicted != nullptr) {
-        const auto best = row.reduce(
-            std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
-            [](auto v, auto j) {
-              return pack{v, j};
-            },
-            [](auto x, auto y) {
-              const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
-              return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
-            },
-            z, tigon::columns);
+        const auto best = first_largest<A>(row, z);
         if (row.first() && (first == 0 || best[0] > rows.best[row.i])) {
           rows.best[row.i] = best[0];
           predicted[row.i] = static_cast<std::int64_t>(first) + static_cast<std::int64_t>(best[1]);

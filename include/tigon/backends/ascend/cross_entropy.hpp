@@ -103,16 +103,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
           core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
             top = math::max(top, row.max(squashed, xv));
             if (out.predicted == nullptr) return;
-            const auto here = row.reduce(
-                std::array<A, 2>{-infinity, std::numeric_limits<A>::max()},
-                [](auto v, auto j) {
-                  return pack{v, j};
-                },
-                [](auto x, auto y) {
-                  const auto better = y.v[0] > x.v[0] || (y.v[0] == x.v[0] && y.v[1] < x.v[1]);
-                  return decltype(x){{select(better, y.v[0], x.v[0]), select(better, y.v[1], x.v[1])}};
-                },
-                xv, columns);
+            const auto here = detail::first_largest<A>(row, xv);
             if (here[0] > best)
               best = here[0], predicted = static_cast<std::int64_t>(core.col + static_cast<std::size_t>(here[1]));
           });
