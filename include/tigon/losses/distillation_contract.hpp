@@ -40,8 +40,7 @@ enum class teacher_padding {
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
-/// below
-///            the smallest normal f32 (f64) is taken as 0.
+///            below the smallest normal f32 (f64) is taken as 0.
 /// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
 ///            square (tests/losses/fused_linear_distillation_test.cpp).
 struct fused_linear_distillation_options {

@@ -29,16 +29,13 @@ struct fused_linear_grpo {
 /// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
 ///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
 /// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
-/// log-probabilities
-///            and u; one rounding at each output.
+///            log-probabilities and u; one rounding at each output.
 /// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
-/// dw
-///            and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx is
-///            0.
+///            dw and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx
+///            is 0.
 /// Aliasing   none.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
-/// w
-///            also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_weights).
+///            w also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_weights).
 /// Products   three where what a gradient needs at once (a token, or a sequence for level sequence and vespo) fits in a
 ///            chunk, otherwise four; one more for a reference layer.
 /// Throws     tigon::error as policy_options and selective_log_softmax; argument for two references; before the first

@@ -27,8 +27,9 @@ struct kl_div {
 /// Writes     loss, dstudent; dteacher, by kl_div_teacher_backward alone. forward makes dstudent for g = 1 in the same
 ///            pass, unless its data is null.
 /// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone; nothing
-/// else. Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write. Edges      no
-/// rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
+///            else.
+/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
 ///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit
 ///            without log_target is -inf (with eps it is log eps - y, unless y is -inf); inf where P > 0 alone.

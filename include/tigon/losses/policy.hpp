@@ -33,8 +33,9 @@ enum class luspo_reduction {
 ///             dapo, cispo, vespo: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
 ///
 /// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
-/// cancels. Precision  f64 between log-probabilities and the loss or their gradient. Throws     tigon::error, argument:
-/// a scalar out of its range, level sequence or a delta for cispo, sapo or vespo,
+///            cancels.
+/// Precision  f64 between log-probabilities and the loss or their gradient.
+/// Throws     tigon::error, argument: a scalar out of its range, level sequence or a delta for cispo, sapo or vespo,
 ///            beta without reference, an advantage that is not finite.
 /// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
 ///            inf. NaN in a token: its loss and gradient are NaN.

@@ -20,8 +20,7 @@ struct tvd {
 ///
 /// Formula    docs/formulas/divergences.md.
 /// Shapes     student_probs, teacher_probs, dstudent, dteacher [rows, vocab]; labels [rows] or `absent`; loss and
-/// upstream [1],
-///            with reduction none [rows, vocab]. vocab >= 1, rows may be 0.
+///            upstream [1], with reduction none [rows, vocab]. vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64); labels std::int32_t or
 ///            std::int64_t.
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.

@@ -30,11 +30,9 @@ enum class smoothing_classes { global, partition };
 /// Formula    docs/formulas/vocab_parallel_cross_entropy.md. One gather of three numbers a row and rank (four with
 ///            global smoothing), merged in the order of ranks; backward sends nothing.
 /// Shapes     logits, dlogits [rows, columns of this rank]; target [rows], the same on all ranks, in the whole
-/// vocabulary; loss,
-///            top, rest [rows]; upstream one number or [rows]. A shard may be empty; rows may be 0.
+///            vocabulary; loss, top, rest [rows]; upstream one number or [rows]. A shard may be empty; rows may be 0.
 /// Types      logits and dlogits one of f32, bf16, f16, f64; loss, top, rest and upstream f32 (f64 for f64); target
-/// std::int32_t
-///            or std::int64_t.
+///            std::int32_t or std::int64_t.
 /// Precision  f32 (f64 for f64); one rounding at dlogits.
 /// Writes     loss, top (m) and rest (d), which backward needs, the same bits on all ranks (with partition smoothing
 ///            each rank has a loss of its own); dlogits. A row whose target is ignore_index is not read: loss and
@@ -44,11 +42,9 @@ enum class smoothing_classes { global, partition };
 ///            [0, vocab) that is not ignore_index; before the first write. From forward all ranks throw the same error,
 ///            whichever of them found it; state where ranks differ in what has to be equal.
 /// Edges      NaN or +inf in a row on any rank: that row is NaN on all. -inf at the target: loss inf, finite gradient.
-/// All
-///            -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
+///            All -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
-/// same
-///            (tests/losses/vocab_parallel_cross_entropy_test.cpp).
+///            same (tests/losses/vocab_parallel_cross_entropy_test.cpp).
 struct vocab_parallel_cross_entropy_options {
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;  ///< l, from 0 to below 1

@@ -31,17 +31,15 @@ struct mlp {
 ///
 /// Formula    docs/formulas/mlp.md; Shazeer, "GLU Variants Improve Transformer", 2020.
 /// Shapes     x, y, dy, dx [tokens, hidden]; wg, wu, dwg, dwu [intermediate, hidden]; wd, dwd [hidden, intermediate];
-///            all weights and their gradients the other way round with weights = transpose::yes; saved
-///            [tokens, 3 * intermediate]. Any extent may be 0. Row strides everywhere.
+///            all weights and their gradients the other way round with weights = transpose::yes; saved [tokens, 3 *
+///            intermediate]. Any extent may be 0. Row strides everywhere.
 /// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; wg, wu and wd any one of them, and dwg, dwu and dwd
 ///            any one (f64 only with f64).
 /// Precision  every sum, act and its derivative in f32 (f64 for f64). One rounding at g, u, a, dg, du and the outputs;
-/// a
-///            is made of the sums before g and u are rounded, p is not rounded, dx is one sum. Products are op::gemm of
-///            the backend, gates its op::swiglu and op::geglu.
+///            a is made of the sums before g and u are rounded, p is not rounded, dx is one sum. Products are op::gemm
+///            of the backend, gates its op::swiglu and op::geglu.
 /// Writes     y, saved; dx, dwg, dwu, dwd; a gradient whose view has no memory is not computed. Gradients of weights
-/// are
-///            added to with gradient::accumulate. mlp_backward overwrites saved: one backward for one forward.
+///            are added to with gradient::accumulate. mlp_backward overwrites saved: one backward for one forward.
 /// Aliasing   forward: none. backward: dx may be dy or x.
 /// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
 ///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk. See
@@ -49,8 +47,7 @@ struct mlp {
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite), state (saved holds no
 ///            forward, or backward used it), workspace; before the first write.
-/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2
-///            (tests/ops/mlp_test.cpp).
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp).
 struct mlp_options {
   mlp_gate gate = mlp_gate::swiglu;
   double gate_multiplier = 1;

@@ -29,11 +29,10 @@ struct swiglu {
 /// Types      f32, bf16, f16, f64, one for all.
 /// Precision  f32 (f64 for f64), one rounding at c, da, db; round_gate also rounds silu to the storage type.
 /// Writes     c, da, db.
-/// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another; written over
-///            a and b, a second backward would read gradients.
+/// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another; written over a
+///            and b, a second backward would read gradients.
 /// Throws     tigon::error: shape, stride, alias, argument (a multiplier, slope or up_offset that is not finite, a
-/// slope
-///            or limit that is not above 0); before the first write.
+///            slope or limit that is not above 0); before the first write.
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.
 /// Max error  f32 6e-7, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/swiglu_test.cpp).
