@@ -3,7 +3,7 @@
 
 #include <tigon/ops/embedding.hpp>
 #include <tigon/simd/math.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/simd/row_gradients.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 // every order and comparisons are equalities.
 #include <gtest/gtest.h>
 
-#include <tigon/simd/row.hpp>
+#include <tigon/simd/row_gradients.hpp>
 
 #include <numeric>
 

@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_LINEAR_CHUNKS_HPP
 
 #include <tigon/gemm/gemm.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/simd/row_gradients.hpp>
 
 #include <bit>
 

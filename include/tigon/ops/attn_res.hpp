@@ -3,7 +3,7 @@
 #define TIGON_OPS_ATTN_RES_HPP
 
 #include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
 

@@ -1,0 +1,428 @@
+// Row programs with parameter gradients: every row adds to sums over all rows.
+//
+//   for_rows_with_partials<B, A>(ctx, rows, cols, row_sum(f, x...), row_map(y, g, x...), parameter_gradient{dw, mode});
+#ifndef TIGON_SIMD_ROW_GRADIENTS_HPP
+#define TIGON_SIMD_ROW_GRADIENTS_HPP
+
+#include <tigon/simd/row.hpp>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+// A value that the compiler must have before it goes on: a product that is added next stays a product and a sum.
+template <class R>
+TIGON_INLINE void settle(R& r) {
+  if constexpr (requires { r.r; })
+    settle(r.r);
+  else if constexpr (requires { r.raw; })
+    settle(r.raw);
+  else if constexpr (requires { r.data; })
+    settle(r.data);
+  else
+#if defined(__x86_64__) || defined(__i386__)
+    asm("" : "+v"(r));
+#elif defined(__aarch64__)
+    asm("" : "+w"(r));
+#else
+    asm("" : "+m"(r));
+#endif
+}
+
+// Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
+// lanes compute, all at the same time.
+template <class V, std::size_t K, class F, class... Source>
+struct sum_errand {
+  static constexpr bool any = true, prefetches = false;
+  using number = typename V::value_type;
+  struct state {
+    pack<V, K> sum;
+    TIGON_INLINE state() {
+      unrolled<K>([&](auto k) TIGON_LAMBDA { sum.v[k] = V(0); });
+    }
+  };
+  F f;
+  std::tuple<Source...> x;
+  number* total;
+
+  TIGON_INLINE void add(state& s, std::size_t j) const {
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      settle(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + r.v[k];
+    });
+  }
+  TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
+    const auto inside = V::iota() < V(static_cast<number>(n));
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      settle(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+    });
+  }
+  // All of it, in the order in which a loop does it in passing.
+  template <std::size_t U>
+  TIGON_INLINE void run(std::size_t cols) const {
+    constexpr std::size_t N = V::size;
+    state s[U];
+    std::size_t j = 0;
+    for (; j + U * N <= cols; j += U * N) {
+      unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j + u * N); });
+    }
+    for (; j < cols; j += N) add_n(s[0], j, std::min(N, cols - j));
+    finish(s);
+  }
+  template <std::size_t U>
+  TIGON_INLINE void finish(const state (&s)[U]) const {
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      V sum = s[0].sum.v[k];
+      unrolled<U - 1>([&](auto u) TIGON_LAMBDA { sum = sum + s[u + 1].sum.v[k]; });
+      total[k] += sum_lanes(sum);
+    });
+  }
+};
+
+// out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
+// returns what goes to its sink and the new sums. All rows are read before one is written: a read waits for an earlier
+// store at the same place of another page, where long rows often are. False, and nothing done, where stores past the
+// caches are wanted and the rows do not begin at whole vectors.
+template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
+TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
+                                 const std::array<std::tuple<Source...>, R>& x, A*... sums) {
+  using V = write_vec<B, std::tuple<Sink>, Source...>;
+  constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
+  bool wanted = true, possible = true;
+  unrolled<R>([&](auto r) TIGON_LAMBDA {
+    wanted =
+        wanted &&
+        std::apply([&](auto... from) TIGON_LAMBDA { return y[r].streams(B::row.stream_bytes, from.begin()...); }, x[r]);
+    possible = possible && y[r].template head<V>() == 0;
+  });
+  if (wanted && !possible) return false;
+  const auto call = [&](auto r, auto load, const pack<V, K>& sum) TIGON_LAMBDA {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
+    }(std::make_index_sequence<K>{});
+  };
+  const auto loop = [&](auto stream) TIGON_LAMBDA {
+    std::size_t j = 0;
+    for (; j + U * N <= cols; j += U * N) {
+      pack<V, 1> out[R][U];
+      unrolled<U>([&](auto u) TIGON_LAMBDA {
+        pack<V, K> acc{{load<V>(sums + j + u * N)...}};
+        unrolled<R>([&](auto r) TIGON_LAMBDA {
+          const auto v = call(
+              r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j + u * N); }, acc);
+          out[r][u].v[0] = v.v[0];
+          unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+        });
+        std::size_t k = 0;
+        (store(acc.v[k++], sums + j + u * N), ...);
+      });
+      unrolled<R>([&](auto r)
+                      TIGON_LAMBDA { y[r].template put<stream>(out[r], std::integral_constant<std::size_t, 0>{}, j); });
+    }
+    for (; j < cols; j += N) {
+      const std::size_t n = std::min(N, cols - j);
+      pack<V, K> acc{{load_n<V>(sums + j, n)...}};
+      unrolled<R>([&](auto r) TIGON_LAMBDA {
+        const auto v = call(
+            r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
+        unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+        y[r].store_n(v.v[0], j, n);
+      });
+      std::size_t k = 0;
+      (store_n(acc.v[k++], sums + j, n), ...);
+    }
+  };
+  if (wanted)
+    loop(std::true_type{});
+  else
+    loop(std::false_type{});
+  return true;
+}
+
+/// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
+template <class B>
+constexpr std::size_t partial_tasks(std::size_t rows) {
+  const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 16);
+  return (rows + per_task - 1) / per_task;
+}
+
+// Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
+// are written half a page away from what is read beside them.
+inline constexpr std::size_t page = 4096;
+template <class A>
+A* half_a_page_on(A* p) {
+  const std::size_t at = reinterpret_cast<std::uintptr_t>(p) % page;
+  return p + (page + page / 2 - at) % page / sizeof(A);
+}
+
+}  // namespace detail
+
+/// A parameter gradient that the partial rows of all tasks add up to; not written where `out` is empty.
+template <class T>
+struct parameter_gradient {
+  vector_view<T> out;
+  gradient mode = gradient::overwrite;
+};
+
+/// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
+template <class B, class A>
+constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
+  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows) * count * detail::padded<A>(cols) +
+                                 detail::page / sizeof(A));
+}
+
+/// Statistic of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
+/// sums where that returns a pack.
+template <class F, class... X>
+struct row_sum {
+  F f;
+  std::tuple<X...> x;
+  explicit row_sum(F function, X... operands) : f(function), x(operands...) {}
+
+  template <class B>
+  static constexpr std::size_t sums =
+      detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
+                                                          .template load<detail::vec_of<B, X...>>(0)...))>;
+
+  // Of a column of a row, in the matrices.
+  static constexpr std::size_t bytes = (detail::matrix_bytes<X> + ... + 0);
+
+  // Adds what the columns from `first` on contribute to the sums at `total`.
+  template <class B, class A>
+  TIGON_INLINE auto errand(std::size_t row, std::size_t first, A* total) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const detail::place at{row, first};
+          using errand = detail::sum_errand<detail::vec_of<B, X...>, sums<B>, decltype(f(row)),
+                                            decltype(detail::source<B>(from, at))...>;
+          return errand{f(row), std::make_tuple(detail::source<B>(from, at)...), total};
+        },
+        x);
+  }
+  // The sums over a whole row, where none are made in passing.
+  template <class B, class A>
+  TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const row_worker<B, A> worker(row, cols);
+          if constexpr (sums<B> == 1)
+            return std::array<A, 1>{worker.sum(f(row), from...)};
+          else
+            return worker.sum(f(row), from...);
+        },
+        x);
+  }
+  template <class A, std::size_t K>
+  static TIGON_INLINE auto value(const std::array<A, K>& total) {
+    if constexpr (K == 1)
+      return total[0];
+    else
+      return total;
+  }
+};
+
+/// Statistic of a program whose columns need nothing of the row.
+struct no_statistic {
+  template <class B>
+  static constexpr std::size_t sums = 0;
+  static constexpr std::size_t bytes = 0;
+  template <class B, class A>
+  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
+    return {};
+  }
+  template <class B, class A>
+  TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t) const {
+    return {};
+  }
+  template <class A>
+  static TIGON_INLINE int value(const std::array<A, 0>&) {
+    return 0;
+  }
+};
+
+/// Program of a row that adds to parameter gradients. For row i and its statistic,
+///   f(i, value)(x[j]..., sums[j]...)
+/// is a pack of the outputs at column j, and of the sums with what this row adds to them.
+template <class Out, class F, class... X>
+struct row_map {
+  Out out;
+  F f;
+  std::tuple<X...> x;
+  explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
+
+  // One row, or a part of one.
+  template <class Row, class Value, class... Sums>
+  TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
+    std::apply([&](auto... from) TIGON_LAMBDA { row.map(outs(out, sums...), f(row.i, value), from..., sums...); }, x);
+  }
+
+  // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
+  // cannot be streamed so.
+  template <class B, std::size_t R, class Values, class... Sums>
+  TIGON_INLINE bool together(std::size_t i, std::size_t cols, const Values& values, Sums... sums) const {
+    const auto sources = [&](std::size_t row) TIGON_LAMBDA {
+      return std::apply(
+          [&](auto... from) TIGON_LAMBDA {
+            return std::make_tuple(detail::source<B>(from, {row, 0})...);
+          },
+          x);
+    };
+    return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
+      return detail::write_together<B>(cols, std::array{detail::sink(out, {i + r, 0})...},
+                                       std::array{f(i + r, values(r))...}, std::array{sources(i + r)...}, sums...);
+    }(std::make_index_sequence<R>{});
+  }
+};
+
+namespace detail {
+// Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
+// cache, four where they save more than one sum, or two of 16 bits, which are busier with arithmetic. One where it is
+// no row_map.
+template <class F, std::size_t Sums>
+inline constexpr std::size_t rows_together = 1;
+template <class Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
+    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? 2
+    : Sums > 1                                                                  ? 4
+                                                                                : 3;
+}  // namespace detail
+
+/// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
+/// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
+/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
+/// `out`. Without rows the gradients are zero.
+///
+/// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
+/// two to four of these at a time: memory is read and written in turns. Otherwise a few rows are gone over a block of
+/// columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and its
+/// map adds up the statistic of the rows that follow.
+template <class B, class A, class Statistic, class F, class... T>
+void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
+                            parameter_gradient<T>... out) {
+  using V = vec<typename B::engine, A>;
+  using errand = decltype(statistic.template errand<B, A>(0, 0, nullptr));
+  using totals = std::array<A, Statistic::template sums<B>>;
+  // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
+  // a row's bits would depend on its place.
+  constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
+  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
+  constexpr std::size_t K = sizeof...(T);
+  constexpr bool is_map = detail::rows_together<F, K> > 1;
+  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<F, K> : 1;
+  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0);  // there are no partial rows to be kept near
+  constexpr std::size_t most = whole_rows ? 32 : 8;
+  const std::size_t tasks = detail::partial_tasks<B>(rows);
+  const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+  const std::size_t stride = detail::padded<A>(cols);
+  constexpr std::size_t elements =
+      whole_rows ? B::row.group_bytes / std::max<std::size_t>(Statistic::bytes, 1) : B::row.group_elements;
+  const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
+  const std::size_t group = fitting < R ? fitting : fitting / R * R;
+  const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
+    if constexpr (is_map)
+      [&]<std::size_t... k>(std::index_sequence<k...>)
+          TIGON_LAMBDA { fn.one(row, value, row.partial(k)...); }(std::make_index_sequence<K>{});
+    else
+      fn(row, value);
+  };
+  workspace::frame frame(ctx.workspace());
+  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
+  ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    A* own = partials + task * K * stride;
+    std::fill(own, own + K * stride, A(0));
+    const std::size_t begin = task * per_task, end = std::min(rows, begin + per_task);
+    totals now[most], next[most];
+    for (std::size_t first = begin; first < end; first += group) {
+      const std::size_t n = std::min(group, end - first);
+      if constexpr (!in_passing) {
+        for (std::size_t k = 0; k < n; ++k) now[k] = statistic.template total<B, A>(first + k, cols);
+      } else if (first == begin) {
+        std::fill(now, now + n, totals{});
+        for (std::size_t column = 0; column < cols; column += B::row.block_cols)
+          for (std::size_t k = 0; k < n; ++k)
+            statistic.template errand<B>(first + k, column, now[k].data())
+                .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
+      }
+      if constexpr (in_passing) std::fill(next, next + n, totals{});
+      if constexpr (whole_rows) {
+        std::size_t k = 0;
+        if constexpr (R > 1) {
+          const auto together = [&]() TIGON_LAMBDA {
+            return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
+              return fn.template together<B, R>(
+                  first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+                  own + p * stride...);
+            }(std::make_index_sequence<K>{});
+          };
+          while (k + R <= n && together()) k += R;
+        }
+        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride), Statistic::value(now[k]));
+        continue;
+      }
+      for (std::size_t column = 0; column < cols; column += B::row.block_cols)
+        for (std::size_t k = 0; k < n; ++k) {
+          const std::size_t i = first + k, width = std::min(B::row.block_cols, cols - column);
+          // The last rows add up themselves, for nothing.
+          const std::size_t other = i + group < end ? i + group : i;
+          if constexpr (in_passing)
+            one(worker(i, width, own, nullptr, stride, column,
+                       statistic.template errand<B>(other, column, next[k].data())),
+                Statistic::value(now[k]));
+          else
+            one(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+        }
+      if constexpr (in_passing) std::copy(next, next + n, now);
+    }
+    stream_fence();
+  });
+  const auto combine = [&]<class U>(parameter_gradient<U> g, std::size_t k, std::size_t begin, std::size_t end) {
+    if (g.out.data == nullptr) return;
+    for (std::size_t j = begin; j < end; j += V::size) {
+      const std::size_t n = std::min(V::size, end - j);
+      // Binary counter: level l holds the sum of 2^l consecutive tasks.
+      V level[64];
+      std::size_t used = 0;
+      for (std::size_t task = 0; task < tasks; ++task) {
+        V v = load<V>(partials + (task * K + k) * stride + j);
+        for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) v = level[--used] + v;
+        level[used++] = v;
+      }
+      V total(A(0));
+      while (used > 0) total = level[--used] + total;
+      if (n == V::size) {
+        if (g.mode == gradient::accumulate) total = load<V>(g.out.data + j) + total;
+        store(total, g.out.data + j);
+      } else {
+        if (g.mode == gradient::accumulate) total = load_n<V>(g.out.data + j, n) + total;
+        store_n(total, g.out.data + j, n);
+      }
+    }
+  };
+  // A task per 1024 columns: a whole number of vectors of every engine.
+  constexpr std::size_t width = 1024;
+  ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+    std::size_t k = 0;
+    (combine(out, k++, task * width, std::min(cols, (task + 1) * width)), ...);
+  });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon {
+using simd::for_rows_with_partials;
+using simd::no_statistic;
+using simd::parameter_gradient;
+using simd::row_map;
+using simd::row_sum;
+}  // namespace tigon
+
+#endif  // TIGON_SIMD_ROW_GRADIENTS_HPP

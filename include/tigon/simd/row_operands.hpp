@@ -1,0 +1,450 @@
+// What a row program reads and writes: operands, and the sources and sinks that its loops make of them.
+#ifndef TIGON_SIMD_ROW_OPERANDS_HPP
+#define TIGON_SIMD_ROW_OPERANDS_HPP
+
+#include <tigon/core/views.hpp>
+#include <tigon/simd/vec.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+/// Operand: the index of the column, as a number.
+struct columns_t {};
+inline constexpr columns_t columns{};
+
+/// Operand: the same number in every column, for example in place of a weight that is absent.
+template <class A>
+struct constant {
+  A value;
+  constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
+};
+
+/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are brought near with the others.
+template <class Operand>
+struct nearby {
+  Operand operand;
+  constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
+};
+
+/// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
+template <class T>
+struct even_columns {
+  matrix_view<T> pairs;
+};
+template <class T>
+struct odd_columns {
+  matrix_view<T> pairs;
+};
+/// Output for two results: the first goes to the even columns, the second to the odd ones.
+template <class T>
+struct pair_columns {
+  matrix_view<T> pairs;
+};
+
+/// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
+/// all of it are.
+template <class T>
+struct row_at {
+  T* data;
+  std::size_t bytes;
+};
+template <class T>
+struct rows_of {
+  matrix_view<T> part;
+  std::size_t bytes;
+};
+
+/// Several outputs of one map; the function returns a pack of as many vectors.
+template <class... Outs>
+struct outs {
+  std::tuple<Outs...> out;
+  explicit constexpr outs(Outs... o) : out(o...) {}
+};
+
+namespace detail {
+
+// What a loop reads.
+template <class T, bool Matrix>
+struct row_source {
+  using element_type = std::remove_const_t<T>;
+  T* p;
+  std::size_t next;  // elements to the row that is read next, where asking for it early pays; otherwise 0
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    return simd::load<V>(p + j);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    return simd::load_n<V>(p + j, n);
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  // Without a branch: where there is nothing to ask for, it asks for what it has.
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    if constexpr (Matrix) __builtin_prefetch(p + next + j, 0, 2);
+  }
+};
+
+struct column_source {
+  using element_type = void;
+  std::size_t first;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    return V::iota() + V(static_cast<typename V::value_type>(first + j));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
+    return load<V>(j);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
+template <class A>
+struct constant_source {
+  using element_type = void;
+  A value;
+  template <class V>
+  TIGON_INLINE V load(std::size_t) const {
+    return V(value);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(value);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
+// Where a worker is: its row and its first column; and how many matrices it reads, whose next rows share the caches.
+struct place {
+  std::size_t row, column, matrices = 1;
+};
+
+template <class B, class T>
+TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
+  constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
+  const bool early = row_bytes != 0 && at.row + 1 < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
+                     m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
+  return {m.row(at.row) + at.column, early ? m.row_stride : 0};
+}
+template <class B, class T>
+TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
+  return {v.data + at.column, 0};
+}
+template <class B, class A>
+TIGON_INLINE constant_source<A> source(constant<A> c, place) {
+  return {c.value};
+}
+// Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
+template <class T>
+struct nearby_source {
+  using element_type = void;
+  const T* p;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    if constexpr (V::size > 1) (void)*reinterpret_cast<const volatile unsigned char*>(p + j);
+    return V(typename V::value_type(0));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(typename V::value_type(0));
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+template <class B, class T>
+TIGON_INLINE auto source(nearby<matrix_view<T>> n, place at) {
+  if constexpr (B::row.sum_ahead)  // the sum is of rows that are written much later
+    return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
+  else
+    return nearby_source<T>{n.operand.row(at.row) + at.column};
+}
+template <class B, class A>
+TIGON_INLINE constant_source<A> source(nearby<constant<A>> n, place) {
+  return {n.operand.value};
+}
+template <class B>
+TIGON_INLINE column_source source(columns_t, place at) {
+  return {at.column};
+}
+
+template <class B, class Operand>
+using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
+
+// Bytes of a column of an operand that has a row of its own for every row.
+template <class Operand>
+inline constexpr std::size_t matrix_bytes = 0;
+template <class T>
+inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
+
+template <class... Ts>
+struct first_element;
+template <class T, class... Ts>
+struct first_element<T, Ts...> {
+  using type = T;
+};
+template <class... Ts>
+struct first_element<void, Ts...> : first_element<Ts...> {};
+
+// The vector of a loop: lanes of the engine, in the accumulator type of the first operand that has elements.
+template <class B, class... Operands>
+using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<B, Operands>...>::type>>;
+
+// The vector of a loop that writes: as above, or by the first output where no operand has elements.
+template <class B, class Sinks, class... Source>
+struct write_vec_of;
+template <class B, class... Sink, class... Source>
+struct write_vec_of<B, std::tuple<Sink...>, Source...> {
+  using type = vec<
+      typename B::engine,
+      accumulator_t<typename first_element<typename Source::element_type..., typename Sink::element_type...>::type>>;
+};
+template <class B, class Sinks, class... Source>
+using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
+
+template <class R>
+inline constexpr std::size_t pack_size = 1;
+template <class V, std::size_t N>
+inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+template <class V>
+TIGON_INLINE V larger(V a, V b) {
+  return max(a, b);
+}
+
+// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
+template <std::size_t N, class F>
+TIGON_INLINE void unrolled(F f) {
+  [&]<std::size_t... K>(std::index_sequence<K...>)
+      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
+}
+
+// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
+template <std::size_t U, class F>
+TIGON_INLINE void halve(F f) {
+  if constexpr (U > 1) {
+    unrolled<U / 2>([&](auto u) TIGON_LAMBDA { f(u, std::integral_constant<std::size_t, U / 2>{}); });
+    halve<U / 2>(f);
+  }
+}
+
+template <class V>
+TIGON_INLINE pack<V, 1> as_pack(V v) {
+  return {{v}};
+}
+template <class V, std::size_t N>
+TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
+  return p;
+}
+
+// Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
+#if defined(__x86_64__) || defined(__i386__)
+inline constexpr bool loads_any_type = true;
+#else
+inline constexpr bool loads_any_type = false;
+#endif
+
+template <class T, bool Odd>
+struct pair_source {
+  using element_type = std::remove_const_t<T>;
+  const T* p;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j) const {
+    if constexpr (V::size == 1)
+      return simd::load<V>(p + 2 * j + Odd);
+    else if constexpr (pair_a_lane<V>)
+      return of_lane(simd::load<V>(reinterpret_cast<const float*>(p + 2 * j)));
+    else
+      return half(simd::load<V>(p + 2 * j), simd::load<V>(p + 2 * j + V::size));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    if constexpr (V::size == 1) {
+      return load<V>(j);
+    } else {
+      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
+      const V low = simd::load_n<V>(p + 2 * j, first);
+      return half(low, second == 0 ? low : simd::load_n<V>(p + 2 * j + V::size, second));
+    }
+  }
+  template <class V>
+  static TIGON_INLINE V half(V a, V b) {
+    return Odd ? odd_lanes(a, b) : even_lanes(a, b);
+  }
+  // A pair of bf16 in a lane of f32 bits: the odd one is its upper half, the even one its lower.
+  template <class V>
+  static constexpr bool pair_a_lane =
+      loads_any_type && std::same_as<element_type, bfloat16> && std::same_as<typename V::value_type, float>;
+  template <class V>
+  static TIGON_INLINE V of_lane(V pair) {
+    return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+template <class B, class T>
+TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column};
+}
+template <class B, class T>
+TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column};
+}
+
+// Where a row goes. A row of a matrix may be streamed, if a vector of the stored type is aligned there; a vector that
+// every row shares stays in the caches.
+template <class T, bool Matrix>
+struct row_sink {
+  using element_type = T;
+  static constexpr std::size_t results = 1;
+  T* p;
+  std::size_t bytes;  // of the whole output
+  template <class V>
+  TIGON_INLINE void store(V v, std::size_t j) const {
+    simd::store(v, p + j);
+  }
+  template <class V>
+  TIGON_INLINE void store_n(V v, std::size_t j, std::size_t n) const {
+    simd::store_n(v, p + j, n);
+  }
+  /// The vectors of one unrolled step; of several results the k-th.
+  template <bool Stream, std::size_t U, class R, class K>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
+    using V = std::remove_cvref_t<decltype(r[0].v[k])>;
+    if constexpr (U > 1 && stores_pairs<V, T>) {
+      unrolled<U / 2>([&](auto u) TIGON_LAMBDA {
+        store_pair<Stream && Matrix>(r[2 * u].v[k], r[2 * u + 1].v[k], p + j + 2 * u * V::size);
+      });
+    } else {
+      unrolled<U>([&](auto u) TIGON_LAMBDA {
+        if constexpr (Stream && Matrix)
+          simd::stream(r[u].v[k], p + j + u * V::size);
+        else
+          simd::store(r[u].v[k], p + j + u * V::size);
+      });
+    }
+  }
+  template <class R, class K>
+  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
+    store_n(r.v[k], j, n);
+  }
+  /// Large enough to be streamed, and none of the operands.
+  template <class... Begin>
+  TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
+    return !Matrix || (bytes >= stream_bytes && ((static_cast<const void*>(p) != begin) && ... && true));
+  }
+  /// What is streamed at a time, in bytes.
+  template <class V>
+  static constexpr std::size_t width = (stores_pairs<V, T> ? 2 : 1) * V::size * sizeof(T);
+  /// Elements before the first one at which a vector may be streamed.
+  template <class V>
+  TIGON_INLINE std::size_t head() const {
+    return (width<V> - reinterpret_cast<std::uintptr_t>(p) % width<V>) % width<V> / sizeof(T);
+  }
+  template <class V>
+  TIGON_INLINE bool aligned_after(std::size_t head) const {
+    return !Matrix || reinterpret_cast<std::uintptr_t>(p + head) % width<V> == 0;
+  }
+};
+
+template <class T>
+TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
+  return {m.row(at.row) + at.column, m.rows * m.cols * sizeof(T)};
+}
+template <class T>
+TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
+  return {v.data + at.column, 0};
+}
+
+// Pairs of columns, from two results.
+template <class T>
+struct pair_sink {
+  using element_type = T;
+  static constexpr std::size_t results = 2;
+  T* p;
+  std::size_t bytes;
+  template <bool Stream, std::size_t U, class R, class K>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
+    using V = std::remove_cvref_t<decltype(r[0].v[k])>;
+    const row_sink<T, true> row{p, bytes};
+    unrolled<U>([&](auto u) TIGON_LAMBDA {
+      const V a = r[u].v[k], b = r[u].v[k + 1];
+      const std::size_t at = 2 * (j + u * V::size);
+      if constexpr (V::size == 1) {
+        row.store(a, at), row.store(b, at + 1);
+      } else {
+        const pack<V, 1> both[2] = {{{zip_low(a, b)}}, {{zip_high(a, b)}}};
+        row.template put<Stream>(both, std::integral_constant<std::size_t, 0>{}, at);
+      }
+    });
+  }
+  template <class R, class K>
+  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
+    using V = std::remove_cvref_t<decltype(r.v[k])>;
+    const V a = r.v[k], b = r.v[k + 1];
+    if constexpr (V::size == 1) {
+      simd::store(a, p + 2 * j), simd::store(b, p + 2 * j + 1);
+    } else {
+      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
+      simd::store_n(zip_low(a, b), p + 2 * j, first);
+      if (second != 0) simd::store_n(zip_high(a, b), p + 2 * j + V::size, second);
+    }
+  }
+  template <class... Begin>
+  TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
+    return row_sink<T, true>{p, bytes}.streams(stream_bytes, begin...);
+  }
+  // Streamed from the first column or not at all.
+  template <class V>
+  TIGON_INLINE std::size_t head() const {
+    return 0;
+  }
+  template <class V>
+  TIGON_INLINE bool aligned_after(std::size_t head) const {
+    return row_sink<T, true>{p, bytes}.template aligned_after<V>(2 * head);
+  }
+};
+template <class T>
+TIGON_INLINE pair_sink<T> sink(pair_columns<T> c, place at) {
+  return {c.pairs.row(at.row) + 2 * at.column, c.pairs.rows * c.pairs.cols * sizeof(T)};
+}
+
+template <class T>
+TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
+  return {r.data + at.column, r.bytes};
+}
+template <class T>
+TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {
+  return {r.part.row(at.row) + at.column, r.bytes};
+}
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon {
+using simd::columns;
+using simd::constant;
+using simd::even_columns;
+using simd::nearby;
+using simd::odd_columns;
+using simd::outs;
+using simd::pair_columns;
+using simd::row_at;
+using simd::rows_of;
+}  // namespace tigon
+
+#endif  // TIGON_SIMD_ROW_OPERANDS_HPP
