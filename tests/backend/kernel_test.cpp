@@ -45,6 +45,27 @@ TEST(Provider, IsTheNearestOnTheChain) {
   static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::acme2>, tb::acme>);
 }
 
+struct other_products : tb::highway {
+  using self = other_products;
+  using parent = tb::highway;
+  static constexpr tigon::backend_info info{"other_products", {tigon::device::cpu}, {}};
+  using overrides = tigon::op_list<op::gemm>;
+};
+struct exact_rows : other_products {
+  using parent = other_products;
+  static constexpr tigon::backend_info info{"exact_rows", {tigon::device::cpu}, {}};
+  static constexpr bool relaxed_16bit = !tb::highway::relaxed_16bit;
+};
+
+TEST(Provider, RowsOfABackendWithOtherProductsAreItsParents) {
+  static_assert(std::same_as<tigon::row_backend<other_products>, tb::highway>);
+  static_assert(std::same_as<tigon::row_backend<tb::highway>, tb::highway>);  // other lanes than its parent's
+  static_assert(std::same_as<tigon::row_backend<tb::generic>, tb::generic>);
+  static_assert(std::same_as<tigon::row_backend<tb::tuned>, tb::tuned>);  // other numbers
+  static_assert(std::same_as<tigon::row_backend<exact_rows>, exact_rows>);
+  static_assert(std::same_as<tigon::row_backend<tb::acme>, tb::acme>);  // rows of its own
+}
+
 TEST(Provider, TuningAloneOverridesNothing) {
   static_assert(std::same_as<tigon::provider_t<op::rms_norm, tb::tuned>, tb::generic>);
   static_assert(std::same_as<tigon::provider_t<op::gemm, tb::tuned>, tb::highway>);

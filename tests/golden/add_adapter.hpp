@@ -12,26 +12,15 @@
 
 namespace golden {
 
-// A child that overrides the product alone has its parent's row programs: an adapter of an operator without products is
-// compiled once for both.
+// An adapter of an operator without products is compiled once for backends that differ in products alone.
 template <class Adapter>
 concept makes_products = requires { requires Adapter::products; };
-template <class B>
-inline constexpr bool products_alone = false;
-template <class B>
-  requires(tigon::parent_t<B>::row == B::row && tigon::parent_t<B>::relaxed_16bit == B::relaxed_16bit)
-inline constexpr bool products_alone<B> = std::same_as<typename B::overrides, tigon::op_list<tigon::op::gemm>>;
-template <class B, class Adapter, bool Parent = products_alone<B> && !makes_products<Adapter>>
-struct code {
-  using backend = B;
-};
-template <class B, class Adapter>
-struct code<B, Adapter, true> : code<tigon::parent_t<B>, Adapter, false> {};
+template <class Adapter, class B>
+using code = std::conditional_t<makes_products<Adapter>, B, tigon::row_backend<B>>;
 
 template <class Adapter, class B, class T>
 void add(std::string_view op) {
-  runners().push_back(
-      {op, B::info.name, tigon::element_name<T>(), &Adapter::template run<typename code<B, Adapter>::backend, T>});
+  runners().push_back({op, B::info.name, tigon::element_name<T>(), &Adapter::template run<code<Adapter, B>, T>});
 }
 
 template <class Adapter, class... B>

@@ -37,14 +37,14 @@ struct eager : Parent {
                                          .group_bytes = 3000};
 };
 
-using pairs = testing::Types<
-    on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>, on<tigon::backends::xsimd, float>,
-    on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::bfloat16>,
-    on<tigon::backends::highway, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
-    on<tigon::backends::highway, double>, on<eager<tigon::backends::generic, 4>, float>,
-    on<eager<tigon::backends::eigen, 2>, float>, on<eager<tigon::backends::xsimd, 4, false>, float>,
-    on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
-    on<eager<tigon::backends::highway, 2, false>, tigon::bfloat16>, on<eager<tigon::backends::highway, 4>, double>>;
+/// Every engine and a type of every width as they are; and thresholds of every kind.
+using pairs =
+    testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::highway, float>,
+                   on<tigon::backends::eigen, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
+                   on<eager<tigon::backends::generic, 4>, float>, on<eager<tigon::backends::xsimd, 4, false>, float>,
+                   on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
+                   on<eager<tigon::backends::highway, 2, false>, tigon::bfloat16>,
+                   on<eager<tigon::backends::highway, 4>, double>>;
 
 template <class T>
 TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed, guard side = guard::behind) {
@@ -404,6 +404,62 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
         }
         EXPECT_TRUE(y.padding_intact());
       }
+}
+
+TYPED_TEST(row, absent_operands_are_ones_or_zeros) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  constexpr std::size_t rows = 40;  // more than a task takes at a time
+  for (const std::size_t cols : lengths<B, T>())
+    for (const bool present : {false, true}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, " << (present ? "present" : "absent"));
+      const auto x = whole_numbers<T>({rows, cols}, 15), more = whole_numbers<T>({rows, cols, 3}, 16),
+                 factors = whole_numbers<T>({1, cols}, 17);
+      const matrix_view<const T> a = x.view(), b = present ? more.view() : matrix_view<const T>{};
+      const auto w = present ? vector_view<const T>{factors.view().data, cols} : vector_view<const T>{};
+      const auto value = [&](std::size_t i, std::size_t j) {
+        return to_f64(x(i, j)) * (present ? to_f64(factors(0, j)) : 1) + (present ? to_f64(more(i, j)) : 0);
+      };
+      const auto f = [](auto v, auto g, auto e) { return v * g + e; };
+      guarded_matrix<T> y(rows, cols), dx(rows, cols);
+      guarded_matrix<A> dw(1, cols);
+      guarded<A> sums(rows), seen(rows);
+      const auto out = y.view();
+      A* const statistic = seen.data();
+      for_rows<B, A>(tigon::default_context(), rows, cols, [&](auto row) {
+        sums[row.i] = row.sum(f, a, tigon::or_ones(w), tigon::or_zeros(b));
+        row.map(out, f, a, tigon::or_ones(w), tigon::or_zeros(b));
+      });
+      tigon::for_rows_with_partials<B, A>(
+          tigon::default_context(), rows, cols,
+          tigon::row_sum([](std::size_t) { return [](auto v, auto g, auto zero) { return v * g + zero; }; }, a,
+                         tigon::or_ones(w), tigon::nearby(tigon::or_zeros(b))),
+          tigon::row_map(
+              dx.view(),
+              [=](std::size_t i, A sum) {
+                statistic[i] = sum;
+                return [=](auto v, auto g, auto e, auto s) { return pack{v * g + e, s + v}; };
+              },
+              a, tigon::or_ones(w), tigon::or_zeros(b)),
+          tigon::parameter_gradient<A>{{dw.view().data, cols}});
+      for (std::size_t i = 0; i < rows; ++i) {
+        double sum = 0, weighted = 0;
+        for (std::size_t j = 0; j < cols; ++j) {
+          sum += value(i, j), weighted += value(i, j) - (present ? to_f64(more(i, j)) : 0);
+          ASSERT_EQ(to_f64(y(i, j)), value(i, j)) << "row " << i << ", column " << j;
+          ASSERT_EQ(to_f64(dx(i, j)), value(i, j)) << "row " << i << ", column " << j;
+        }
+        ASSERT_EQ(to_f64(sums[i]), sum) << "row " << i;
+        if (cols == 0) continue;  // without columns nobody asks for a statistic
+        ASSERT_EQ(to_f64(seen[i]), weighted) << "row " << i;
+      }
+      for (std::size_t j = 0; j < cols; ++j) {
+        double sum = 0;
+        for (std::size_t i = 0; i < rows; ++i) sum += to_f64(x(i, j));
+        ASSERT_EQ(to_f64(dw(0, j)), sum) << "column " << j;
+      }
+    }
 }
 
 TYPED_TEST(row, scratch_rows_are_apart) {

@@ -41,12 +41,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
                       std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      forward_rows<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
-    else
-      detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, r, w, offset, y, s, rstd.data(), opt, ctx); });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      forward_rows<B, rule.value>(x, r, or_ones(w), offset, y, s, rstd.data(), opt, ctx);
+    });
   }
 
   template <backend B, element T, element W>
@@ -54,19 +52,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    const auto with_weight = [&](auto extra) {
-      if (!w)
-        backward_rows<B, casting::none>(dy, extra, s, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
-      else
-        detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_rows<B, rule.value>(dy, extra, s, w, offset, rstd.data(), dx, dw, opt, ctx);
-        });
-    };
-    if (ds.data != nullptr)
-      with_weight(ds);
-    else
-      with_weight(constant(A(0)));
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+    });
     if (dr.data == nullptr) return;
     for_rows<B, A>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
       row.map(

@@ -44,26 +44,14 @@ struct kernel<op::layer_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
                       std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
                       context& ctx) {
-    using A = accumulator_t<T>;
-    if (w && b)
-      forward_rows<B>(x, w, b, y, mean.data(), rstd.data(), opt, ctx);
-    else if (w)
-      forward_rows<B>(x, w, constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
-    else if (b)
-      forward_rows<B>(x, constant(A(1)), b, y, mean.data(), rstd.data(), opt, ctx);
-    else
-      forward_rows<B>(x, constant(A(1)), constant(A(0)), y, mean.data(), rstd.data(), opt, ctx);
+    forward_rows<B>(x, or_ones(w), or_zeros(b), y, mean.data(), rstd.data(), opt, ctx);
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
                        layer_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    if (w)
-      backward_rows<B>(dy, x, w, mean.data(), rstd.data(), dx, dw, db, opt, ctx);
-    else
-      backward_rows<B>(dy, x, constant(A(1)), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
+    backward_rows<B>(dy, x, or_ones(w), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
   }
 
   template <backend B, element T, class Weight, class Bias, class A>

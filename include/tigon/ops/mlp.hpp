@@ -173,24 +173,26 @@ struct kernel<op::mlp, backends::generic> {
 
   template <backend B, element A>
   static void gate_forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a, mlp_options opt, context& ctx) {
+    using R = row_backend<B>;
     if (opt.gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, B>::template forward<B, A>(g, u, a, swiglu_options{}, ctx);
+      kernel_for<op::swiglu, R>::template forward<R, A>(g, u, a, swiglu_options{}, ctx);
     else
-      kernel_for<op::geglu, B>::template forward<B, A>(g, u, a, geglu_options{}, ctx);
+      kernel_for<op::geglu, R>::template forward<R, A>(g, u, a, geglu_options{}, ctx);
   }
 
   template <backend B, element A>
   static void gate_backward(in_matrix<A> p, matrix_view<A> g, matrix_view<A> u, mlp_options opt, context& ctx) {
+    using R = row_backend<B>;
     if (opt.gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, B>::template backward<B, A>(p, g, u, g, u, swiglu_options{}, ctx);
+      kernel_for<op::swiglu, R>::template backward<R, A>(p, g, u, g, u, swiglu_options{}, ctx);
     else
-      kernel_for<op::geglu, B>::template backward<B, A>(p, g, u, g, u, geglu_options{}, ctx);
+      kernel_for<op::geglu, R>::template backward<R, A>(p, g, u, g, u, geglu_options{}, ctx);
   }
 
   /// Widens or rounds.
   template <backend B, class A, class From, element To>
   static void store(matrix_view<From> from, matrix_view<To> to, context& ctx) {
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    for_rows<row_backend<B>, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       row.map(
           to, [](auto v) { return v; }, from);
     });

@@ -74,27 +74,20 @@ struct kernel<op::rms_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
                       rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      forward_rows<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
-    else
-      detail::with_casting<T>(opt.casting,
-                              [&](auto rule) { forward_rows<B, rule.value>(x, w, offset, y, rstd.data(), opt, ctx); });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(
+        opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, or_ones(w), offset, y, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (x.cols <= narrow)
-      backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
-    else if (!w)
-      backward_rows<B>(dy, x, rstd.data(), dx, ctx);
-    else
-      detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_rows<B, rule.value>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
-      });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    if (x.cols <= narrow) return backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      backward_rows<B, rule.value>(dy, x, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+    });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
@@ -109,8 +102,8 @@ struct kernel<op::rms_norm, backends::generic> {
     });
   }
 
-  template <backend B, casting C, element T, element W, class A>
-  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A offset, const A* rstd,
+  template <backend B, casting C, element T, class Weight, element W, class A>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, const A* rstd,
                             matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     const A n = static_cast<A>(x.cols);
     for_rows_with_partials<B, A>(
@@ -126,18 +119,6 @@ struct kernel<op::rms_norm, backends::generic> {
             },
             dy, x, w),
         parameter_gradient<W>{dw, opt.dw});
-  }
-
-  template <backend B, element T, class A>  // without weight
-  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, const A* rstd, matrix_view<T> dx,
-                            context& ctx) {
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A r = rstd[row.i];
-      const A k = row.sum([](auto d, auto v) { return d * v; }, dy, x);
-      const A c = r * r * r / static_cast<A>(row.cols) * k;
-      row.map(
-          dx, [=](auto d, auto v) { return d * r - v * c; }, dy, x);
-    });
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there

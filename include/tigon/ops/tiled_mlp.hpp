@@ -104,7 +104,7 @@ struct kernel<op::tiled_mlp, backends::generic> {
   template <backend B, class A, element G>
   static void store_sums(matrix_view<const A> sums, matrix_view<G> to, bool add, context& ctx) {
     if (to.data == nullptr) return;
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    for_rows<row_backend<B>, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       if (add)
         row.map(
             to, [](auto s, auto old) { return old + s; }, sums, to);

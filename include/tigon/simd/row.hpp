@@ -35,13 +35,28 @@ struct no_sum {
   struct state {};
   template <std::size_t>
   TIGON_INLINE void run(std::size_t) const {}
-  TIGON_INLINE void add(state&, std::size_t) const {}
+  TIGON_INLINE void add(state&, std::size_t, std::size_t) const {}
   TIGON_INLINE void add_n(state&, std::size_t, std::size_t) const {}
   template <std::size_t U>
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
 
 using no_errand = no_sum<true>;
+
+// Sources with a row for every row of the program.
+template <class Source>
+inline constexpr std::size_t own_rows = 0;
+template <class T>
+inline constexpr std::size_t own_rows<row_source<T, true>> = 1;
+
+// Asks for what lies 2 KiB beyond those columns, in this row or the next, once for every cache line.
+template <std::size_t Column, class Source>
+TIGON_INLINE void prefetch_ahead(const Source& x, std::size_t j) {
+  if constexpr (own_rows<Source> != 0) {
+    if constexpr (Column * sizeof(*x.p) % 64 == 0)
+      __builtin_prefetch(reinterpret_cast<const char*>(x.p + j + Column) + 2048);
+  }
+}
 
 }  // namespace detail
 
@@ -194,24 +209,29 @@ class row_worker {
   }
 
   // The one loop that reduces: unrolled into independent accumulators, and those folded into a total every `block`
-  // columns, so that the rounding error grows with the root of the row, not with its length.
+  // columns, so that the rounding error grows with the root of the row, not with its length. More rows than a
+  // processor follows by itself are asked for ahead.
   template <class V, std::size_t K, class F, class Combine, class... Source>
   TIGON_INLINE pack<V, K> accumulate(pack<V, K> identity, F f, Combine combine, Source... x) const {
     read_ = true;
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
-    constexpr std::size_t block = 64 * U * N;
+    constexpr std::size_t sets = K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
+    constexpr std::size_t block = 64 * sets * N;
+    constexpr std::size_t rows = N == 1 ? 0 : (detail::own_rows<Source> + ... + 0);
     pack<V, K> total = identity;
     std::size_t j = 0;
     while (j + U * N <= cols) {
       const std::size_t end = std::min(cols, j + block);
-      pack<V, K> acc[U];
-      detail::unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
+      pack<V, K> acc[sets];
+      detail::unrolled<sets>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
       for (; j + U * N <= end; j += U * N) {
-        detail::unrolled<U>([&](auto u)
-                                TIGON_LAMBDA { acc[u] = combine(acc[u], f(x.template load<V>(j + u * N)...)); });
+        detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
+          if constexpr (rows > 3) (detail::prefetch_ahead<u * N>(x, j), ...);
+          acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
+        });
       }
-      detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA { acc[u] = combine(acc[u], acc[u + width]); });
+      detail::halve<sets>([&](auto u, auto width) TIGON_LAMBDA { acc[u] = combine(acc[u], acc[u + width]); });
       total = combine(total, acc[0]);
     }
     for (; j < cols; j += N) {
@@ -245,23 +265,25 @@ class row_worker {
   template <std::size_t K, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
+    bool stream = false;
+    std::size_t head = 0;
     if constexpr (V::size > 1) {
-      bool stream = std::get<0>(y).bytes != 0;
+      stream = std::get<0>(y).bytes != 0;
       each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
       if (stream) {
-        const std::size_t head = std::min(cols, std::get<0>(y).template head<V>());
+        head = std::min(cols, std::get<0>(y).template head<V>());
         if constexpr (Errand::any) stream = head == 0;  // the order of an errand depends on nothing but the columns
         each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
-        if (stream) return write_loop<K, V, true>(head, y, f, x...);
+        if (!stream) head = 0;
       }
     }
-    return write_loop<K, V, false>(0, y, f, x...);
+    return write_loop<K, V>(stream, head, y, f, x...);
   }
 
   // The one loop that writes; where B says so from the end to the beginning in a row that was read before, because what
   // the pass before read last is still in the first-level cache.
-  template <std::size_t K, class V, bool Stream, class... Sink, class F, class... Source>
-  TIGON_INLINE auto write_loop(std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
+  template <std::size_t K, class V, class... Sink, class F, class... Source>
+  TIGON_INLINE auto write_loop(bool stream, std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t W = (Sink::results + ...);
@@ -270,6 +292,7 @@ class row_worker {
     static_assert(detail::pack_size<R> == W + K, "tigon: a map returns one vector for every output");
     pack<V, K == 0 ? 1 : K> total;
     detail::unrolled<K == 0 ? 1 : K>([&](auto k) TIGON_LAMBDA { total.v[k] = V(0); });
+    const auto total_of_none = total;
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = sums.v[k] + r.v[W + k]; });
     };
@@ -291,18 +314,20 @@ class row_worker {
     for (std::size_t left = last - head; left > 0;) {
       const std::size_t count = K == 0 ? left : std::min(block, left);
       pack<V, K == 0 ? 1 : K> acc[U];
-      detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
-        detail::unrolled<K == 0 ? 1 : K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = V(0); });
-      });
+      if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = total_of_none; });
       for (std::size_t done = 0; done < count; done += U * N, at += step) {
         const std::size_t j = at;
         R r[U];
-        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { r[u] = detail::as_pack(f(x.template load<V>(j + u * N)...)); });
-        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j + u * N); });
+        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { r[u] = detail::as_pack(f(x.template load<V>(j, u * N)...)); });
+        if constexpr (Errand::any) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j, u * N); });
         if constexpr (Errand::prefetches)
           detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.prefetch(j + u * N), ...); });
-        each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<Stream>(r, k, j); });
-        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
+        // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.
+        if (V::size > 1 && stream)
+          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<V::size != 1>(r, k, j); });
+        else
+          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<false>(r, k, j); });
+        if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
       }
       if constexpr (K != 0) {
         detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA {

@@ -50,8 +50,8 @@ struct sum_errand {
   std::tuple<Source...> x;
   number* total;
 
-  TIGON_INLINE void add(state& s, std::size_t j) const {
-    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j)...)); }, x);
+  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
       settle(r.v[k]);
       s.sum.v[k] = s.sum.v[k] + r.v[k];
@@ -72,7 +72,7 @@ struct sum_errand {
     state s[U];
     std::size_t j = 0;
     for (; j + U * N <= cols; j += U * N) {
-      unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j + u * N); });
+      unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N); });
     }
     for (; j < cols; j += N) add_n(s[0], j, std::min(N, cols - j));
     finish(s);
@@ -109,41 +109,38 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
     }(std::make_index_sequence<K>{});
   };
-  const auto loop = [&](auto stream) TIGON_LAMBDA {
-    std::size_t j = 0;
-    for (; j + U * N <= cols; j += U * N) {
-      pack<V, 1> out[R][U];
-      unrolled<U>([&](auto u) TIGON_LAMBDA {
-        pack<V, K> acc{{load<V>(sums + j + u * N)...}};
-        unrolled<R>([&](auto r) TIGON_LAMBDA {
-          const auto v = call(
-              r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j + u * N); }, acc);
-          out[r][u].v[0] = v.v[0];
-          unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
-        });
-        std::size_t k = 0;
-        (store(acc.v[k++], sums + j + u * N), ...);
-      });
-      unrolled<R>([&](auto r)
-                      TIGON_LAMBDA { y[r].template put<stream>(out[r], std::integral_constant<std::size_t, 0>{}, j); });
-    }
-    for (; j < cols; j += N) {
-      const std::size_t n = std::min(N, cols - j);
-      pack<V, K> acc{{load_n<V>(sums + j, n)...}};
+  std::size_t j = 0;
+  for (; j + U * N <= cols; j += U * N) {
+    pack<V, 1> out[R][U];
+    unrolled<U>([&](auto u) TIGON_LAMBDA {
+      pack<V, K> acc{{load<V>(sums + j + u * N)...}};
       unrolled<R>([&](auto r) TIGON_LAMBDA {
         const auto v = call(
-            r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
+            r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); }, acc);
+        out[r][u].v[0] = v.v[0];
         unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
-        y[r].store_n(v.v[0], j, n);
       });
       std::size_t k = 0;
-      (store_n(acc.v[k++], sums + j, n), ...);
-    }
-  };
-  if (wanted)
-    loop(std::true_type{});
-  else
-    loop(std::false_type{});
+      (store(acc.v[k++], sums + j + u * N), ...);
+    });
+    constexpr std::integral_constant<std::size_t, 0> k{};
+    if (wanted)
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<true>(out[r], k, j); });
+    else
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<false>(out[r], k, j); });
+  }
+  for (; j < cols; j += N) {
+    const std::size_t n = std::min(N, cols - j);
+    pack<V, K> acc{{load_n<V>(sums + j, n)...}};
+    unrolled<R>([&](auto r) TIGON_LAMBDA {
+      const auto v = call(
+          r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
+      unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+      y[r].store_n(v.v[0], j, n);
+    });
+    std::size_t k = 0;
+    (store_n(acc.v[k++], sums + j, n), ...);
+  }
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,23 @@ struct constant {
   A value;
   constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
+
+/// Operand: a vector or matrix, or the same number in every column where it is absent. One loop serves both: what is
+/// absent is read from a block of that number, over and over.
+template <class Operand, int Value>
+struct given_or {
+  Operand operand;
+  constexpr TIGON_INLINE explicit given_or(Operand o) : operand(o) {}
+  constexpr TIGON_INLINE operator Operand() const { return operand; }
+};
+template <class Operand>
+constexpr TIGON_INLINE given_or<Operand, 1> or_ones(Operand o) {
+  return given_or<Operand, 1>(o);
+}
+template <class Operand>
+constexpr TIGON_INLINE given_or<Operand, 0> or_zeros(Operand o) {
+  return given_or<Operand, 0>(o);
+}
 
 /// Operand of a row_sum, a zero to its function: rows that only the row_map reads are brought near with the others.
 template <class Operand>
@@ -70,15 +88,16 @@ struct outs {
 
 namespace detail {
 
-// What a loop reads.
+// What a loop reads: load(j, more) is a vector at column j + more, `more` within the vectors of one unrolled step.
 template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
+  static constexpr std::size_t mask = ~std::size_t{0};  // columns that are looked at: all
   T* p;
   std::size_t next;  // elements to the row that is read next, where asking for it early pays; otherwise 0
   template <class V>
-  TIGON_INLINE V load(std::size_t j) const {
-    return simd::load<V>(p + j);
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    return simd::load<V>(p + j + more);
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
@@ -91,12 +110,41 @@ struct row_source {
   }
 };
 
+inline constexpr std::size_t most_lanes = 64, most_unroll = 4;
+template <class T, int Value>
+alignas(64) inline constexpr auto block_of_value = [] {
+  std::array<T, most_lanes * most_unroll> block;
+  block.fill(static_cast<T>(static_cast<accumulator_t<T>>(Value)));
+  return block;
+}();
+
+template <class T, bool Matrix>
+struct optional_source {
+  using element_type = std::remove_const_t<T>;
+  T* p;
+  std::size_t mask;  // of a column: none of its bits where the operand is absent
+  std::size_t next;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    static_assert(V::size <= most_lanes);
+    return simd::load<V>(p + (j & mask) + more);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    return simd::load_n<V>(p + (j & mask), n);
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    if constexpr (Matrix) __builtin_prefetch(p + ((next + j) & mask), 0, 2);
+  }
+};
+
 struct column_source {
   using element_type = void;
   std::size_t first;
   template <class V>
-  TIGON_INLINE V load(std::size_t j) const {
-    return V::iota() + V(static_cast<typename V::value_type>(first + j));
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
@@ -111,7 +159,7 @@ struct constant_source {
   using element_type = void;
   A value;
   template <class V>
-  TIGON_INLINE V load(std::size_t) const {
+  TIGON_INLINE V load(std::size_t, std::size_t = 0) const {
     return V(value);
   }
   template <class V>
@@ -126,6 +174,20 @@ struct constant_source {
 struct place {
   std::size_t row, column, matrices = 1;
 };
+
+// Bytes of a column of an operand that has a row of its own for every row.
+template <class Operand>
+inline constexpr std::size_t matrix_bytes = 0;
+template <class T>
+inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <class Operand, int Value>
+inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
 
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
@@ -142,14 +204,23 @@ template <class B, class A>
 TIGON_INLINE constant_source<A> source(constant<A> c, place) {
   return {c.value};
 }
+template <class B, class Operand, int Value>
+TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
+  const auto given = source<B>(o.operand, at);
+  using T = std::remove_pointer_t<decltype(given.p)>;
+  using result = optional_source<T, matrix_bytes<Operand> != 0>;
+  if (o.operand.data == nullptr) return result{block_of_value<std::remove_const_t<T>, Value>.data(), 0, 0};
+  return result{given.p, ~std::size_t{0}, given.next};
+}
 // Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
 template <class T>
 struct nearby_source {
   using element_type = void;
   const T* p;
+  std::size_t mask;
   template <class V>
-  TIGON_INLINE V load(std::size_t j) const {
-    if constexpr (V::size > 1) (void)*reinterpret_cast<const volatile unsigned char*>(p + j);
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    if constexpr (V::size > 1) (void)*reinterpret_cast<const volatile unsigned char*>(p + (j & mask) + more);
     return V(typename V::value_type(0));
   }
   template <class V>
@@ -159,16 +230,14 @@ struct nearby_source {
   TIGON_INLINE const void* begin() const { return nullptr; }
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
-template <class B, class T>
-TIGON_INLINE auto source(nearby<matrix_view<T>> n, place at) {
+template <class B, class Operand>
+TIGON_INLINE auto source(nearby<Operand> n, place at) {
+  const auto given = source<B>(n.operand, at);
+  using T = std::remove_pointer_t<decltype(given.p)>;
   if constexpr (B::row.sum_ahead)  // the sum is of rows that are written much later
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
-    return nearby_source<T>{n.operand.row(at.row) + at.column};
-}
-template <class B, class A>
-TIGON_INLINE constant_source<A> source(nearby<constant<A>> n, place) {
-  return {n.operand.value};
+    return nearby_source<T>{given.p, given.mask};
 }
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
@@ -177,18 +246,6 @@ TIGON_INLINE column_source source(columns_t, place at) {
 
 template <class B, class Operand>
 using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
-
-// Bytes of a column of an operand that has a row of its own for every row.
-template <class Operand>
-inline constexpr std::size_t matrix_bytes = 0;
-template <class T>
-inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
 
 template <class... Ts>
 struct first_element;
@@ -262,7 +319,8 @@ struct pair_source {
   using element_type = std::remove_const_t<T>;
   const T* p;
   template <class V>
-  TIGON_INLINE V load(std::size_t j) const {
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    j += more;
     if constexpr (V::size == 1)
       return simd::load<V>(p + 2 * j + Odd);
     else if constexpr (pair_a_lane<V>)
@@ -441,6 +499,8 @@ using simd::constant;
 using simd::even_columns;
 using simd::nearby;
 using simd::odd_columns;
+using simd::or_ones;
+using simd::or_zeros;
 using simd::outs;
 using simd::pair_columns;
 using simd::row_at;

@@ -17,12 +17,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
   static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
                       std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      forward_blocks<B, casting::none>(x, r, constant(A(1)), A(0), y, s, rstd.data(), opt, ctx);
-    else
-      detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_blocks<B, rule.value>(x, r, w, offset, y, s, rstd.data(), opt, ctx); });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      forward_blocks<B, rule.value>(x, r, or_ones(w), offset, y, s, rstd.data(), opt, ctx);
+    });
   }
 
   template <backend B, element T, element W>
@@ -30,13 +28,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      backward_blocks<B, casting::none>(dy, ds, s, constant(A(1)), A(0), rstd.data(), dx, dr, dw, opt, ctx);
-    else
-      detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_blocks<B, rule.value>(dy, ds, s, w, offset, rstd.data(), dx, dr, dw, opt, ctx);
-      });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      backward_blocks<B, rule.value>(dy, ds, s, or_ones(w), offset, rstd.data(), dx, dr, dw, opt, ctx);
+    });
   }
 
   template <backend B, casting C, element T, class Weight, class A>

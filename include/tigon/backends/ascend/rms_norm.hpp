@@ -17,25 +17,20 @@ struct kernel<op::rms_norm, backends::ascend> {
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
                       rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      forward_blocks<B, casting::none>(x, constant(A(1)), A(0), y, rstd.data(), opt, ctx);
-    else
-      detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_blocks<B, rule.value>(x, w, offset, y, rstd.data(), opt, ctx); });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      forward_blocks<B, rule.value>(x, or_ones(w), offset, y, rstd.data(), opt, ctx);
+    });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A offset = static_cast<A>(opt.offset);
-    if (!w)
-      backward_blocks<B, casting::none>(dy, x, constant(A(1)), A(0), rstd.data(), dx, dw, opt, ctx);
-    else
-      detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_blocks<B, rule.value>(dy, x, w, offset, rstd.data(), dx, dw, opt, ctx);
-      });
+    const A offset = static_cast<A>(w ? opt.offset : 0);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      backward_blocks<B, rule.value>(dy, x, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+    });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
@@ -107,10 +102,7 @@ struct kernel<op::rms_norm, backends::ascend> {
                     [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
                       const double n = static_cast<double>(row.cols);
                       const auto weight = [=](std::size_t j) TIGON_LAMBDA {
-                        if constexpr (std::same_as<decltype(wv), constant<A>>)
-                          return 1.0;
-                        else
-                          return static_cast<double>(row.at(wv, j)) + static_cast<double>(offset);
+                        return static_cast<double>(row.at(wv, j)) + static_cast<double>(offset);
                       };
                       double square = 0, k = 0;
                       for (std::size_t j = 0; j < row.cols; ++j) {

@@ -134,6 +134,9 @@ struct tile<vector_view<T>> {
   element_type* data = nullptr;
   std::size_t held_col = nothing;
 };
+/// A vector that may be absent: a block of the number that stands for it.
+template <class T, int Value>
+struct tile<simd::given_or<vector_view<T>, Value>> : tile<vector_view<T>> {};
 template <class A>
 struct tile<partial<A>> {
   using element_type = A;
@@ -297,6 +300,11 @@ class vector_core {
     t.held_col = col;
     copy_in(t.data, t.global.data + col, col_count);
   }
+  template <class T, int Value>
+  TIGON_INLINE void fetch(tile<simd::given_or<vector_view<const T>, Value>>& t) {
+    if (t.global.data != nullptr) return fetch(static_cast<tile<vector_view<const T>>&>(t));
+    std::fill(t.data, t.data + col_count, static_cast<T>(A(Value)));
+  }
   template <class T>
   TIGON_INLINE void fetch(tile<partial<T>>& t) {
     if (t.held_col == col) return;
@@ -380,6 +388,10 @@ class vector_core {
   }
   template <class T>
   TIGON_INLINE vector_view<T> view(const tile<vector_view<T>>& t, std::size_t) const {
+    return {t.data, col_count};
+  }
+  template <class T, int Value>
+  TIGON_INLINE vector_view<T> view(const tile<simd::given_or<vector_view<T>, Value>>& t, std::size_t) const {
     return {t.data, col_count};
   }
   template <class T>
