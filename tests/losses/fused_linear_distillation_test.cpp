@@ -5,38 +5,19 @@
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>
 #include <tigon/losses/fused_linear_jsd.hpp>
 
-#include <functional>
-
 #include "support/backends.hpp"
+#include "support/chunk_backends.hpp"
 #include "support/complex_step.hpp"
-#include "support/errors.hpp"
-#include "support/guarded.hpp"
+#include "support/linear_problem.hpp"
 #include "support/logit_loss.hpp"
-#include "support/problem.hpp"
-#include "support/scratch.hpp"
-#include "support/threads.hpp"
-#include "support/throws.hpp"
-
-namespace tigon::backends {
-inline namespace TIGON_ABI {
-
-/// A few rows of logits at a time.
-struct small_chunks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 2048, .row_multiple = 2};
-};
-
-}  // namespace TIGON_ABI
-}  // namespace tigon::backends
 
 namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::gradient, tigon::matrix_view;
 using tigon::teacher_padding;
-using tigon::backends::small_chunks;
+/// A few rows of both models' logits at a time.
+using small_chunks = tigon::backends::small_chunks_of<usual_backend, 2048>;
 using options = tigon::fused_linear_distillation_options;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
@@ -180,44 +161,35 @@ std::vector<N> logits_of(const X* x, const std::vector<W>& w, const std::vector<
   return z;
 }
 
-template <class T>
-std::span<T> given(guarded<T>& buffer) {
-  return buffer.size() == 0 ? std::span<T>() : std::span<T>(buffer);
-}
-
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T>
-struct problem {
+struct problem : linear_problem<T> {
   using A = accumulator_t<T>;
+  using layer = linear_problem<T>;
+  using layer::x, layer::w, layer::bias, layer::dx, layer::dw, layer::dbias;
   sizes s;
   variant v;
   std::size_t wide;
-  guarded_matrix<T> x, w, tx, tw, dx, dw;
-  guarded<T> bias, tbias, dbias;
+  guarded_matrix<T> tx, tw;
+  guarded<T> tbias;
   guarded<std::int64_t> target;
   guarded<A> loss, soft, hard;
 
   TIGON_TEST_NOINLINE explicit problem(sizes of, variant kind = variants[0], guard side = guard::behind)
-      : s(of),
+      : layer({of.rows, of.hidden, of.vocab, of.padding}, kind.biased, kind.opt.dparams, side),
+        s(of),
         v(kind),
         wide(s.vocab + v.more),
-        x(random_matrix<T>({s.rows, s.hidden, s.padding}, 1, side)),
-        w(random_matrix<T>({s.vocab, s.hidden, s.padding}, 2, side, {.deviation = 0.4})),
-        tx(random_matrix<T>({s.rows, s.teacher_hidden, s.padding}, 3, side)),
-        tw(random_matrix<T>({wide, s.teacher_hidden, s.padding}, 4, side, {.deviation = 0.4})),
-        dx(s.rows, s.hidden, s.padding, side),
-        dw(s.vocab, s.hidden, s.padding, side),
-        bias(random_vector<T>(v.biased ? s.vocab : 0, 5, side)),
+        tx(random_matrix<T>({s.rows, s.teacher_hidden, 5 * s.padding}, 13, side)),
+        tw(random_matrix<T>({wide, s.teacher_hidden, 6 * s.padding}, 4, side, {.deviation = 0.4})),
         tbias(random_vector<T>(v.biased ? wide : 0, 6, side)),
-        dbias(bias.size(), side),
         target(s.rows, side),
         loss(1, side),
         soft(v.loss == which::jsd_alone ? 0 : 1, side),
         hard(soft.size(), side) {
     std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.ignore_index, 7), target.begin());
-    if (v.opt.dparams == gradient::accumulate)
-      dw.assign(normal_values(s.vocab * s.hidden, 8)), dbias.assign(normal_values(dbias.size(), 9));
   }
+  void clear() { this->clear_gradients(), loss.clear(), soft.clear(), hard.clear(); }
 
   tigon::distillation_teacher<T> teacher() { return {tx.view(), tw.view(), given(tbias)}; }
   template <class B>
@@ -264,27 +236,21 @@ struct problem {
     return kept == 0 ? 0 : 1 / (v.opt.denominator != 0 ? v.opt.denominator : kept);
   }
 
-  struct reference {
+  struct reference : layer_gradients {
     double soft = 0, hard = 0, loss = 0;
-    std::vector<double> dx, dw, dbias;
   };
   /// The definition in long double with all logits at once; to be asked for before the call, because dw and dbias may
   /// be added to.
   TIGON_TEST_NOINLINE reference wanted(double upstream = 1) const {
     using N = long double;
-    const auto xv = x.f64(), wv = w.f64(), bv = bias.f64(), txv = tx.f64(), twv = tw.f64(), tbv = tbias.f64();
-    reference out{0,
-                  0,
-                  0,
-                  std::vector<double>(s.rows * s.hidden),
-                  std::vector<double>(s.vocab * s.hidden),
-                  std::vector<double>(dbias.size())};
-    if (v.opt.dparams == gradient::accumulate) out.dw = dw.f64(), out.dbias = dbias.f64();
+    const whole_layer student = this->layer::layer();
+    const auto txv = tx.f64(), twv = tw.f64(), tbv = tbias.f64();
+    reference out{this->before()};
     N soft_sum = 0, hard_sum = 0;
     const std::vector<double> even(s.vocab, 1);
     for (std::size_t i = 0; i < s.rows; ++i) {
       const bool kept = target[i] != v.opt.ignore_index;
-      const auto z = logits_of<N>(xv.data() + i * s.hidden, wv, bv, s.hidden, s.vocab);
+      const auto z = logits_of<N>(&student.x[i * s.hidden], student.w, student.bias, s.hidden, s.vocab);
       const auto t = logits_of<N>(txv.data() + i * s.teacher_hidden, twv, tbv, s.teacher_hidden, wide);
       std::vector<N> d(s.vocab);
       if (share() != 0 && (kept || !v.opt.mask_soft)) {
@@ -299,14 +265,8 @@ struct problem {
         for (std::size_t j = 0; j < s.vocab; ++j)
           d[j] += v.opt.weight_hard * (j == at ? std::expm1(-r.minus_log_p) : std::exp(z[j] - z[at] - r.minus_log_p));
       }
-      for (std::size_t j = 0; j < s.vocab; ++j) {
-        const auto dj = static_cast<double>(d[j] * share() * upstream);
-        if (v.biased) out.dbias[j] += dj;
-        for (std::size_t h = 0; h < s.hidden; ++h) {
-          out.dx[i * s.hidden + h] += dj * wv[j * s.hidden + h];
-          out.dw[j * s.hidden + h] += dj * xv[i * s.hidden + h];
-        }
-      }
+      for (std::size_t j = 0; j < s.vocab; ++j)
+        add_logit_gradient(out, student, i, j, static_cast<double>(d[j] * share() * upstream));
     }
     out.soft = static_cast<double>(soft_sum * share()), out.hard = static_cast<double>(hard_sum * share());
     const auto part = [](double weight, double value) { return weight == 0 ? 0 : weight * value; };
@@ -323,13 +283,11 @@ struct problem {
   }
   TIGON_TEST_NOINLINE void expect_gradients(const reference& r) const {
     // One class has no gradient, and neither has a cosine of one or of nothing.
-    const comparison with{.scale = s.vocab == 1 || s.teacher_hidden == 0 ? 1.0 : 0, .may_be_empty = true};
-    EXPECT_TRUE(close(dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
-    EXPECT_TRUE(close(dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
-    EXPECT_TRUE(close(dbias.f64(), r.dbias, gradient_bound.of<T>(), with)) << "dbias";
-    EXPECT_TRUE(dx.padding_intact() && dw.padding_intact());
+    expect_layer_gradients(*this, r, gradient_bound.of<T>(),
+                           {.scale = s.vocab == 1 || s.teacher_hidden == 0 ? 1.0 : 0});
   }
   auto results() const { return bits_of(loss, soft, hard); }
+  auto bits() const { return bits_of(dx, dw, dbias, loss, soft, hard); }
 };
 
 // Golden values are compared on every backend; here one instantiation each of what differs.
@@ -377,21 +335,8 @@ TYPED_TEST(fused_linear_distillation, backward_takes_an_upstream_gradient) {
 TYPED_TEST(fused_linear_distillation, each_gradient_may_be_left_out) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t kind : {1u, 6u}) {
-    problem<T> full({20, 17, 9, 67}, variants[kind]);
-    full.template forward<B>();
-    for (int some = 0; some < 8; ++some) {
-      problem<T> p({20, 17, 9, 67}, variants[kind]);
-      const problem<T> before({20, 17, 9, 67}, variants[kind]);
-      const bool dx = some & 1, dw = some & 2, db = some & 4;
-      p.template forward<B>(dx ? p.dx.view() : matrix_view<T>{}, dw ? p.dw.view() : matrix_view<T>{},
-                            db ? std::span<T>(p.dbias) : std::span<T>{});
-      EXPECT_EQ(p.results(), full.results());
-      EXPECT_EQ(bits_of(p.dx), bits_of(dx ? full.dx : before.dx));
-      EXPECT_EQ(bits_of(p.dw), bits_of(dw ? full.dw : before.dw));
-      EXPECT_EQ(bits_of(p.dbias), bits_of(db ? full.dbias : before.dbias));
-    }
-  }
+  for (const std::size_t kind : {1u, 6u})
+    expect_gradients_may_be_left_out<B>([=] { return problem<T>({20, 17, 9, 67}, variants[kind]); });
 }
 
 TYPED_TEST(fused_linear_distillation, nothing_kept_is_zero_and_bad_rows_stay_alone) {
@@ -421,33 +366,22 @@ TYPED_TEST(fused_linear_distillation, bits_do_not_depend_on_threads) {
   using T = typename TypeParam::element;
   for (const std::size_t kind : {3u, 6u}) {
     problem<T> p({60, 40, 20, 700}, variants[kind]);
-    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-      p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear(), p.soft.clear(), p.hard.clear();
-      p.template forward<B>(ctx);
-      return bits_of(p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard);
-    }));
+    EXPECT_TRUE(same_forward_for_any_threads<B>(p));
   }
 }
 
 TYPED_TEST(fused_linear_distillation, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(
-        64,
-        [&](context& of_size) {
-          problem<T> p({20, 17, 40, 67}, variants[3]);
-          const std::size_t bytes = tigon::fused_linear_distillation_workspace<B, T>(20, 17, 67, 40, 69, of_size);
-          const auto forward = [&](context& ctx) { p.template forward<B>(ctx); };
-          const auto backward = [&](context& ctx) { p.template backward<B>(1, ctx); };
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                             "fused_linear_jsd_distillation_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss);
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
-                             "fused_linear_jsd_distillation_backward: workspace is of", p.dx, p.dw, p.dbias);
-          with_workspace_of(bytes, forward, threads);
-          with_workspace_of(bytes, backward, threads);
-        },
-        threads);
+  problem<T> p({20, 17, 40, 67}, variants[3]);
+  const auto bytes = [](context& ctx) {
+    return tigon::fused_linear_distillation_workspace<B, T>(20, 17, 67, 40, 69, ctx);
+  };
+  expect_takes_its_workspace("fused_linear_jsd_distillation_backward", p, bytes,
+                             [&](context& ctx) { p.template backward<B>(1, ctx); });
+  p.clear();
+  expect_takes_its_workspace("fused_linear_jsd_distillation_forward", p, bytes,
+                             [&](context& ctx) { p.template forward<B>(ctx); });
 }
 
 TEST(gradients, differentiate_the_definition) {
@@ -784,10 +718,9 @@ class distillation_doors : public testing::Test {
     double upstream = 1;
     tigon::distillation_teacher<float> teacher() const { return {tx, tw, tbias}; }
   };
-  distillation_doors() { all.assign(std::vector<double>(64, 1.0)); }
+  using change_of = std::function<void(arguments&)>;
 
-  template <class Change>
-  void refuses_jsd(tigon::error_code code, const std::string& part, Change change) {
+  TIGON_TEST_NOINLINE void refuses_jsd(tigon::error_code code, const std::string& part, const change_of& change) {
     arguments a = good;
     change(a);
     EXPECT_TRUE(refuses(
@@ -795,15 +728,15 @@ class distillation_doors : public testing::Test {
           tigon::fused_linear_jsd_distillation_forward<small_chunks>(
               a.x, a.w, a.teacher(), a.target, a.losses, a.dx, a.dw, {a.opt, a.beta}, a.bias, a.dbias, a.upstream);
         },
-        code, "fused_linear_jsd_distillation_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard, all));
+        code, "fused_linear_jsd_distillation_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard, m.all));
   }
-  template <class Change>
-  void refuses_all(tigon::error_code code, const std::string& part, Change change) {
+  TIGON_TEST_NOINLINE void refuses_all(tigon::error_code code, const std::string& part, const change_of& change) {
     refuses_jsd(code, part, change);
     arguments a = good;
     change(a);
     const auto refused = [&](const char* name, const auto& call) {
-      EXPECT_TRUE(refuses(call, code, name + (": " + part), p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard, all)) << name;
+      EXPECT_TRUE(refuses(call, code, name + (": " + part), p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard, m.all))
+          << name;
     };
     refused("fused_linear_jsd_distillation_backward", [&] {
       tigon::fused_linear_jsd_distillation_backward<small_chunks>(a.x, a.w, a.teacher(), a.target, a.upstream, a.dx,
@@ -820,23 +753,21 @@ class distillation_doors : public testing::Test {
     });
   }
 
+  auto each() {
+    return [this](tigon::error_code code, const std::string& part, const change_of& change) {
+      refuses_all(code, part, change);
+    };
+  }
+
   problem<float> p{{3, 4, 4, 6, 1}, {"", which::jsd, 0.5, true, 0, {}}};
-  guarded<float> all = guarded<float>(64);
-  const view front{all.data(), 3, 4}, wide{all.data(), 6, 4};
-  const floats six = floats(all).first(6), one = six.first(1);
+  overlapping_memory m{p.of_layer};
   const arguments good{p.x.view(),  p.w.view(),  p.tx.view(), p.tw.view(), p.tbias, p.target, {p.loss, p.soft, p.hard},
                        p.dx.view(), p.dw.view(), {},          0.5,         p.bias,  p.dbias};
 };
 
 TEST_F(distillation_doors, refuse_wrong_shapes) {
   using enum tigon::error_code;
-  refuses_all(shape, "vocab is 0; expected at least 1", [](auto& a) { a.w.rows = 0; });
-  refuses_all(shape, "w is 6 x 3; expected 6 x 4", [](auto& a) { a.w.cols = 3; });
-  refuses_all(stride, "x is of row stride 3", [](auto& a) { a.x.row_stride = 3; });
-  refuses_all(shape, "dx is 2 x 4; expected 3 x 4", [](auto& a) { a.dx.rows = 2; });
-  refuses_all(shape, "dw is 6 x 3; expected 6 x 4", [](auto& a) { a.dw.cols = 3; });
-  refuses_all(shape, "bias is of 5 elements; expected 6", [](auto& a) { a.bias = a.bias.first(5); });
-  refuses_all(shape, "dbias is of 5 elements; expected 6", [](auto& a) { a.dbias = a.dbias.first(5); });
+  refuse_wrong_layers(p.of_layer, each());
   refuses_all(shape, "teacher.x is 2 x 4; expected 3 x 4", [](auto& a) { a.tx.rows = 2; });
   refuses_all(shape, "teacher.w is 6 x 3; expected 6 x 4", [](auto& a) { a.tw.cols = 3; });
   refuses_all(stride, "teacher.w is of row stride 3", [](auto& a) { a.tw.row_stride = 3; });
@@ -845,8 +776,8 @@ TEST_F(distillation_doors, refuse_wrong_shapes) {
   refuses_all(shape, "target is of 2 elements; expected 3", [](auto& a) { a.target = a.target.first(2); });
   refuses_jsd(shape, "target is of 0 elements; expected 3", [](auto& a) { a.target = {}; });
   refuses_jsd(shape, "loss is of 0 elements; expected 1", [](auto& a) { a.losses.loss = {}; });
-  refuses_jsd(shape, "soft is of 2 elements; expected 1", [&](auto& a) { a.losses.soft = six.first(2); });
-  refuses_jsd(shape, "hard is of 2 elements; expected 1", [&](auto& a) { a.losses.hard = six.first(2); });
+  refuses_jsd(shape, "soft is of 2 elements; expected 1", [&](auto& a) { a.losses.soft = m.classes.first(2); });
+  refuses_jsd(shape, "hard is of 2 elements; expected 1", [&](auto& a) { a.losses.hard = m.classes.first(2); });
 }
 
 TEST_F(distillation_doors, refuse_wrong_numbers_and_labels) {
@@ -872,15 +803,14 @@ TEST_F(distillation_doors, refuse_wrong_numbers_and_labels) {
 
 TEST_F(distillation_doors, refuse_overlaps) {
   using enum tigon::error_code;
-  refuses_all(alias, "dx overlaps x", [&](auto& a) { a.x = a.dx = front; });
-  refuses_all(alias, "dx overlaps teacher.x", [&](auto& a) { a.tx = a.dx = front; });
-  refuses_all(alias, "dw overlaps teacher.w", [&](auto& a) { a.tw = a.dw = wide; });
-  refuses_all(alias, "dw overlaps w", [&](auto& a) { a.w = a.dw = wide; });
-  refuses_all(alias, "dbias overlaps teacher.bias", [&](auto& a) { a.tbias = a.dbias = six; });
-  refuses_jsd(alias, "loss overlaps teacher.x", [&](auto& a) { a.tx = front, a.losses.loss = one; });
-  refuses_jsd(alias, "loss overlaps dw", [&](auto& a) { a.dw = wide, a.losses.loss = one; });
-  refuses_jsd(alias, "soft overlaps loss", [&](auto& a) { a.losses.loss = a.losses.soft = one; });
-  refuses_jsd(alias, "hard overlaps soft", [&](auto& a) { a.losses.hard = a.losses.soft = one; });
+  refuse_overlapping_layers(m, each());
+  refuses_all(alias, "dx overlaps teacher.x", [&](auto& a) { a.tx = a.dx = m.of_rows; });
+  refuses_all(alias, "dw overlaps teacher.w", [&](auto& a) { a.tw = a.dw = m.of_classes; });
+  refuses_all(alias, "dbias overlaps teacher.bias", [&](auto& a) { a.tbias = a.dbias = m.classes; });
+  refuses_jsd(alias, "loss overlaps teacher.x", [&](auto& a) { a.tx = m.of_rows, a.losses.loss = m.one; });
+  refuses_jsd(alias, "loss overlaps dw", [&](auto& a) { a.dw = m.of_classes, a.losses.loss = m.one; });
+  refuses_jsd(alias, "soft overlaps loss", [&](auto& a) { a.losses.loss = a.losses.soft = m.one; });
+  refuses_jsd(alias, "hard overlaps soft", [&](auto& a) { a.losses.hard = a.losses.soft = m.one; });
 }
 
 }  // namespace

@@ -7,50 +7,15 @@
 
 #include "support/backends.hpp"
 #include "support/central_difference.hpp"
-#include "support/errors.hpp"
-#include "support/scratch.hpp"
-#include "support/sequence_problem.hpp"
-#include "support/threads.hpp"
-#include "support/throws.hpp"
-
-namespace tigon::backends {
-inline namespace TIGON_ABI {
-
-/// A few rows of logits at a time, and products that are counted.
-struct small_chunks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<op::gemm>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-struct small_generic : generic {
-  using parent = generic;
-  static constexpr backend_info info{"small_generic", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-
-}  // namespace TIGON_ABI
-}  // namespace tigon::backends
-
-inline std::size_t products = 0;
-using usual_product = tigon::kernel<tigon::op::gemm, tigon::provider_t<tigon::op::gemm, tigon::test::usual_backend>>;
-
-template <>
-struct tigon::kernel<tigon::op::gemm, tigon::backends::small_chunks> : usual_product {
-  template <backend B, element TA, element TB, element TC, class Epilogue>
-  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
-                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
-    ++products;
-    usual_product::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
-  }
-};
+#include "support/chunk_backends.hpp"
+#include "support/linear_problem.hpp"
 
 namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::dpo_loss, tigon::gradient;
-using tigon::backends::small_chunks, tigon::backends::small_generic;
+using tigon::backends::small_generic;
+using small_chunks = tigon::backends::small_counting;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
@@ -175,10 +140,7 @@ struct problem : sequence_problem<T> {
         metrics(2, side),
         empty(1, side),
         opt{.ignore_index = ignored, .alpha = v.alpha, .dparams = v.dparams} {
-    if (v.dparams == gradient::accumulate) {
-      this->dw.assign(normal_values(of.vocab * of.hidden, 27));
-      this->dbias.assign(normal_values(this->dbias.size(), 28));
-    }
+    clear();
   }
 
   tigon::reference_model<T> model() const {
@@ -186,7 +148,7 @@ struct problem : sequence_problem<T> {
     return this->reference();
   }
   tigon::token_ids nll_ids() const { return v.own_nll ? tigon::token_ids(nll_target.view()) : tigon::token_ids(); }
-  tigon::preference_results<A> results() {
+  tigon::preference_results<A> views() {
     return {chosen, rejected, chosen_rewards, rejected_rewards, nll, chosen_mean, rejected_mean, metrics, empty};
   }
   template <class B>
@@ -207,30 +169,37 @@ struct problem : sequence_problem<T> {
                                        2 * p.chosen - std::sin(p.rejected_ratio),
                                        -std::cos(p.rejected_ratio) * p.chosen_ratio};
             },
-            loss, to_dx, to_dw, {opt, v.beta, v.nll, v.average}, b, to_db, model(), nll_ids(), results(), ctx);
+            loss, to_dx, to_dw, {opt, v.beta, v.nll, v.average}, b, to_db, model(), nll_ids(), views(), ctx);
       case op_of::dpo:
         return tigon::fused_linear_dpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
                                                      {opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, b, to_db,
-                                                     model(), nll_ids(), results(), ctx);
+                                                     model(), nll_ids(), views(), ctx);
       case op_of::orpo:
         return tigon::fused_linear_orpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw, {opt, v.beta, v.nll},
-                                                      b, to_db, nll_ids(), results(), ctx);
+                                                      b, to_db, nll_ids(), views(), ctx);
       case op_of::cpo:
         return tigon::fused_linear_cpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
-                                                     {opt, v.beta, v.e, v.nll, v.average}, b, to_db, results(), ctx);
+                                                     {opt, v.beta, v.e, v.nll, v.average}, b, to_db, views(), ctx);
       case op_of::simpo:
         return tigon::fused_linear_simpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
-                                                       {opt, v.beta, margin, v.e, v.nll}, b, to_db, results(), ctx);
+                                                       {opt, v.beta, margin, v.e, v.nll}, b, to_db, views(), ctx);
     }
+  }
+  auto results() const {
+    return bits_of(loss, chosen, rejected, chosen_rewards, rejected_rewards, nll, chosen_mean, rejected_mean, metrics,
+                   empty);
   }
   auto bits() const {
     return bits_of(loss, chosen, rejected, chosen_rewards, rejected_rewards, nll, chosen_mean, rejected_mean, metrics,
                    empty, this->dx, this->dw, this->dbias);
   }
-  void clear_all() {
+  TIGON_TEST_NOINLINE void clear() {
     loss.clear(), chosen.clear(), rejected.clear(), chosen_rewards.clear(), rejected_rewards.clear(), nll.clear();
     chosen_mean.clear(), rejected_mean.clear(), metrics.clear(), empty.clear();
     this->dx.clear(), this->dw.clear(), this->dbias.clear();
+    if (v.dparams != gradient::accumulate) return;
+    this->dw.assign(normal_values(this->s.vocab * this->s.hidden, 27));
+    this->dbias.assign(normal_values(this->dbias.size(), 28));
   }
 
   std::int64_t nll_label(std::size_t row) const {
@@ -312,11 +281,7 @@ struct problem : sequence_problem<T> {
     EXPECT_TRUE(close(chosen_mean.f64(), r.chosen_mean, bound, {.scale = 0.1})) << "chosen_mean";
     EXPECT_TRUE(close(rejected_mean.f64(), r.rejected_mean, bound, {.scale = 0.1})) << "rejected_mean";
     EXPECT_EQ(empty[0], r.empty);
-    const comparison with{.scale = this->s.vocab == 1 ? 1.0 : 0.01, .may_be_empty = true};
-    EXPECT_TRUE(close(this->dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
-    EXPECT_TRUE(close(this->dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
-    EXPECT_TRUE(close(this->dbias.f64(), r.dbias, gradient_bound.of<T>(), with)) << "dbias";
-    EXPECT_TRUE(this->dx.padding_intact() && this->dw.padding_intact());
+    expect_layer_gradients(*this, r, gradient_bound.of<T>(), {.scale = this->s.vocab == 1 ? 1.0 : 0.01});
   }
 };
 
@@ -376,31 +341,18 @@ TYPED_TEST(fused_linear_preference, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   problem<T> p({8, 9, 40, 70}, variants[8]);
-  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.clear_all();
-    p.template forward<B>(ctx);
-    return p.bits();
-  }));
+  EXPECT_TRUE(same_forward_for_any_threads<B>(p));
 }
 
 TYPED_TEST(fused_linear_preference, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t threads : {1u, 3u}) {
-    problem<T> p({8, 7, 5, 17}, variants[2]);
-    std::ranges::replace(p.target.view().data, p.target.view().data + 56, -100, 3);
-    tigon::thread_pool pool(threads);
-    tigon::workspace scratch;
-    context of_size(pool, scratch);
-    const std::size_t bytes = tigon::fused_linear_preference_workspace<B, T>(4, 7, 5, 17, 6, of_size);
-    EXPECT_TIGON_ERROR(with_workspace_of(
-                           bytes - 1, [&](context& ctx) { p.template forward<B>(ctx); }, threads),
-                       workspace, "fused_linear_dpo_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss, p.chosen);
-    with_workspace_of(
-        bytes, [&](context& ctx) { p.template forward<B>(ctx); }, threads);
-    p.template forward<B>(of_size);
-    EXPECT_LE(scratch.high_water(), bytes);
-  }
+  problem<T> p({8, 7, 5, 17}, variants[2]);
+  std::ranges::replace(p.target.view().data, p.target.view().data + 56, -100, 3);
+  expect_takes_its_workspace(
+      "fused_linear_dpo_forward", p,
+      [](context& ctx) { return tigon::fused_linear_preference_workspace<B, T>(4, 7, 5, 17, 6, ctx); },
+      [&](context& ctx) { p.template forward<B>(ctx); });
 }
 
 // ---- What holds for every type is seen in two.
@@ -454,30 +406,18 @@ TEST(pairs, that_fit_take_three_products_a_piece_and_others_make_logits_again) {
     problem<float> p(size);
     for (std::size_t b = 0; b < size.sequences; ++b)
       for (std::size_t t = 0; t < size.length; ++t) p.target(b, t) = 1;
-    products = 0;
+    counted = {};
     p.forward<small_chunks>();
-    EXPECT_EQ(products, expected) << size;
-    products = 0;
+    EXPECT_EQ(counted.products, expected) << size;
+    counted = {};
     p.forward<small_chunks>({}, {}, {});
-    EXPECT_EQ(products, size.length == 2 ? 2u : 4u) << "logits alone";
+    EXPECT_EQ(counted.products, size.length == 2 ? 2u : 4u) << "logits alone";
   }
 }
 
 TEST(pairs, each_gradient_may_be_left_out) {
-  const sequence_sizes size{6, 3, 5, 17};
-  problem<float> full(size, variants[3]);
-  full.forward<small_chunks>();
-  for (int which = 0; which < 8; ++which) {
-    problem<float> p(size, variants[3]);
-    const bool dx = which & 1, dw = which & 2, db = which & 4;
-    p.forward<small_chunks>(dx ? p.dx.view() : tigon::matrix_view<float>{},
-                            dw ? p.dw.view() : tigon::matrix_view<float>{},
-                            db ? std::span<float>(p.dbias) : std::span<float>{});
-    EXPECT_EQ(bits_of(p.loss, p.chosen), bits_of(full.loss, full.chosen));
-    EXPECT_TRUE(dx ? bits_of(p.dx) == bits_of(full.dx) : p.dx.untouched());
-    EXPECT_TRUE(dw ? bits_of(p.dw) == bits_of(full.dw) : p.dw.untouched());
-    EXPECT_TRUE(db ? bits_of(p.dbias) == bits_of(full.dbias) : p.dbias.untouched());
-  }
+  for (const std::size_t which : {0u, 3u})
+    expect_gradients_may_be_left_out<small_chunks>([=] { return problem<float>({6, 3, 5, 17}, variants[which]); });
 }
 
 TEST(pairs, reference_may_be_its_log_probabilities) {
@@ -521,7 +461,7 @@ TEST(pairs, a_policy_like_its_reference_is_exactly_even) {
   tigon::reference_model<float> same{.x = p.x.view(), .w = p.w.view()};
   tigon::fused_linear_dpo_forward<small_chunks, float>(
       p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss, p.dx.view(), p.dw.view(), {},
-      tigon::absent, tigon::absent_t{}, same, {}, p.results());
+      tigon::absent, tigon::absent_t{}, same, {}, p.views());
   EXPECT_EQ(p.chosen_rewards[0], 0);
   EXPECT_EQ(p.rejected_rewards[0], 0);
   EXPECT_EQ(p.loss[0], static_cast<float>(std::log(2.0)));
@@ -535,7 +475,7 @@ TEST(pairs, a_policy_like_its_reference_is_exactly_even) {
   const double xi = p.sum(p.token_logps(policy), 0, false) - p.sum(p.token_logps(other), 0, false);
   tigon::fused_linear_dpo_forward<small_chunks, float>(
       p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss, p.dx.view(), p.dw.view(), {},
-      tigon::absent, tigon::absent_t{}, same, {}, p.results());
+      tigon::absent, tigon::absent_t{}, same, {}, p.views());
   EXPECT_NEAR(p.chosen_rewards[0], 0.1 * xi, 1e-7) << "f32 log-probabilities would leave 1e-5";
 }
 
@@ -643,7 +583,7 @@ TEST(pairs, rows_that_do_not_count_are_not_read) {
   for (std::size_t i = 0; i < 24; ++i)
     if (!p.counts(i)) p.x(i, 2) = static_cast<float>(nan), p.ref_x(i, 0) = static_cast<float>(infinity);
   const auto without_means = [](problem<float>& q) {
-    auto out = q.results();
+    auto out = q.views();
     out.chosen_logits_mean = out.rejected_logits_mean = {};
     tigon::fused_linear_dpo_forward<small_chunks, float>(
         q.x, q.w, tigon::matrix_view<const std::int64_t>(q.target.view()), q.loss, q.dx.view(), q.dw.view(),
@@ -679,7 +619,7 @@ TEST(pairs, a_class_of_probability_zero) {
   p.target(0, 0) = 2, p.target(1, 0) = 3;
   p.bias[2] = static_cast<float>(-infinity);
   p.v.reference = false;
-  auto out = p.results();
+  auto out = p.views();
   out.chosen_logits_mean = out.rejected_logits_mean = {};
   tigon::fused_linear_dpo_forward<small_chunks, float>(p.x, p.w,
                                                        tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss,
@@ -779,16 +719,24 @@ class pair_doors : public testing::Test {
                 p.bias,
                 p.dbias,
                 p.model(),
-                p.results()};
+                p.views()};
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
           tigon::fused_linear_dpo_forward<small_chunks, float>(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias,
                                                                a.dbias, a.reference, a.nll, a.out);
         },
-        code, "fused_linear_dpo_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.chosen, p.nll, p.empty, p.x));
+        code, "fused_linear_dpo_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.chosen, p.nll, p.empty, p.x, m.all));
   }
+  auto each() {
+    return [this](tigon::error_code code, const std::string& part, const std::function<void(arguments&)>& change) {
+      refuses_all(code, part, change);
+    };
+  }
+
   problem<float> p{{4, 2, 3, 6}, variants[3]};
+  const linear_sizes of_layer{8, 3, 6};
+  overlapping_memory m{of_layer};
 };
 
 TEST_F(pair_doors, refuse_wrong_shapes) {
@@ -798,11 +746,7 @@ TEST_F(pair_doors, refuse_wrong_shapes) {
   refuses_all(shape, "target is of 0 sequences", [](auto& a) { a.target.rows = 0; });
   refuses_all(shape, "x is of 8 rows; expected 4 for 2 x 2 targets",
               [](auto& a) { a.target.rows = 2, a.nll = {}, a.out = {}; });
-  refuses_all(shape, "vocab is 0", [](auto& a) { a.w.rows = 0; });
-  refuses_all(shape, "w is 6 x 2; expected 6 x 3", [](auto& a) { a.w.cols = 2; });
-  refuses_all(shape, "dw is 5 x 3", [](auto& a) { a.dw.rows = 5; });
-  refuses_all(shape, "dx is 7 x 3", [](auto& a) { a.dx.rows = 7; });
-  refuses_all(shape, "bias is of 5", [](auto& a) { a.bias = a.bias.first(5); });
+  refuse_wrong_layers(of_layer, each());
   refuses_all(shape, "loss is of 0 elements; expected 1", [](auto& a) { a.loss = a.loss.first(0); });
   refuses_all(shape, "nll_target is 1 x 2; expected 2 x 2", [](auto& a) { a.nll.rows = 1; });
   refuses_all(shape, "nll_target is 4 x 1; expected 2 x 2", [](auto& a) { a.nll.cols = 1; });
@@ -853,9 +797,7 @@ TEST_F(pair_doors, refuse_wrong_numbers_and_labels) {
 
 TEST_F(pair_doors, refuse_overlaps) {
   using enum tigon::error_code;
-  refuses_all(alias, "dx overlaps x", [](auto& a) { a.dx = a.x; });
-  refuses_all(alias, "dw overlaps w", [](auto& a) { a.dw = a.w; });
-  refuses_all(alias, "dbias overlaps bias", [](auto& a) { a.dbias = a.bias; });
+  refuse_overlapping_layers(m, each());
   refuses_all(alias, "loss overlaps x", [](auto& a) { a.loss = {a.x.data, 1}; });
   refuses_all(alias, "loss overlaps dw", [](auto& a) { a.loss = {a.dw.data, 1}; });
   refuses_all(alias, "chosen_logps overlaps loss",

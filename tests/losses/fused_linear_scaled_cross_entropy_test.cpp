@@ -4,6 +4,7 @@
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
 
 #include "support/backends.hpp"
+#include "support/chunk_backends.hpp"
 #include "support/complex_step.hpp"
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
@@ -12,20 +13,6 @@
 #include "support/scratch.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
-
-namespace tigon::backends {
-inline namespace TIGON_ABI {
-
-/// A few rows of logits at a time.
-struct small_chunks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-
-}  // namespace TIGON_ABI
-}  // namespace tigon::backends
 
 namespace {
 

@@ -4,32 +4,13 @@
 #include <tigon/losses/selective_logprob.hpp>
 
 #include "support/backends.hpp"
+#include "support/chunk_backends.hpp"
 #include "support/central_difference.hpp"
 #include "support/errors.hpp"
 #include "support/scratch.hpp"
 #include "support/sequence_problem.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
-
-namespace tigon::backends {
-inline namespace TIGON_ABI {
-
-/// A few rows of logits at a time.
-struct small_chunks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-struct small_generic : generic {
-  using parent = generic;
-  static constexpr backend_info info{"small_generic", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-
-}  // namespace TIGON_ABI
-}  // namespace tigon::backends
 
 namespace {
 

@@ -2,70 +2,11 @@
 #ifndef TIGON_LOSSES_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/cross_entropy_terms.hpp>
 #include <tigon/ops/contract.hpp>
 #include <tigon/simd/row.hpp>
 
 namespace tigon {
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// A row in pieces of `width` columns, each below its own maximum; one piece, or few enough for the arrays.
-template <class A>
-struct row_pieces {
-  static constexpr std::size_t most = 64;
-  std::size_t cols, width, count;
-  A top[most], sum[most];  ///< maxima, later e^(maximum - that of the row), and sums of exponentials
-
-  TIGON_INLINE row_pieces(std::size_t columns, std::size_t wanted)
-      : cols(columns),
-        width(std::max(wanted, (columns + most - 1) / most)),
-        count(columns == 0 ? 0 : (columns - 1) / width + 1) {}
-
-  TIGON_INLINE void set(std::size_t k, A t, A s) {
-    top[k] = t;
-    sum[k] = s;
-  }
-  template <class Row>
-  TIGON_INLINE auto of(const Row& row, std::size_t k) const {
-    return row.part(k * width, std::min(width, cols - k * width));
-  }
-  /// The row's maximum; `total` becomes its sum of exponentials below that.
-  TIGON_INLINE A join(A& total) {
-    A highest = -std::numeric_limits<A>::infinity();
-    for (std::size_t k = 0; k < count; ++k) highest = math::max(highest, top[k]);
-    total = 0;
-    for (std::size_t k = 0; k < count; ++k) {
-      top[k] = count == 1 ? A(1) : math::exp_nonpositive(top[k] - highest);
-      total += top[k] * sum[k];
-    }
-    return highest;
-  }
-};
-
-/// e^s, of s <= 0 if Safe, by fewer operations where lanes fuse products and scale by powers of two: error 3e-7 of the
-/// result for |s| <= 40, 4e-7 beyond. Unless Safe, it is infinite or NaN where s is below -1e14, finite or not: a sum
-/// tells.
-template <bool Safe, class V>
-TIGON_INLINE V exp_of_distance(V s) {
-  using A = typename V::value_type;
-  if constexpr (sizeof(A) == 4 && simd::detail::raw_scale<typename V::lanes>) {
-    using c = simd::detail::constants<A>;
-    if constexpr (Safe) s = max(V(-c::gate_shift - c::bias), s);  // e^s rounds to 0 there
-    const V magic(c::whole), one(A(1));
-    const V n = fma(s, V(c::log2e), magic) - magic;
-    const V r = fma(n, V(-(c::ln2_hi + c::ln2_lo)), s);
-    return simd::scale(fma(fma(simd::detail::polynomial(r, c::gate_q24), r, one), r, one), n);
-  } else if constexpr (Safe) {
-    return exp_nonpositive(s);
-  } else {
-    return exp(s);
-  }
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::cross_entropy, backends::generic> {
@@ -103,9 +44,8 @@ struct kernel<op::cross_entropy, backends::generic> {
   template <backend B, bool Capped, bool Weighted, element T, token_id I, class A>
   static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> weight, matrix_view<T> dlogits,
                            cross_entropy_rows out, cross_entropy_scale scale, cross_entropy_options opt, context& ctx) {
-    const A cap = static_cast<A>(opt.softcap), smoothing = static_cast<A>(opt.label_smoothing);
-    const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
-    const A uniform = smoothing / static_cast<A>(logits.cols), weight_sum = static_cast<A>(scale.weight_sum);
+    const auto kind = detail::logits_kind<Capped, A>::of(opt.softcap);
+    const detail::cross_entropy_terms<A> terms(opt, scale, out, logits.cols);
     const std::int64_t ignored = opt.ignore_index;
     const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
     constexpr bool narrow = !std::same_as<T, A>;
@@ -116,31 +56,14 @@ struct kernel<op::cross_entropy, backends::generic> {
     for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
-        if (row.first()) out.loss[row.i] = out.z_loss[row.i] = 0;
-        if (row.first() && out.predicted != nullptr) out.predicted[row.i] = -1;
+        if (row.first()) detail::put_ignored(out, row.i);
         if (write)
           row.map(
               dlogits, [](auto zero) { return zero; }, constant(A(0)));
         return;
       }
-      // t = tanh(logit / softcap), or the logit, and s - max s = (t - top) * cap: exactly 0 at the maximum, however the
-      // compiler fuses.
-      const auto squashed = [=](auto v) {
-        if constexpr (Capped)
-          return tanh(v / cap);
-        else
-          return v;
-      };
-      const auto distance = [=](auto v, A top) {
-        if constexpr (Capped)
-          return (squashed(v) - top) * cap;
-        else
-          return v - top;
-      };
       const std::size_t column = static_cast<std::size_t>(t);
-      // Squashed by the same lanes as the rest of the row: tanh of a single number may differ in its last bit.
-      const A own = Capped ? max_lanes(squashed(simd::vec<typename B::engine, A>(row.at(logits, column))))
-                           : row.at(logits, column);
+      const A own = kind.template squash_one<typename B::engine>(row.at(logits, column));
       if (out.predicted != nullptr) {
         const auto best = detail::first_largest<A>(row, logits);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
@@ -166,11 +89,11 @@ struct kernel<op::cross_entropy, backends::generic> {
         done = below_own >= A(1) && below_own <= A(1ull << 40);
       }
       if constexpr (Weighted) {
-        const A m = row.max(squashed, logits);
+        const A m = row.max([=](auto v) { return kind.squash(v); }, logits);
         const auto sums = row.map_sum(
             e,
             [=](auto v, auto w) {
-              const auto s = distance(v, m);
+              const auto s = kind.distance(v, m);
               const auto p = detail::exp_of_distance<true>(s);
               const decltype(v) zero(A(0));
               return pack{p, p, select(w == zero, zero, w * s)};
@@ -186,7 +109,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         const matrix_view<const T> near = in_pieces ? steps : logits;
         for (std::size_t k = 0; k < pieces.count; ++k) {
           const auto part = pieces.of(row, k);
-          const A m = part.max(squashed, logits);
+          const A m = part.max([](auto v) { return v; }, logits);
           // A piece of -inf alone adds nothing to the others.
           const A under = in_pieces && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
           const A partial = part.map_sum(
@@ -209,43 +132,22 @@ struct kernel<op::cross_entropy, backends::generic> {
             rest += pieces.top[k] * pieces.sum[k];
             continue;
           }
-          const auto of_piece = pieces.of(row, k).sum(
-              [](auto p) {
-                const decltype(p) zero(A(0)), one(A(1));
-                return pack{select(p == one, zero, p), select(p == one, one, zero)};
-              },
-              e);
+          const auto of_piece = pieces.of(row, k).sum([](auto p) { return detail::apart_from_one(p); }, e);
           rest += of_piece[0], ones += of_piece[1];
         }
         d = rest + (ones - A(1));
       }
-      const A tail = math::log1p(d), lse = (Capped ? top * cap : top) + tail;
-      const A w_t = weight ? weight.data[column] : A(1);
-      const A below = Capped ? (own - top) * cap : own - top;
-      const A minus_log_p = tail - below;
-      const A p_t = math::exp(below) / (A(1) + d);
-      const A token = out.token_scaling ? p_t : A(1);
-      if (row.first()) {
-        const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - weighted) : A(0);
-        const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
-        const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
-        out.z_loss[row.i] = static_cast<double>(token * z_loss);
-        out.loss[row.i] = static_cast<double>(token * (a * main + z_loss));
-        if (out.predicted != nullptr && math::is_nan(lse)) out.predicted[row.i] = -1;
-      }
+      const auto of_row = terms.of(kind, top, own, d, weight ? weight.data[column] : A(1));
+      if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
-      const A of_p = token * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
-      const A factor = of_p / (A(1) + d);
-      const A subtract = token * a * uniform;
+      const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
       // The logits are operands throughout: dlogits may be them, and then their lines are near and not to be streamed.
       const vector_view<const T> read{logits.row(row.i), row.cols};
       if constexpr (Capped) {
         row.map(
             dlogits,
             [=](auto p, auto v, auto w) {
-              const auto r = tanh(v / cap);
-              const decltype(v) one(A(1));
-              return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
+              return normal_or_zero((p * factor - w * subtract) * kind.slope(kind.squash(v)));
             },
             e, read, weight);
       } else if constexpr (Weighted) {
@@ -266,12 +168,7 @@ struct kernel<op::cross_entropy, backends::generic> {
               e, read);
         }
       }
-      if (row.first()) {
-        // The target's column anew: p_t - 1 cancels where p_t is near 1.
-        const A r = Capped ? own : A(0);
-        const A main = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
-        row.put(dlogits, column, token * (a * main + A(2) * b * z * lse * p_t) * ((A(1) - r) * (A(1) + r)));
-      }
+      if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
     });
   }
 };

@@ -112,39 +112,25 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                             const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
                             const cross_entropy_options& opt, context& ctx) {
     using A = accumulator_t<T>;
-    const matrix_view<const T> x = t.head.x;
-    const std::size_t vocab = t.head.w.rows;
-    if (x.rows == 0) return detail::clear_parameters<B>(t.out, ctx);
-    const std::size_t tile = detail::cross_entropy_chunk<B, A>(x.rows, x.cols, vocab, ctx);
+    const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
+    if (rows == 0) return detail::clear_parameters<B>(t.out, ctx);
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(tile * B::chunk.cols);
-    matrix_view<A> dx;
-    if constexpr (std::same_as<T, A>)
-      dx = t.out.dx;
-    else if (t.out.dx.data != nullptr)
-      dx = {frame.template take<A>(x.rows * x.cols), x.rows, x.cols};
-    detail::linear_tiles<B, T> layer(frame, t.head, t.out, ctx);
-    detail::tiled_cross_entropy<B, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, x.rows), target,
+    const detail::every_row<T> all{t.head.x, detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx)};
+    detail::tiled_layer<B, T, detail::every_row<T>> layer(frame, all, t.head, t.out, ctx);
+    detail::tiled_cross_entropy<B, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
                                                                 class_weight, out, scale, opt, vocab, ctx);
-    const auto for_tiles = [&](auto f) {
-      layer.for_columns([&](std::size_t first, std::size_t cols) {
-        loss.columns(first, cols);
-        detail::for_chunks(x.rows, tile, [&](std::size_t begin, std::size_t n) {
-          const matrix_view<A> z(logits, n, cols);
-          layer.logits(x.rows_from(begin, n), z);
-          f(begin, n, z);
-        });
-      });
-    };
-    for_tiles([&](std::size_t begin, std::size_t, matrix_view<A> z) { loss.statistics(begin, z); });
+    layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
+      if (begin == 0) loss.columns(first, z.cols);
+      loss.statistics(begin, z);
+    });
     loss.finish(t.upstream);
     if (!t.out.any()) return;
-    for_tiles([&](std::size_t begin, std::size_t n, matrix_view<A> z) {
+    layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
+      if (begin == 0) loss.columns(first, z.cols);
       loss.gradient(begin, z);
-      layer.backward(x.rows_from(begin, n), z, dx.data == nullptr ? dx : dx.rows_from(begin, n));
+      layer.backward(begin, z);
     });
-    if constexpr (!std::same_as<T, A>)
-      if (dx.data != nullptr) detail::round_sums<B, A>(t.out.dx, matrix_view<const A>(dx), false, ctx);
+    layer.finish();
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.

@@ -110,6 +110,81 @@ std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::s
   return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols * hidden));
 }
 
+/// All rows of x, as tiled_layer takes rows: dx of f32 (f64) is its own sum.
+template <element T>
+struct every_row {
+  using A = accumulator_t<T>;
+  matrix_view<const T> all;
+  std::size_t tile;
+
+  std::size_t size() const { return all.rows; }
+  matrix_view<const T> x(std::size_t begin, std::size_t n, context&) const { return all.rows_from(begin, n); }
+  matrix_view<A> sums(workspace::frame& frame, matrix_view<T> dx) const {
+    if constexpr (std::same_as<T, A>)
+      return dx;
+    else
+      return {frame.template take<A>(dx.rows * dx.cols), dx.rows, dx.cols};
+  }
+  template <class B>
+  void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
+    if constexpr (!std::same_as<T, A>) round_sums<B, A>(dx, sums, false, ctx);
+  }
+};
+
+/// linear_tiles over rows, in passes, with the memory of a tile's logits and of the sums of dx. Of Rows:
+///   tile, size()              rows of a tile, rows of all
+///   x(begin, n, ctx)          rows [begin, begin + n) of x, and behind them rows of zeros if it likes
+///   sums(frame, dx)           memory for the sums of dx, also of such zeros
+///   finish<B>(sums, dx, ctx)  dx, when they are complete
+template <class B, element T, class Rows>
+class tiled_layer {
+ public:
+  using A = accumulator_t<T>;
+
+  tiled_layer(workspace::frame& frame, Rows rows, linear_head<T> head, linear_gradients<T> out, context& ctx)
+      : rows_(rows),
+        to_(out.dx),
+        ctx_(ctx),
+        logits_(frame.template take<A>(rows.tile * B::chunk.cols)),
+        layer_(frame, head, out, ctx) {
+    if (to_.data != nullptr) dx_ = rows_.sums(frame, to_);
+  }
+
+  /// f(begin, first, z) for every tile: the logits z of rows [begin, begin + z.rows) in columns [first, first +
+  /// z.cols). begin is 0 in the first tile of these columns, first is 0 in the first tile of these rows.
+  template <class F>
+  void for_each(F f) {
+    layer_.for_columns([&](std::size_t first, std::size_t cols) {
+      for_chunks(rows_.size(), rows_.tile, [&](std::size_t begin, std::size_t n) {
+        x_ = rows_.x(begin, n, ctx_);
+        layer_.logits(x_, {logits_, x_.rows, cols});
+        f(begin, first, matrix_view<A>(logits_, n, cols));
+      });
+    });
+  }
+
+  /// The gradients from that of the logits that f was given, in their place.
+  void backward(std::size_t begin, matrix_view<A> z) {
+    const matrix_view<A> d(logits_, x_.rows, z.cols);
+    std::fill(d.row(z.rows), d.row(d.rows), A(0));
+    layer_.backward(x_, d, dx_.data == nullptr ? dx_ : dx_.rows_from(begin, d.rows));
+  }
+
+  /// dx, after the last tile.
+  void finish() const {
+    if (to_.data != nullptr) rows_.template finish<B>(matrix_view<const A>(dx_), to_, ctx_);
+  }
+
+ private:
+  Rows rows_;
+  matrix_view<T> to_;
+  context& ctx_;
+  A* logits_;
+  linear_tiles<B, T> layer_;
+  matrix_view<const T> x_;
+  matrix_view<A> dx_;
+};
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 

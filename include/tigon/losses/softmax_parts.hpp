@@ -2,40 +2,11 @@
 #ifndef TIGON_LOSSES_SOFTMAX_PARTS_HPP
 #define TIGON_LOSSES_SOFTMAX_PARTS_HPP
 
-#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/row_softmax.hpp>
+#include <tigon/losses/selective_log_softmax_contract.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
-
-/// Logits s as they come. A maximum is one of squash(v), and distance(v, top) is s - max s: exactly 0 at the maximum,
-/// however the compiler fuses.
-template <class A>
-struct plain_logits {
-  template <class V>
-  TIGON_INLINE V squash(V v) const {
-    return v;
-  }
-  template <class V>
-  TIGON_INLINE V distance(V v, A top) const {
-    return v - top;
-  }
-  TIGON_INLINE A scale() const { return A(1); }
-};
-
-/// s = cap * tanh(logit / cap); the maximum is that of the tanh.
-template <class A>
-struct capped_logits {
-  A cap;
-  template <class V>
-  TIGON_INLINE V squash(V v) const {
-    return tanh(v / cap);
-  }
-  template <class V>
-  TIGON_INLINE V distance(V v, A top) const {
-    return (squash(v) - top) * cap;
-  }
-  TIGON_INLINE A scale() const { return cap; }
-};
 
 /// What a part of a row knows of its softmax: `parts`, and sum_j w_j (s_j - top) if it is asked for. Without a column,
 /// or of -inf alone, there is no mass at all: top = -inf, rest = -1, and the sum is taken from the lowest number.

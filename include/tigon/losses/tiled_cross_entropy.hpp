@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/cross_entropy_terms.hpp>
 #include <tigon/losses/softmax_parts.hpp>
 
 namespace tigon::detail {
@@ -34,7 +34,7 @@ struct tiled_rows {
 template <class B, bool Capped, bool Weighted, token_id I, class A>
 class tiled_cross_entropy {
  public:
-  using kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
+  using kind = logits_kind<Capped, A>;
 
   tiled_cross_entropy(tiled_rows<A> rows, std::span<const I> target, const A* class_weight, cross_entropy_rows out,
                       cross_entropy_scale scale, const cross_entropy_options& opt, std::size_t vocab, context& ctx)
@@ -68,12 +68,8 @@ class tiled_cross_entropy {
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) return;
       const std::size_t column = static_cast<std::size_t>(t) - first;
-      // Squashed by the same lanes as the rest of the row: tanh of a single number may differ in its last bit.
       A own(0);
-      if (column < row.cols) {
-        own = row.at(z, column);
-        if constexpr (Capped) own = max_lanes(logits.squash(simd::vec<typename B::engine, A>(own)));
-      }
+      if (column < row.cols) own = logits.template squash_one<typename B::engine>(row.at(z, column));
       if (predicted != nullptr) {
         const auto best = first_largest<A>(row, z);
         if (row.first() && (first == 0 || best[0] > rows.best[row.i])) {
@@ -103,46 +99,30 @@ class tiled_cross_entropy {
   /// Losses of all rows; their statistics become what the gradient needs: the maximum and the factor of the
   /// exponentials in `parts`, the gradient at the target in `own`, what a column's weight takes off in `weighted`.
   void finish(vector_view<const A> upstream) const {
-    const A smoothing = static_cast<A>(opt_.label_smoothing), z = static_cast<A>(opt_.lse_square_scale);
-    const A a = static_cast<A>(scale_.main), b = static_cast<A>(scale_.z);
-    const A uniform = smoothing / static_cast<A>(vocab_), weight_sum = static_cast<A>(scale_.weight_sum);
+    const cross_entropy_terms<A> terms(opt_, scale_, out_, vocab_);
     const std::int64_t ignored = opt_.ignore_index;
     const tiled_rows<A> rows = rows_;
     const cross_entropy_rows out = out_;
     const I* target = target_.data();
     const A *weight = weight_, *g = upstream.data;
     const std::size_t step = upstream.size == 1 ? 0 : 1;
-    const A cap = kind_of().scale();
+    const kind logits = kind_of();
     for_rows<B, A>(ctx_, target_.size(), 1, [=] TIGON_FN(auto row) {
       const std::size_t i = row.i;
       const auto t = static_cast<std::int64_t>(target[i]);
       if (t == ignored) {
-        if (row.first()) out.loss[i] = out.z_loss[i] = 0;
-        if (row.first() && out.predicted != nullptr) out.predicted[i] = -1;
+        if (row.first()) put_ignored(out, i);
         return;
       }
       const A top = rows.parts[i].top, own = rows.own[i];
       const A d = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::quiet_NaN() : rows.parts[i].rest;
-      const A tail = math::log1p(d), lse = top * cap + tail;
-      const A w_t = weight != nullptr ? weight[t] : A(1);
-      const A below = (own - top) * cap, minus_log_p = tail - below;
-      const A p_t = math::exp(below) / (A(1) + d);
-      const A token = out.token_scaling ? p_t : A(1);
-      const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - rows.weighted[i]) : A(0);
-      const A main = (A(1) - smoothing) * w_t * minus_log_p + smooth;
-      const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
-      const A up = g == nullptr ? token : token * g[i * step];
-      const A of_p = up * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
-      // The target's column apart: p_t - 1 cancels where p_t is near 1.
-      const A at = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
-      const A slope = Capped ? (A(1) - own) * (A(1) + own) : A(1);
+      const auto of_row = terms.of(logits, top, own, d, weight != nullptr ? weight[t] : A(1));
+      const A up = g == nullptr ? of_row.token : of_row.token * g[i * step];
       if (row.first()) {
-        out.z_loss[i] = static_cast<double>(token * z_loss);
-        out.loss[i] = static_cast<double>(token * (a * main + z_loss));
-        if (out.predicted != nullptr && math::is_nan(lse)) out.predicted[i] = -1;
-        rows.parts[i] = {top, of_p / (A(1) + d)};
-        rows.weighted[i] = up * a * uniform;
-        rows.own[i] = up * (a * at + A(2) * b * z * lse * p_t) * slope;
+        terms.put_loss(out, i, of_row, rows.weighted[i]);
+        rows.parts[i] = {top, terms.factor(of_row, up)};
+        rows.weighted[i] = terms.subtract(up);
+        rows.own[i] = terms.at_target(of_row, up, logits, own);
       }
     });
   }
@@ -168,9 +148,8 @@ class tiled_cross_entropy {
             z,
             [=](auto v, auto w) {
               const auto r = logits.squash(v);
-              const decltype(v) one(A(1));
               const auto p = exp_nonpositive((r - top) * logits.scale());
-              return normal_or_zero((p * factor - w * subtract) * ((one - r) * (one + r)));
+              return normal_or_zero((p * factor - w * subtract) * logits.slope(r));
             },
             z, weight);
       } else if constexpr (Weighted) {
@@ -187,12 +166,7 @@ class tiled_cross_entropy {
   }
 
  private:
-  kind kind_of() const {
-    if constexpr (Capped)
-      return {static_cast<A>(opt_.softcap)};
-    else
-      return {};
-  }
+  kind kind_of() const { return kind::of(opt_.softcap); }
   in_vector<A> weight_of(std::size_t cols) const {
     if constexpr (Weighted)
       return {weight_ + first_, cols};

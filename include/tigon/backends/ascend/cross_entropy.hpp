@@ -7,6 +7,7 @@
 #include <tigon/backends/ascend/backend.hpp>
 #include <tigon/backends/ascend/unified_buffer.hpp>
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/cross_entropy_terms.hpp>
 
 namespace tigon {
 
@@ -61,9 +62,8 @@ struct kernel<op::cross_entropy, backends::ascend> {
                              cross_entropy_options opt, ub::cut by, context& ctx) {
     constexpr bool weighted = std::same_as<Uniform, in_vector<A>>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
-    const A cap = static_cast<A>(opt.softcap), smoothing = static_cast<A>(opt.label_smoothing);
-    const A z = static_cast<A>(opt.lse_square_scale), a = static_cast<A>(scale.main), b = static_cast<A>(scale.z);
-    const A uniform = smoothing / static_cast<A>(logits.cols), weight_sum = static_cast<A>(scale.weight_sum);
+    const auto kind = detail::logits_kind<Capped, A>::of(opt.softcap);
+    const detail::cross_entropy_terms<A> terms(opt, scale, out, logits.cols);
     const std::int64_t ignored = opt.ignore_index;
     by.cols = std::min(by.cols, Plan::block);
     ub::for_row_blocks<Plan>(
@@ -71,8 +71,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
         [=](auto& core, auto& xt, auto& wt, auto& dt) TIGON_LAMBDA {
           const std::size_t i = core.row;
           if (static_cast<std::int64_t>(target[i]) == ignored) {
-            out.loss[i] = out.z_loss[i] = 0;
-            if (out.predicted != nullptr) out.predicted[i] = -1;
+            detail::put_ignored(out, i);
             if (dlogits.data != nullptr)
               core.pass(ub::reads(), ub::writes(dt), [](auto row, auto dv) TIGON_LAMBDA {
                 row.map(
@@ -80,28 +79,14 @@ struct kernel<op::cross_entropy, backends::ascend> {
               });
             return;
           }
-          const auto squashed = [=](auto v) TIGON_LAMBDA {
-            if constexpr (Capped)
-              return tanh(v / cap);
-            else
-              return v;
-          };
-          // s - max s: exactly 0 at the maximum, however the compiler fuses.
-          const auto distance = [=](auto v, A top) TIGON_LAMBDA {
-            if constexpr (Capped)
-              return (squashed(v) - top) * cap;
-            else
-              return v - top;
-          };
           const std::size_t column = static_cast<std::size_t>(target[i]);
           const A logit = static_cast<A>(logits.row(i)[column]);
-          // Squashed by the same lanes as the rest of the row: tanh of a single number may differ in its last bit.
-          const A own = Capped ? max_lanes(squashed(simd::vec<typename B::engine, A>(logit))) : logit;
+          const A own = kind.template squash_one<typename B::engine>(logit);
 
           A top = -infinity, best = -infinity;
           std::int64_t predicted = -1;
           core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-            top = math::max(top, row.max(squashed, xv));
+            top = math::max(top, row.max([=](auto v) { return kind.squash(v); }, xv));
             if (out.predicted == nullptr) return;
             const auto here = detail::first_largest<A>(row, xv);
             if (here[0] > best)
@@ -113,14 +98,14 @@ struct kernel<op::cross_entropy, backends::ascend> {
             if constexpr (weighted) {
               const auto s = row.sum(
                   [=](auto v, auto w) {
-                    const auto below = distance(v, top);
+                    const auto below = kind.distance(v, top);
                     const decltype(v) zero(A(0));
                     return pack{exp_nonpositive(below), select(w == zero, zero, w * below)};
                   },
                   xv, wv);
               sum += s[0], uniform_part += s[1];
             } else {
-              sum += row.sum([=](auto v) { return exp_nonpositive(distance(v, top)); }, xv);
+              sum += row.sum([=](auto v) { return exp_nonpositive(kind.distance(v, top)); }, xv);
             }
           });
           // d = sum - 1. Where that cancels, the rest is summed without the maximum.
@@ -128,48 +113,27 @@ struct kernel<op::cross_entropy, backends::ascend> {
           if (d < A(1)) {
             A rest = 0, ones = -1;
             core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-              const auto s = row.sum(
-                  [=](auto v) {
-                    const auto p = exp_nonpositive(distance(v, top));
-                    const decltype(v) zero(A(0)), one(A(1));
-                    return pack{select(p == one, zero, p), select(p == one, one, zero)};
-                  },
-                  xv);
+              const auto s =
+                  row.sum([=](auto v) { return detail::apart_from_one(exp_nonpositive(kind.distance(v, top))); }, xv);
               rest += s[0], ones += s[1];
             });
             d = rest + ones;
           }
-          const A tail = math::log1p(d), lse = (Capped ? top * cap : top) + tail;
-          const A w_t = weight ? weight.data[column] : A(1);
-          const A below = Capped ? (own - top) * cap : own - top;
-          const A minus_log_p = tail - below;
-          const A p_t = math::exp(below) / (A(1) + d);
-          const A token = out.token_scaling ? p_t : A(1);
-          const A smooth = smoothing > A(0) ? uniform * (weight_sum * tail - uniform_part) : A(0);
-          const A z_loss = z == A(0) ? A(0) : b * z * lse * lse;
-          out.z_loss[i] = static_cast<double>(token * z_loss);
-          out.loss[i] = static_cast<double>(token * (a * ((A(1) - smoothing) * w_t * minus_log_p + smooth) + z_loss));
-          if (out.predicted != nullptr) out.predicted[i] = math::is_nan(lse) ? -1 : predicted;
+          const auto of_row = terms.of(kind, top, own, d, weight ? weight.data[column] : A(1));
+          if (out.predicted != nullptr) out.predicted[i] = predicted;
+          terms.put_loss(out, i, of_row, uniform_part);
           if (dlogits.data == nullptr) return;
 
-          const A of_p = token * (a * ((A(1) - smoothing) * w_t + uniform * weight_sum) + A(2) * b * z * lse);
-          const A factor = of_p / (A(1) + d), subtract = token * a * uniform;
-          // The target's column anew: p_t - 1 cancels where p_t is near 1.
-          const A r = Capped ? own : A(0);
-          const A main = (A(1) - smoothing) * w_t * math::expm1(-minus_log_p) + uniform * (weight_sum * p_t - w_t);
-          const A at_target = token * (a * main + A(2) * b * z * lse * p_t) * ((A(1) - r) * (A(1) + r));
+          const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
+          const A at_target = terms.at_target(of_row, of_row.token, kind, own);
           core.pass(ub::reads(xt, wt), ub::writes(dt), [&](auto row, auto xv, auto wv, auto dv) TIGON_LAMBDA {
             row.map(
                 dv,
                 [=](auto v, auto w) {
-                  const auto p = exp_nonpositive(distance(v, top));
+                  const auto p = exp_nonpositive(kind.distance(v, top));
                   auto g = p * factor;
                   if constexpr (weighted) g = g - w * subtract;
-                  if constexpr (Capped) {
-                    const auto t = squashed(v);
-                    const decltype(v) one(A(1));
-                    g = g * ((one - t) * (one + t));
-                  }
+                  if constexpr (Capped) g = g * kind.slope(kind.squash(v));
                   return normal_or_zero(g);
                 },
                 xv, wv);

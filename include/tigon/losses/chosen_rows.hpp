@@ -1,0 +1,185 @@
+// A linear layer on rows chosen by their index.
+#ifndef TIGON_LOSSES_CHOSEN_ROWS_HPP
+#define TIGON_LOSSES_CHOSEN_ROWS_HPP
+
+#include <tigon/losses/linear_tiles.hpp>
+#include <tigon/losses/selective_log_softmax_contract.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// Rows of a product for n chosen rows: whole eighths of a chunk, so that the memory of any is known beforehand.
+constexpr std::size_t padded_rows(std::size_t n, std::size_t chunk) {
+  const std::size_t step = (chunk + 7) / 8;
+  return std::min(chunk, (n + step - 1) / step * step);
+}
+
+/// to: rows row[0], ..., row[n - 1] of from, and zeros.
+template <class B, element T>
+void gather_rows(matrix_view<const T> from, const std::size_t* row, std::size_t n, matrix_view<T> to, context& ctx) {
+  using A = accumulator_t<T>;
+  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto r) {
+    if (r.i < n)
+      r.map(
+          to, [](auto v) { return v; }, vector_view<const T>{from.row(row[r.i]), r.cols});
+    else
+      r.map(
+          to, [](auto v) { return v; }, constant(A(0)));
+  });
+}
+
+/// Rows row[0], ..., row[n - 1] of to: the first n of from.
+template <class B, class A, element From, element T>
+void scatter_rows(matrix_view<const From> from, const std::size_t* row, std::size_t n, matrix_view<T> to,
+                  context& ctx) {
+  for_rows<B, A>(ctx, n, to.cols, [=] TIGON_FN(auto r) {
+    r.map(
+        vector_view<T>{to.row(row[r.i]), r.cols}, [](auto v) { return v; }, from);
+  });
+}
+
+/// Rows of x by their index, a chunk at a time: gathered for the products, and their gradients scattered. What is not
+/// asked for is not read. Products have as many rows as are asked for or a few more, which are zeros.
+template <class B, element T>
+class chosen_rows {
+ public:
+  using A = accumulator_t<T>;
+
+  chosen_rows(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunk, context& ctx)
+      : from_(head.x),
+        w_(head.w),
+        bias_(head.bias),
+        to_(out.dx),
+        ctx_(ctx),
+        chunk_(chunk),
+        vocab_(head.w.rows),
+        x_(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols),
+        dx_(out.dx.data == nullptr ? matrix_view<T>{}
+                                   : matrix_view<T>(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols)),
+        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.dparams}, ctx) {}
+
+  /// The logits of rows row[0], ..., row[n - 1], at `memory`.
+  matrix_view<A> logits(const std::size_t* row, std::size_t n, A* memory) {
+    const std::size_t all = padded_rows(n, chunk_);
+    gather_rows<B>(from_, row, n, x_.rows_from(0, all), ctx_);
+    const matrix_view<A> z(memory, all, vocab_);
+    layer_.logits(0, z);
+    return {memory, n, z.cols};
+  }
+
+  /// The gradients from that of the logits asked for last, at the same memory.
+  void backward(const std::size_t* row, std::size_t n, A* memory) {
+    const matrix_view<A> d(memory, padded_rows(n, chunk_), vocab_);
+    std::fill(d.row(n), d.row(d.rows), A(0));
+    layer_.backward(0, d);
+    if (to_.data == nullptr) return;
+    scatter_rows<B, A>(matrix_view<const T>(dx_), row, n, to_, ctx_);
+  }
+
+  /// One logit of the i-th of the rows asked for last, in f64.
+  double logit(std::size_t i, std::size_t column) const {
+    const T *x = x_.row(i), *w = w_.row(column);
+    const auto number = [](T v) { return static_cast<double>(static_cast<A>(v)); };
+    double sum[4] = {bias_ ? number(bias_.data[column]) : 0, 0, 0, 0};
+    for (std::size_t h = 0; h < x_.cols; ++h) sum[h % 4] += number(x[h]) * number(w[h]);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  }
+
+  void finish() const { layer_.finish(); }
+
+ private:
+  matrix_view<const T> from_, w_;
+  vector_view<const T> bias_;
+  matrix_view<T> to_;
+  context& ctx_;
+  std::size_t chunk_, vocab_;
+  matrix_view<T> x_, dx_;
+  linear_chunks<B, T> layer_;
+};
+
+/// Bytes that chosen_rows takes for chunks of `chunk` rows, with all gradients, a bias and nothing packed; without the
+/// logits. between(n): bytes that the loss takes between products of n rows, and gives back.
+template <class B, element T>
+std::size_t chosen_rows_workspace(std::size_t hidden, std::size_t vocab, std::size_t chunk, const context& ctx,
+                                  auto between) {
+  std::size_t most = 0;
+  for (std::size_t n = 0; n < chunk;) {
+    n = padded_rows(n + 1, chunk);
+    most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, ctx, between(n)));
+  }
+  return most + 2 * workspace::bytes_for<T>(chunk * hidden);
+}
+
+/// The same rows as tiled_layer takes them.
+template <class B, element T>
+class chosen_tiles {
+ public:
+  using A = accumulator_t<T>;
+  std::size_t tile;
+
+  chosen_tiles(workspace::frame& frame, linear_head<T> head, const std::size_t* row, std::size_t n, const context& ctx)
+      : tile(chunk_rows<B, A>(head.x.rows, head.x.cols, head.w.rows, ctx)),
+        from_(head.x),
+        row_(row),
+        n_(n),
+        x_(frame.template take<T>(tile * head.x.cols), tile, head.x.cols) {}
+
+  /// Rows of n chosen ones with what pads the last tile.
+  static constexpr std::size_t held_rows(std::size_t n, std::size_t tile) {
+    return n / tile * tile + padded_rows(n % tile, tile);
+  }
+
+  std::size_t size() const { return n_; }
+  matrix_view<const T> x(std::size_t begin, std::size_t n, context& ctx) const {
+    const matrix_view<T> x = x_.rows_from(0, padded_rows(n, tile));
+    gather_rows<B>(from_, row_ + begin, n, x, ctx);
+    return x;
+  }
+  matrix_view<A> sums(workspace::frame& frame, matrix_view<T> dx) const {
+    const std::size_t held = held_rows(n_, tile);
+    return {frame.template take<A>(held * dx.cols), held, dx.cols};
+  }
+  template <class>
+  void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
+    scatter_rows<B, A>(sums, row_, n_, dx, ctx);
+  }
+
+ private:
+  matrix_view<const T> from_;
+  const std::size_t* row_;
+  std::size_t n_;
+  matrix_view<T> x_;
+};
+
+/// Bytes that a tiled_layer of chosen_tiles and the statistics of a tile's rows take, with all gradients and a bias.
+template <class B, element T>
+std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t tile,
+                                   const context& ctx) {
+  using A = accumulator_t<T>;
+  std::size_t most = 0;
+  for (std::size_t n = 0; n < tile;) {
+    n = padded_rows(n + 1, tile);
+    most = std::max(most, linear_tiles_workspace<B, T>(hidden, vocab, n, n, ctx));
+  }
+  const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
+                              workspace::bytes_for<std::int64_t>(tile);
+  const std::size_t held = chosen_tiles<B, T>::held_rows(rows, tile);
+  return most + std::max(forward, workspace::bytes_for<A>(held * hidden)) + workspace::bytes_for<T>(tile * hidden) +
+         workspace::bytes_for<A>(tile * B::chunk.cols);
+}
+
+/// Zeros in the rows [begin, end) of dx that are not among row[0] < row[1] < ... < row[n - 1].
+template <element T>
+void clear_other_rows(matrix_view<T> dx, std::size_t begin, std::size_t end, const std::size_t* row, std::size_t n) {
+  for (std::size_t k = 0; k <= n; ++k) {
+    const std::size_t next = k < n ? row[k] : end;
+    for (; begin < next; ++begin)
+      for (std::size_t j = 0; j < dx.cols; ++j) dx.row(begin)[j] = static_cast<T>(accumulator_t<T>(0));
+    ++begin;
+  }
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_LOSSES_CHOSEN_ROWS_HPP

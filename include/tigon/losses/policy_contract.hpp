@@ -1,0 +1,156 @@
+// The contract of policy losses, and the checks of what they read and write.
+#ifndef TIGON_LOSSES_POLICY_CONTRACT_HPP
+#define TIGON_LOSSES_POLICY_CONTRACT_HPP
+
+#include <tigon/losses/selective_log_softmax_contract.hpp>
+
+namespace tigon {
+
+enum class policy_loss { grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo };
+
+/// What the importance ratio is of: each token, or the geometric mean over its sequence.
+enum class importance { token, sequence };
+
+/// How luspo, a sequence's mean times its length n, is averaged; equal where every token counts, up to a factor.
+enum class luspo_reduction {
+  sequences,  ///< mean over the sequences of the sum over their tokens
+  tokens,     ///< mean over batch * len of n times the token's loss, 0 where masked
+  padded,     ///< the same with the loss of masked tokens, which are then read and need ids; a loss that is one number
+              ///< a sequence (level sequence, beta 0, no sampling ratio of each token): as `sequences`
+};
+
+/// Policy-gradient losses of the GRPO family. For token t of sequence b, with its log-probability logp, advantage A and
+/// mask mu, n_b = sum_t mu:
+///
+///   r = logp - old_logp (0 without old_logp, but with its gradient),   d = ref_logp - logp,   phi(d) = exp(d) - 1 - d
+///   ratio   token: rho = exp(r);  sequence: rho = exp(sum_t mu r / max(n_b, 1)) for all its tokens
+///   f       grpo, bnpo, dr_grpo, dapo, luspo: -min(min(rho, delta) A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A)
+///           cispo: -[min(rho, epsilon_high)] A logp;  sapo: -4 / tau sigmoid(tau (rho - 1)) A
+///           vespo: -[exp(lambda + k S - lambda exp(S))] A logp, S of the sequence;  no gradient through [ ]
+///   loss_bt = f * sampling_ratio (vespo: f) + beta K,   K = phi(d), or rho phi(d) with bias_corrected_kl
+///   loss    = sum over b, t of weight * loss_bt; weight = mu times
+///             grpo, sapo: 1 / (batch max(n_b, 1));  bnpo: 1 / max(sum mu, 1);  dr_grpo: 1 / (batch max_length)
+///             dapo, cispo, vespo: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
+///
+/// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
+///            cancels.
+/// Precision  f64 between log-probabilities and the loss or their gradient.
+/// Throws     tigon::error, argument: a scalar out of its range, level sequence or a delta for cispo, sapo or vespo,
+///            beta without reference, an advantage that is not finite.
+/// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
+///            inf. NaN in a token: its loss and gradient are NaN.
+struct policy_options {
+  policy_loss type = policy_loss::dapo;
+  importance level = importance::token;
+  bool reduce = true;  ///< false: loss, KL and clipping of each token; the upstream gradient is then one a token
+  double temperature = 1;
+  double beta = 0.04;                          ///< weight of the KL penalty; 0: no reference is needed
+  double epsilon_low = 0.2;                    ///< at least 0
+  double epsilon_high = 0.2;                   ///< at least 0; cispo: the upper bound itself
+  double delta = 0;                            ///< upper bound of the ratio where A < 0 too, or 0 for none
+  bool bias_corrected_kl = false;              ///< the KL penalty times the ratio
+  double max_log_ratio = 0;                    ///< the logarithm of the ratio is held within it, or 0 for no limit
+  double tau_positive = 1;                     ///< sapo, A > 0
+  double tau_negative = 1.05;                  ///< sapo, otherwise
+  double k_positive = 2, lambda_positive = 3;  ///< vespo, A >= 0
+  double k_negative = 3, lambda_negative = 2;  ///< vespo, otherwise
+  double max_length = 0;                       ///< dr_grpo; 0: len
+  double denominator = 0;  ///< dapo, cispo, vespo: for a batch in several calls or processes; 0: max(sum mu, 1)
+  luspo_reduction luspo = luspo_reduction::sequences;
+};
+
+/// What a policy loss reads beside logits; [batch, len] where nothing else is said. What is masked is not read.
+template <class A>
+struct policy_batch {
+  token_ids ids;
+  std::span<const A> advantages;          ///< [batch]
+  matrix_view<const A> old_logp{};        ///< or without memory: the current ones
+  matrix_view<const A> ref_logp{};        ///< or without memory, with beta = 0
+  matrix_view<const A> sampling_ratio{};  ///< importance ratio of the rollout engine; [batch, 1]: one a sequence
+  token_mask mask = absent;
+};
+
+/// Optional results; a span without memory is not written. [1], or [batch * len] with reduce = false.
+template <class A>
+struct policy_metrics {
+  std::span<A> kl;       ///< mean of K over the tokens that count
+  std::span<A> clipped;  ///< share of the tokens whose ratio is clipped
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Each token's loss needs nothing of other tokens.
+inline bool policy_by_token(const policy_options& opt) {
+  return opt.level == importance::token && opt.type != policy_loss::vespo;
+}
+
+/// Scalars and shapes of what a policy loss reads; `reference`: it has one.
+template <class A>
+TIGON_NOINLINE token_rows expect_policy(const expects& expect, std::string_view op, const policy_batch<A>& in,
+                                        const policy_options& opt, std::size_t rows, bool reference) {
+  const token_rows at = expect_tokens(expect, op, in.ids, in.mask, rows);
+  expect.size("advantages", in.advantages.size(), at.batch);
+  if (in.old_logp.data != nullptr) expect.matrix("old_logp", in.old_logp, at.batch, at.len);
+  if (in.ref_logp.data != nullptr) expect.matrix("ref_logp", in.ref_logp, at.batch, at.len);
+  if (in.sampling_ratio.data != nullptr)
+    expect.matrix("sampling_ratio", in.sampling_ratio, at.batch, in.sampling_ratio.cols == 1 ? 1 : at.len);
+  expect_temperature<A>(expect, opt.temperature);
+  const auto at_least_zero = [&](std::string_view name, double v) {
+    expect.option(v >= 0 && v <= 1e300, name, v, "a finite number of at least 0");
+  };
+  at_least_zero("epsilon_low", opt.epsilon_low);
+  at_least_zero("epsilon_high", opt.epsilon_high);
+  at_least_zero("delta", opt.delta);
+  at_least_zero("max_log_ratio", opt.max_log_ratio);
+  at_least_zero("max_length", opt.max_length);
+  at_least_zero("denominator", opt.denominator);
+  expect.finite("beta", opt.beta);
+  expect.finite("k_positive", opt.k_positive);
+  expect.finite("k_negative", opt.k_negative);
+  expect.finite("lambda_positive", opt.lambda_positive);
+  expect.finite("lambda_negative", opt.lambda_negative);
+  for (const double tau : {opt.tau_positive, opt.tau_negative})
+    expect.option(tau > 0 && tau <= 1e300, "tau", tau, "a finite number above 0");
+  const bool by_token_only =
+      opt.type == policy_loss::cispo || opt.type == policy_loss::sapo || opt.type == policy_loss::vespo;
+  expect.that(opt.level == importance::token || !by_token_only, error_code::argument, "level", "sequence",
+              "token for cispo, sapo and vespo");
+  expect.option(opt.delta == 0 || !by_token_only, "delta", opt.delta, "0 for cispo, sapo and vespo");
+  expect.option(opt.beta == 0 || reference, "beta", opt.beta, "0 where there is no reference");
+  for (std::size_t b = 0; b < at.batch; ++b)
+    if (!(math::abs(static_cast<double>(in.advantages[b])) <= std::numeric_limits<double>::max()))
+      fail_argument(error_code::argument, op, "advantages[" + std::to_string(b) + "]",
+                    number_text(static_cast<double>(in.advantages[b])), "a finite number");
+  return at;
+}
+
+/// Loss and metrics: sizes, and apart from each other.
+template <class A>
+void expect_policy_results(const expects& expect, token_rows at, const policy_options& opt, std::span<A> loss,
+                           const policy_metrics<A>& metrics, bool reference) {
+  const std::size_t results = opt.reduce ? 1 : at.batch * at.len;
+  expect.size("loss", loss.size(), results);
+  if (metrics.kl.data() != nullptr) {
+    expect.size("kl", metrics.kl.size(), results);
+    expect.that(reference, error_code::argument, "kl", "asked for", "a reference, or no memory for it");
+  }
+  if (metrics.clipped.data() != nullptr) expect.size("clipped", metrics.clipped.size(), results);
+  expect.outside("kl", as_row(metrics.kl), "loss", as_row(loss), "clipped", as_row(metrics.clipped));
+  expect.disjoint("clipped", as_row(metrics.clipped), "loss", as_row(loss));
+}
+
+/// What is written shares no memory with what a policy loss reads.
+template <class A>
+TIGON_NOINLINE void expect_outside(const expects& expect, const policy_batch<A>& in, std::string_view name,
+                                   extent written) {
+  expect.outside(name, written, "ids", in.ids.bytes(), "mask", in.mask.bytes(), "advantages", as_row(in.advantages),
+                 "old_logp", in.old_logp, "ref_logp", in.ref_logp, "sampling_ratio", in.sampling_ratio);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_POLICY_CONTRACT_HPP

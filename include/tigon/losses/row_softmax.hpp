@@ -1,0 +1,131 @@
+// What losses over a vocabulary share of one row's softmax: logits as they come or capped, exponentials and their sums.
+#ifndef TIGON_LOSSES_ROW_SOFTMAX_HPP
+#define TIGON_LOSSES_ROW_SOFTMAX_HPP
+
+#include <tigon/simd/row.hpp>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// Logits s as they come. A maximum is one of squash(v), and distance(v, top) is s - max s: exactly 0 at the maximum,
+/// however the compiler fuses.
+template <class A>
+struct plain_logits {
+  TIGON_INLINE static plain_logits of(double) { return {}; }
+  template <class V>
+  TIGON_INLINE V squash(V v) const {
+    return v;
+  }
+  template <class V>
+  TIGON_INLINE V distance(V v, A top) const {
+    return v - top;
+  }
+  template <class Engine>
+  TIGON_INLINE A squash_one(A v) const {
+    return v;
+  }
+  TIGON_INLINE A scale() const { return A(1); }
+  TIGON_INLINE A slope(A) const { return A(1); }
+};
+
+/// s = cap * tanh(logit / cap); the maximum is that of the tanh, and slope(squash(v)) is ds / dlogit.
+template <class A>
+struct capped_logits {
+  A cap;
+  TIGON_INLINE static capped_logits of(double softcap) { return {static_cast<A>(softcap)}; }
+  template <class V>
+  TIGON_INLINE V squash(V v) const {
+    return tanh(v / cap);
+  }
+  template <class V>
+  TIGON_INLINE V distance(V v, A top) const {
+    return (squash(v) - top) * cap;
+  }
+  /// Of a single number, by the same lanes as the rest of the row: its tanh may differ in the last bit.
+  template <class Engine>
+  TIGON_INLINE A squash_one(A v) const {
+    return max_lanes(squash(simd::vec<Engine, A>(v)));
+  }
+  TIGON_INLINE A scale() const { return cap; }
+  template <class V>
+  TIGON_INLINE V slope(V squashed) const {
+    const V one(A(1));
+    return (one - squashed) * (one + squashed);
+  }
+};
+
+template <bool Capped, class A>
+using logits_kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
+
+/// Summands of a sum of exponentials without the maximum's own 1: p unless it is 1, and how many are 1.
+template <class V>
+TIGON_INLINE auto apart_from_one(V p) {
+  using A = typename V::value_type;
+  const V zero(A(0)), one(A(1));
+  return pack{select(p == one, zero, p), select(p == one, one, zero)};
+}
+
+/// Sum of a row of exponentials, the largest of which is 1, without that one.
+template <class Row, class A>
+TIGON_INLINE A sum_without_one(const Row& row, vector_view<A> e) {
+  const auto parts = row.sum([](auto p) { return apart_from_one(p); }, e);
+  return parts[0] + (parts[1] - A(1));
+}
+
+/// A row in pieces of `width` columns, each below its own maximum; one piece, or few enough for the arrays.
+template <class A>
+struct row_pieces {
+  static constexpr std::size_t most = 64;
+  std::size_t cols, width, count;
+  A top[most], sum[most];  ///< maxima, later e^(maximum - that of the row), and sums of exponentials
+
+  TIGON_INLINE row_pieces(std::size_t columns, std::size_t wanted)
+      : cols(columns),
+        width(std::max(wanted, (columns + most - 1) / most)),
+        count(columns == 0 ? 0 : (columns - 1) / width + 1) {}
+
+  TIGON_INLINE void set(std::size_t k, A t, A s) {
+    top[k] = t;
+    sum[k] = s;
+  }
+  template <class Row>
+  TIGON_INLINE auto of(const Row& row, std::size_t k) const {
+    return row.part(k * width, std::min(width, cols - k * width));
+  }
+  /// The row's maximum; `total` becomes its sum of exponentials below that.
+  TIGON_INLINE A join(A& total) {
+    A highest = -std::numeric_limits<A>::infinity();
+    for (std::size_t k = 0; k < count; ++k) highest = math::max(highest, top[k]);
+    total = 0;
+    for (std::size_t k = 0; k < count; ++k) {
+      top[k] = count == 1 ? A(1) : math::exp_nonpositive(top[k] - highest);
+      total += top[k] * sum[k];
+    }
+    return highest;
+  }
+};
+
+/// e^s, of s <= 0 if Safe, by fewer operations where lanes fuse products and scale by powers of two: error 3e-7 of the
+/// result for |s| <= 40, 4e-7 beyond. Unless Safe, it is infinite or NaN where s is below -1e14, finite or not: a sum
+/// tells.
+template <bool Safe, class V>
+TIGON_INLINE V exp_of_distance(V s) {
+  using A = typename V::value_type;
+  if constexpr (sizeof(A) == 4 && simd::detail::raw_scale<typename V::lanes>) {
+    using c = simd::detail::constants<A>;
+    if constexpr (Safe) s = max(V(-c::gate_shift - c::bias), s);  // e^s rounds to 0 there
+    const V magic(c::whole), one(A(1));
+    const V n = fma(s, V(c::log2e), magic) - magic;
+    const V r = fma(n, V(-(c::ln2_hi + c::ln2_lo)), s);
+    return simd::scale(fma(fma(simd::detail::polynomial(r, c::gate_q24), r, one), r, one), n);
+  } else if constexpr (Safe) {
+    return exp_nonpositive(s);
+  } else {
+    return exp(s);
+  }
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_LOSSES_ROW_SOFTMAX_HPP

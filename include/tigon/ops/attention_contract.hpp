@@ -1,0 +1,84 @@
+// Attention's contract and its checks.
+#ifndef TIGON_OPS_ATTENTION_CONTRACT_HPP
+#define TIGON_OPS_ATTENTION_CONTRACT_HPP
+
+#include <tigon/ops/contract.hpp>
+
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+namespace tigon {
+
+/// Which keys a query sees.
+enum class attention_mask {
+  causal,  ///< its own and those before it
+  none,    ///< all of its sequence
+};
+
+namespace op {
+struct attention {
+  static constexpr std::string_view name = "attention";
+};
+}  // namespace op
+
+/// Softmax attention. Query head h reads key/value head h / (heads / kv_heads); i is a query, j a key that it sees.
+///
+///   s[i,j] = scale * sum_c q[i,c] k[j,c]
+///   lse[i] = log(sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
+///   delta[i] = sum_c do[i,c] o[i,c],   ds[i,j] = p[i,j] * (sum_c do[i,c] v[j,c] - delta[i])
+///   dq[i] = scale * sum_j ds[i,j] k[j]
+///   dk[j] = scale * sum_i ds[i,j] q[i],   dv[j] = sum_i p[i,j] do[i]     over the queries of all heads of the group
+///
+/// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
+///            Dao et al., "FlashAttention", 2022.
+/// Shapes     q, o, do, dq [batch, heads, seq_len, d], k, v, dk, dv [batch, kv_heads, seq_len, d], any strides;
+///            lse [batch * heads * seq_len]. heads a multiple of kv_heads, both and d >= 1; batch, seq_len may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; lse f32 (f64 for f64).
+/// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
+///            products. o, dq, dk, dv are rounded once; delta is made of p and do v^T where o is rounded. Products are
+///            op::gemm of the backend, with its precision.
+/// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
+///            in f32) for each worker, B::attention.query_block rows high.
+/// Aliasing   none.
+/// Threads    the same bits for any number of them. Tasks: forward batch * heads * query blocks, backward batch *
+///            kv_heads.
+/// Throws     tigon::error: shape, stride, alias, argument (scale not finite), workspace; before the first write.
+/// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. Keys that are not seen do not matter; NaN and
+///            infinity in v (backward: in q and do) may also reach their neighbours across the diagonal.
+/// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
+///            (tests/ops/attention_test.cpp).
+struct attention_options {
+  attention_mask mask = attention_mask::causal;
+  double scale = 0;  ///< 0: 1 / sqrt(d)
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+inline double attention_scale(attention_options opt, std::size_t head_dim) {
+  return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
+/// Throws unless the inputs fit together; what is shaped like q (k) comes as names and views.
+template <class T>
+void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::size_t lse, attention_options opt,
+                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_q,
+                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_k) {
+  expect.at_least_one("heads", q.heads);
+  expect.at_least_one("kv_heads", k.heads);
+  expect.at_least_one("head_dim", q.head_dim);
+  expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
+              "as many query heads for every key/value head");
+  for (const auto& [name, x] : like_q) expect.heads(name, x, q.batch, q.heads, q.seq_len, q.head_dim);
+  for (const auto& [name, x] : like_k) expect.heads(name, x, q.batch, k.heads, q.seq_len, q.head_dim);
+  expect.size("lse", lse, q.batch * q.heads * q.seq_len);
+  expect.finite("scale", opt.scale);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_ATTENTION_CONTRACT_HPP

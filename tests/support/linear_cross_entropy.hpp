@@ -1,0 +1,131 @@
+// A fused linear cross entropy, its options and its reference.
+#ifndef TIGON_TESTS_SUPPORT_LINEAR_CROSS_ENTROPY_HPP
+#define TIGON_TESTS_SUPPORT_LINEAR_CROSS_ENTROPY_HPP
+
+#include <tigon/losses/fused_linear_cross_entropy.hpp>
+
+#include "linear_problem.hpp"
+#include "logit_loss.hpp"
+
+namespace tigon::test {
+
+struct linear_cross_entropy_variant {
+  const char* name;
+  bool biased, weighted;
+  fused_linear_cross_entropy_options opt;
+};
+
+/// As the contract states them: in units of |reference| + its root mean square, at most ten times the worst seen.
+constexpr by_type linear_loss_bound{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
+constexpr by_type linear_gradient_bound{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+
+/// Every buffer at a guard page, outputs full of canaries.
+template <class T>
+struct linear_cross_entropy_problem : linear_problem<T> {
+  using A = accumulator_t<T>;
+  linear_sizes s;
+  linear_cross_entropy_variant v;
+  bool rows;  ///< a loss and an upstream gradient a row
+  guarded<T> weight;
+  guarded<std::int64_t> target;
+  guarded<A> upstream, loss, z_loss, accuracy;
+  guarded<std::int64_t> predicted;
+
+  TIGON_TEST_NOINLINE explicit linear_cross_entropy_problem(linear_sizes of, const linear_cross_entropy_variant& which,
+                                                            guard side = guard::behind)
+      : linear_problem<T>(of, which.biased, which.opt.dparams, side),
+        s(of),
+        v(which),
+        rows(v.opt.loss.reduction == reduction::none),
+        weight(v.weighted ? s.vocab : 0, side),
+        target(s.rows, side),
+        upstream(rows ? random_vector<A>(s.rows, 5, side) : guarded<A>(0, side)),
+        loss(rows ? s.rows : 1, side),
+        z_loss(loss.size(), side),
+        accuracy(loss.size(), side),
+        predicted(s.rows, side) {
+    std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.loss.ignore_index, 4), target.begin());
+    if (v.weighted) weight.assign(random_class_weights(s.vocab, 6));
+  }
+  TIGON_TEST_NOINLINE void clear() {
+    this->clear_gradients();
+    loss.clear(), z_loss.clear(), accuracy.clear(), predicted.clear();
+  }
+
+  template <class B>
+  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
+                                   context& ctx = default_context()) {
+    fused_linear_cross_entropy_forward<B, T>(this->x, this->w, target, loss, to_dx, to_dw, v.opt, given(this->bias),
+                                             to_db, given(weight), {z_loss, accuracy, predicted}, given(upstream), ctx);
+  }
+  template <class B>
+  void forward(context& ctx = default_context()) {
+    forward<B>(this->dx.view(), this->dw.view(), given(this->dbias), ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(std::span<const A> g, context& ctx = default_context()) {
+    fused_linear_cross_entropy_backward<B, T>(this->x, this->w, target, g, this->dx.view(), this->dw.view(), v.opt,
+                                              given(this->bias), given(this->dbias), given(weight), ctx);
+  }
+  auto results() const { return bits_of(loss, z_loss, accuracy, predicted); }
+  auto bits() const { return bits_of(loss, z_loss, accuracy, predicted, this->dx, this->dw, this->dbias); }
+
+  struct reference : layer_gradients {
+    using layer_gradients::layer_gradients;
+    std::vector<double> loss, z_loss, accuracy, predicted;
+  };
+  /// The definition in f64, all logits at once; to be asked for before the call, because dw and dbias may be added to.
+  TIGON_TEST_NOINLINE reference wanted(double factor = 1) const {
+    const whole_layer layer = this->layer();
+    const std::vector<double> logits = layer.logits(), g = upstream.f64();
+    const std::vector<std::int64_t> labels(target.begin(), target.end());
+    loss_reference r(logits, labels, s.vocab, v.weighted ? weight.f64() : std::vector<double>(s.vocab, 1), v.opt.loss);
+    reference out(layer);
+    static_cast<layer_gradients&>(out) = this->before();
+    const auto kept = static_cast<double>(std::ssize(labels) - std::ranges::count(labels, v.opt.loss.ignore_index));
+    double total = 0, z_total = 0, hits = 0;
+    for (std::size_t i = 0; i < s.rows; ++i) {
+      const double scale = v.opt.token_scaling ? r.p_target[i] : 1;
+      total += r.loss[i] *= scale, z_total += r.z_loss[i] *= scale;
+      const auto row = logits.begin() + static_cast<std::ptrdiff_t>(i * s.vocab);
+      const bool ignored = labels[i] == v.opt.loss.ignore_index;
+      out.predicted.push_back(
+          ignored ? -1 : static_cast<double>(std::max_element(row, row + static_cast<std::ptrdiff_t>(s.vocab)) - row));
+      const bool hit = !ignored && out.predicted.back() == static_cast<double>(labels[i]);
+      hits += hit;
+      if (rows) out.accuracy.push_back(hit);
+      for (std::size_t j = 0; j < s.vocab; ++j)
+        add_logit_gradient(out, layer, i, j, r.dlogits[i * s.vocab + j] * scale * factor * (g.empty() ? 1 : g[i]));
+    }
+    out.loss = rows ? r.loss : std::vector<double>{total}, out.z_loss = rows ? r.z_loss : std::vector<double>{z_total};
+    if (!rows) out.accuracy = {kept == 0 ? 0 : hits / kept};
+    return out;
+  }
+  TIGON_TEST_NOINLINE void expect_results(const reference& r) const {
+    const comparison with{.scale = 1e-3, .may_be_empty = true};
+    EXPECT_TRUE(close(loss.f64(), r.loss, linear_loss_bound.of<T>(), with)) << "loss";
+    EXPECT_TRUE(close(z_loss.f64(), r.z_loss, linear_loss_bound.of<T>(), with)) << "z_loss";
+    EXPECT_TRUE(close(accuracy.f64(), r.accuracy, 1e-6, {.may_be_empty = true})) << "accuracy";
+    EXPECT_EQ(predicted.f64(), r.predicted);
+    expect_gradients(r);
+  }
+  /// A vocabulary of one class has no gradient, and what cancels is of the size of x and w.
+  void expect_gradients(const reference& r) const {
+    expect_layer_gradients(*this, r, linear_gradient_bound.of<T>(), {.scale = s.vocab == 1 ? 1.0 : 0});
+  }
+};
+
+/// backward with one upstream gradient, or with one a row where the variant has them.
+template <class B, class P>
+void expect_backward_with_an_upstream_gradient(P p) {
+  using A = typename P::A;
+  const guarded<A> one{-0.5};
+  const auto wanted = p.wanted(p.rows ? 1 : -0.5);
+  p.template backward<B>(p.rows ? std::span<const A>(p.upstream) : std::span<const A>(one));
+  p.expect_gradients(wanted);
+  EXPECT_TRUE(p.loss.untouched());
+}
+
+}  // namespace tigon::test
+
+#endif  // TIGON_TESTS_SUPPORT_LINEAR_CROSS_ENTROPY_HPP
