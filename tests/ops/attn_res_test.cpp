@@ -355,6 +355,18 @@ TYPED_TEST(attn_res, gradients_of_weights_are_overwritten_or_added_to) {
   }
 }
 
+// Backward takes some columns of all blocks at a time: an even and an odd number of blocks over three such parts.
+TYPED_TEST(attn_res, long_rows_keep_the_error) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t blocks : {4u, 5u}) {
+    SCOPED_TRACE(blocks);
+    problem<T> p({blocks, 2, 4 * B::row.block_cols + 35});
+    p.template both_ways<B>();
+    p.check();
+  }
+}
+
 TYPED_TEST(attn_res, large_outputs_have_the_bits_of_small_ones) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -224,25 +224,30 @@ struct kernel<op::attn_res, backends::generic> {
           for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
           const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
           const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
-          std::size_t n = 0;
-          for (; n + 2 <= v.blocks; n += 2) {
-            const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
-            row.map(
-                outs(dv[n], dv[n + 1], p_row),
-                [=](auto d, auto c, auto x0, auto x1, auto sum) {
-                  return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
-                              fma(x0, d0, fma(x1, d1, sum))};
+          // Some columns at a time: dy, u and p stay in the first-level cache from block to block.
+          constexpr std::size_t width = 2 * B::row.block_cols;
+          for (std::size_t first = 0; first < row.cols; first += width) {
+            const auto part = row.part(first, std::min(width, row.cols - first));
+            std::size_t n = 0;
+            for (; n + 2 <= v.blocks; n += 2) {
+              const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
+              part.map(
+                  outs(dv[n], dv[n + 1], p_row),
+                  [=](auto d, auto c, auto x0, auto x1, auto sum) {
+                    return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
+                                fma(x0, d0, fma(x1, d1, sum))};
+                  },
+                  dy, u, v[n], v[n + 1], p_row);
+            }
+            if (n == v.blocks) continue;
+            const A a = as[n], d0 = ds(n), c0 = shrink(n);
+            part.map(
+                outs(dv[n], p_row),
+                [=](auto d, auto c, auto x, auto sum) {
+                  return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)};
                 },
-                dy, u, v[n], v[n + 1], p_row);
+                dy, u, v[n], p_row);
           }
-          if (n == v.blocks) return;
-          const A a = as[n], d0 = ds(n), c0 = shrink(n);
-          row.map(
-              outs(dv[n], p_row),
-              [=](auto d, auto c, auto x, auto sum) {
-                return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)};
-              },
-              dy, u, v[n], p_row);
         },
         parameter_gradient<A>{p});
     weight_gradients<B, A>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
