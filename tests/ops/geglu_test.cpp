@@ -66,4 +66,39 @@ TEST(geglu_forms, differ_by_what_the_literature_says) {
   EXPECT_NEAR(largest, 4.7e-4, 0.2e-4);
 }
 
+TEST(geglu_forms, erf_is_relaxed_in_bf16_by_no_more_than_it_says) {
+  // Before it is rounded: gelu, which is c, and its slope, which is da. Above 5 and below -5 less is promised.
+  gate_problem<geglu_gate, tigon::bfloat16> p({1, 4000}, {.form = gelu_form::erf});
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double v = 5 * std::pow(1e-3, static_cast<double>(j) / 4000);
+    p.a(0, j) = from_f64<tigon::bfloat16>(j % 2 == 0 ? v : -v), p.b(0, j) = p.dc(0, j) = tigon::bfloat16(1.0f);
+  }
+  p.forward<tigon::default_backend>(p.c.view());
+  p.backward<tigon::default_backend>(p.da.view(), p.db.view());
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double a = to_f64(p.a(0, j)), below = std::erfc(-a / std::numbers::sqrt2) / 2, gelu = a * below,
+                 tail = std::min(below, 1 - below), density = std::exp(-a * a / 2) / std::sqrt(2 * std::numbers::pi),
+                 slope = below + a * density;
+    const auto rounding = [](double v) { return std::ldexp(1, std::ilogb(v) - 8); };
+    ASSERT_LE(std::abs(to_f64(p.c(0, j)) - gelu), rounding(gelu) + 4.5e-4 * std::abs(gelu)) << "at " << a;
+    ASSERT_EQ(to_f64(p.db(0, j)), to_f64(p.c(0, j))) << "at " << a;
+    ASSERT_LE(std::abs(to_f64(p.da(0, j)) - slope), rounding(slope) + 7.2e-4 * std::max(std::abs(slope), 0.05 * tail))
+        << "at " << a;
+  }
+}
+
+TEST(geglu_forms, tanh_is_relaxed_in_bf16_by_no_more_than_it_says) {
+  gate_problem<geglu_gate, tigon::bfloat16> p({1, 4000});
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double v = 10 * std::pow(1e-3, static_cast<double>(j) / 4000);
+    p.a(0, j) = from_f64<tigon::bfloat16>(j % 2 == 0 ? v : -v), p.b(0, j) = tigon::bfloat16(1.0f);
+  }
+  p.forward<tigon::default_backend>(p.c.view());
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double a = to_f64(p.a(0, j)), z = std::sqrt(8 / std::numbers::pi) * (a + 0.044715 * a * a * a),
+                 gelu = a / (1 + std::exp(-z)), rounding = std::ldexp(1, std::ilogb(gelu) - 8);
+    ASSERT_LE(std::abs(to_f64(p.c(0, j)) - gelu), rounding + 1.8e-4 * std::abs(gelu)) << "at " << a;
+  }
+}
+
 }  // namespace

@@ -318,6 +318,7 @@ template <class T, bool Odd>
 struct pair_source {
   using element_type = std::remove_const_t<T>;
   const T* p;
+  std::size_t next;  // as that of a row_source
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
     j += more;
@@ -351,15 +352,20 @@ struct pair_source {
     return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
   }
   TIGON_INLINE const void* begin() const { return p; }
-  TIGON_INLINE void prefetch(std::size_t) const {}
+  // Pairs of a vector of 32 bits and more take two lines of a cache: the odd source asks for the second.
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    if constexpr (!Odd || sizeof(T) > 2) __builtin_prefetch(p + next + 2 * j + (Odd ? 64 / sizeof(T) : 0), 0, 2);
+  }
 };
 template <class B, class T>
 TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  return {c.pairs.row(at.row) + 2 * at.column};
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
+  return {whole.p, whole.next};
 }
 template <class B, class T>
 TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  return {c.pairs.row(at.row) + 2 * at.column};
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
+  return {whole.p, whole.next};
 }
 
 // Where a row goes. A row of a matrix may be streamed, if a vector of the stored type is aligned there; a vector that
