@@ -5,8 +5,8 @@
 #include <tigon/losses/fused_linear_kto.hpp>
 
 #include "support/backends.hpp"
-#include "support/chunk_backends.hpp"
 #include "support/central_difference.hpp"
+#include "support/chunk_backends.hpp"
 #include "support/errors.hpp"
 #include "support/scratch.hpp"
 #include "support/sequence_problem.hpp"

@@ -4,8 +4,8 @@
 #include <tigon/losses/selective_logprob.hpp>
 
 #include "support/backends.hpp"
-#include "support/chunk_backends.hpp"
 #include "support/central_difference.hpp"
+#include "support/chunk_backends.hpp"
 #include "support/errors.hpp"
 #include "support/scratch.hpp"
 #include "support/sequence_problem.hpp"

@@ -144,23 +144,23 @@ using kernel_for = kernel<Op, provider_t<Op, B>>;
 
 namespace detail {
 template <class B>
-struct row_backend {
+struct find_row_backend {
   using type = B;
 };
 template <class B>
   requires(std::same_as<typename B::overrides, op_list<op::gemm>> && !std::is_void_v<parent_t<B>>)
-struct row_backend<B> {
+struct find_row_backend<B> {
   using P = parent_t<B>;
   static constexpr bool alike =
       std::same_as<typename B::engine, typename P::engine> && B::row == P::row && B::relaxed_16bit == P::relaxed_16bit;
-  using type = typename std::conditional_t<alike, row_backend<P>, std::type_identity<B>>::type;
+  using type = typename std::conditional_t<alike, find_row_backend<P>, std::type_identity<B>>::type;
 };
 }  // namespace detail
 
 /// The backend whose row programs are B's: its parent, where B overrides products alone and keeps what steers rows. An
 /// operator that has both asks it for the rows, and they are compiled once for all such backends.
 template <class B>
-using row_backend = typename detail::row_backend<B>::type;
+using row_backend = typename detail::find_row_backend<B>::type;
 
 /// What forward of Op leaves for backward, in the provider's own type.
 template <class Op, class B, class T>

@@ -61,7 +61,7 @@ class chosen_rows {
   /// The logits of rows row[0], ..., row[n - 1], at `memory`.
   matrix_view<A> logits(const std::size_t* row, std::size_t n, A* memory) {
     const std::size_t all = padded_rows(n, chunk_);
-    gather_rows<B>(from_, row, n, x_.rows_from(0, all), ctx_);
+    gather_rows<row_backend<B>>(from_, row, n, x_.rows_from(0, all), ctx_);
     const matrix_view<A> z(memory, all, vocab_);
     layer_.logits(0, z);
     return {memory, n, z.cols};
@@ -73,7 +73,7 @@ class chosen_rows {
     std::fill(d.row(n), d.row(d.rows), A(0));
     layer_.backward(0, d);
     if (to_.data == nullptr) return;
-    scatter_rows<B, A>(matrix_view<const T>(dx_), row, n, to_, ctx_);
+    scatter_rows<row_backend<B>, A>(matrix_view<const T>(dx_), row, n, to_, ctx_);
   }
 
   /// One logit of the i-th of the rows asked for last, in f64.
@@ -132,7 +132,7 @@ class chosen_tiles {
   std::size_t size() const { return n_; }
   matrix_view<const T> x(std::size_t begin, std::size_t n, context& ctx) const {
     const matrix_view<T> x = x_.rows_from(0, padded_rows(n, tile));
-    gather_rows<B>(from_, row_ + begin, n, x, ctx);
+    gather_rows<row_backend<B>>(from_, row_ + begin, n, x, ctx);
     return x;
   }
   matrix_view<A> sums(workspace::frame& frame, matrix_view<T> dx) const {
@@ -141,7 +141,7 @@ class chosen_tiles {
   }
   template <class>
   void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
-    scatter_rows<B, A>(sums, row_, n_, dx, ctx);
+    scatter_rows<row_backend<B>, A>(sums, row_, n_, dx, ctx);
   }
 
  private:

@@ -97,10 +97,10 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       layer.logits(begin, z);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
                                     out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
-      kernel_for<op::cross_entropy, B>::template forward<B, A, I>(
+      kernel_for<op::cross_entropy, row_backend<B>>::template forward<row_backend<B>, A, I>(
           z, target.subspan(begin, n), class_weight, t.out.any() ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
       if (!t.out.any()) return;
-      if (t.upstream) multiply_rows<B>(z, t.upstream, begin, ctx);
+      if (t.upstream) multiply_rows<row_backend<B>>(z, t.upstream, begin, ctx);
       layer.backward(begin, z);
     });
     layer.finish();
@@ -113,12 +113,12 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                             const cross_entropy_options& opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
-    if (rows == 0) return detail::clear_parameters<B>(t.out, ctx);
+    if (rows == 0) return detail::clear_parameters<row_backend<B>>(t.out, ctx);
     workspace::frame frame(ctx.workspace());
     const detail::every_row<T> all{t.head.x, detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx)};
     detail::tiled_layer<B, T, detail::every_row<T>> layer(frame, all, t.head, t.out, ctx);
-    detail::tiled_cross_entropy<B, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
-                                                                class_weight, out, scale, opt, vocab, ctx);
+    detail::tiled_cross_entropy<row_backend<B>, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
+                                                                             class_weight, out, scale, opt, vocab, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
       if (begin == 0) loss.columns(first, z.cols);
       loss.statistics(begin, z);

@@ -144,9 +144,9 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
       student.logits(begin, z);
       if (rows.soft != nullptr) teacher.logits(begin, of_teacher);
-      kernel_for<op::distillation, B>::template forward<B, A, I>(matrix_view<A>(logits, n, wide), of_teacher,
-                                                                 target == nullptr ? nullptr : target + begin, soft,
-                                                                 rows.from(begin), ctx);
+      kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
+          matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
+          rows.from(begin), ctx);
       if (t.out.any()) student.backward(begin, z);
     });
     student.finish();

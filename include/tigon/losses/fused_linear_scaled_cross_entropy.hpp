@@ -190,8 +190,8 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
     detail::for_chunks(head.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
-      kernel_for<op::scaled_cross_entropy, B>::template forward<B, A, I>(z, target.data() + begin, rows.from(begin),
-                                                                         out.any(), opt, ctx);
+      kernel_for<op::scaled_cross_entropy, row_backend<B>>::template forward<row_backend<B>, A, I>(
+          z, target.data() + begin, rows.from(begin), out.any(), opt, ctx);
       if (out.any()) layer.backward(begin, z);
     });
     layer.finish();

@@ -158,7 +158,7 @@ class linear_chunks {
     const std::size_t vocab = head.w.rows;
     if (head.bias) {
       bias_ = {frame.template take<A>(vocab), vocab};
-      round_sums<B, A>(as_row(bias_), as_row(head.bias), false, ctx);
+      round_sums<row_backend<B>, A>(as_row(bias_), as_row(head.bias), false, ctx);
     }
     // dw itself where it is wide enough, db always apart because it is short.
     if constexpr (wide)
@@ -182,17 +182,17 @@ class linear_chunks {
     if (dw_.data != nullptr)
       linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, dw_, in_vector<A>{},
                         {.beta = first_ && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx_);
-    if (dbias_) sum_columns<B>(d, dbias_, first_ ? gradient::overwrite : gradient::accumulate, ctx_);
+    if (dbias_) sum_columns<row_backend<B>>(d, dbias_, first_ ? gradient::overwrite : gradient::accumulate, ctx_);
     first_ = false;
   }
 
   /// dw and dbias, after the last chunk. Without a chunk they are zeros.
   void finish() const {
     const bool add = out_.dparams == gradient::accumulate;
-    if (first_) return clear_parameters<B>(out_, ctx_);
+    if (first_) return clear_parameters<row_backend<B>>(out_, ctx_);
     if constexpr (!wide)
-      if (out_.dw.data != nullptr) round_sums<B, A>(out_.dw, matrix_view<const A>(dw_), add, ctx_);
-    if (out_.dbias) round_sums<B, A>(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add, ctx_);
+      if (out_.dw.data != nullptr) round_sums<row_backend<B>, A>(out_.dw, matrix_view<const A>(dw_), add, ctx_);
+    if (out_.dbias) round_sums<row_backend<B>, A>(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add, ctx_);
   }
 
  private:

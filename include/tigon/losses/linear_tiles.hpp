@@ -36,7 +36,7 @@ class linear_tiles {
   void for_columns(F f) {
     for_chunks(head_.w.rows, cols_, [&](std::size_t first, std::size_t n) {
       first_ = first, n_ = n, begun_ = false;
-      if (bias_ != nullptr) round_sums<B, A>(as_row(bias()), part_of(as_row(head_.bias)), false, ctx_);
+      if (bias_ != nullptr) round_sums<row_backend<B>, A>(as_row(bias()), part_of(as_row(head_.bias)), false, ctx_);
       f(first, n);
       if (begun_) finish_columns();
     });
@@ -56,7 +56,8 @@ class linear_tiles {
       linear_product<B>(d, x, packed_operand<T>{}, dw(), in_vector<A>{},
                         {.beta = begun_ || (wide && adds()) ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
     if (dbias_ != nullptr)
-      sum_columns<B>(d, vector_view<A>{dbias_, n_}, begun_ ? gradient::accumulate : gradient::overwrite, ctx_);
+      sum_columns<row_backend<B>>(d, vector_view<A>{dbias_, n_}, begun_ ? gradient::accumulate : gradient::overwrite,
+                                  ctx_);
     begun_ = true;
   }
 
@@ -79,9 +80,9 @@ class linear_tiles {
   void finish_columns() const {
     if constexpr (!wide)
       if (out_.dw.data != nullptr)
-        round_sums<B, A>(out_.dw.rows_from(first_, n_), matrix_view<const A>(dw()), adds(), ctx_);
+        round_sums<row_backend<B>, A>(out_.dw.rows_from(first_, n_), matrix_view<const A>(dw()), adds(), ctx_);
     if (dbias_ != nullptr)
-      round_sums<B, A>(part_of(as_row(out_.dbias)), matrix_view<const A>(dbias_, 1, n_), adds(), ctx_);
+      round_sums<row_backend<B>, A>(part_of(as_row(out_.dbias)), matrix_view<const A>(dbias_, 1, n_), adds(), ctx_);
   }
 
   linear_head<T> head_;
@@ -127,7 +128,7 @@ struct every_row {
   }
   template <class B>
   void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
-    if constexpr (!std::same_as<T, A>) round_sums<B, A>(dx, sums, false, ctx);
+    if constexpr (!std::same_as<T, A>) round_sums<row_backend<B>, A>(dx, sums, false, ctx);
   }
 };
 

@@ -27,7 +27,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     A* memory = frame.template take<A>(chunk * vocab);
     detail::chosen_rows<B, T> rows(frame, head, {}, chunk, ctx);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
-      kernel_for<op::selective_log_softmax, B>::template forward<B, A>(
+      kernel_for<op::selective_log_softmax, row_backend<B>>::template forward<row_backend<B>, A>(
           rows.logits(row + begin, count, memory), column + begin, temperature, logp + begin, lse + begin, ctx);
     });
   }
@@ -49,8 +49,8 @@ struct kernel<op::selective_logprob, backends::generic> {
     if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       const matrix_view<A> z = rows.logits(row + begin, count, memory);
-      kernel_for<op::selective_log_softmax, B>::template backward<B, A>(z, lse + begin, {column + begin, u + begin}, {},
-                                                                        temperature, z, ctx);
+      kernel_for<op::selective_log_softmax, row_backend<B>>::template backward<row_backend<B>, A>(
+          z, lse + begin, {column + begin, u + begin}, {}, temperature, z, ctx);
       rows.backward(row + begin, count, memory);
     });
     rows.finish();
@@ -76,7 +76,8 @@ struct kernel<op::selective_logprob, backends::generic> {
         local[i] = here ? static_cast<std::int64_t>(own(i)) : 0;
         if (here) logp[begin + i] = z.row(i)[own(i)];  // the logit, until all is known
       }
-      kernel_for<op::selective_log_softmax, B>::template forward<B, A>(z, local, temperature, unused, part, ctx);
+      kernel_for<op::selective_log_softmax, row_backend<B>>::template forward<row_backend<B>, A>(z, local, temperature,
+                                                                                                 unused, part, ctx);
       for (std::size_t i = 0; i < z.rows; ++i)
         if (first == 0)
           lse[begin + i] = part[i];
@@ -93,7 +94,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     using A = accumulator_t<T>;
     const A inverse = static_cast<A>(1 / temperature);
     if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
-    if (n == 0) return detail::clear_parameters<B>(out, ctx);
+    if (n == 0) return detail::clear_parameters<row_backend<B>>(out, ctx);
     workspace::frame frame(ctx.workspace());
     const detail::chosen_tiles<B, T> rows(frame, head, row, n, ctx);
     detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, out, ctx);

@@ -39,7 +39,8 @@ struct sequence_kernel {
   template <backend B, element T>
   static void forward(const sequence_call<T>& call, context& ctx) {
     using A = accumulator_t<T>;
-    using rows_of_logits = kernel_for<op::selective_log_softmax, B>;
+    using R = row_backend<B>;
+    using rows_of_logits = kernel_for<op::selective_log_softmax, R>;
     const auto& t = call.tokens;
     const bool gradients = call.out.any(), reference = t.reference_logp != nullptr && call.reference.w.data != nullptr;
     const std::size_t vocab = call.head.w.rows,
@@ -58,8 +59,8 @@ struct sequence_kernel {
     const auto make_logps = [&](std::size_t k, std::size_t n) {
       const auto of = [&](chosen_rows<B, T>& rows, double* logp) {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
-        rows_of_logits::template forward<B, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
-        if constexpr (!std::same_as<A, double>) split<B, A>(z, t.lse + k, call.temperature, rest, large, ctx);
+        rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
+        if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
         look_up(rows, z, t.lse + k, call.temperature, rest, large, t.column + k, logp + k, ctx);
         return z;
       };
@@ -72,7 +73,7 @@ struct sequence_kernel {
       const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
-      rows_of_logits::template backward<B, A>(z, t.lse + k, {t.column + k, t.u + k}, second, call.temperature, z, ctx);
+      rows_of_logits::template backward<R, A>(z, t.lse + k, {t.column + k, t.u + k}, second, call.temperature, z, ctx);
       policy.backward(t.row + k, n, memory);
     };
     for (std::size_t group = 0, end; group < t.groups; group = end) {

@@ -88,9 +88,9 @@ struct kernel<op::attention, backends::generic> {
 
       gemm<B>(q.head(b, h).rows_from(at.first, at.rows), k.head(b, h / group).rows_from(0, at.keys), p,
               {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, own);
-      exponentials<B>(p, at, opt.mask, lse_of_block, inverse, own);
+      exponentials<row_backend<B>>(p, at, opt.mask, lse_of_block, inverse, own);
       gemm<B>(p, v.head(b, h / group).rows_from(0, at.keys), sums, {}, own);
-      scaled_rows<B>(sums, inverse, o.head(b, h).rows_from(at.first, at.rows), own);
+      scaled_rows<row_backend<B>>(sums, inverse, o.head(b, h).rows_from(at.first, at.rows), own);
     });
   }
 
@@ -120,12 +120,12 @@ struct kernel<op::attention, backends::generic> {
 
           gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, own);
           gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, own);
-          score_gradients<B>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
+          score_gradients<row_backend<B>>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
           gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, own);
           gemm<B>(ds, block_of(q), dk_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
           gemm<B>(p, block_of(d_o), dv_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
         }
-      key_gradients<B>(dk_sums, dv_sums, static_cast<A>(scale), dk.head(b, h_kv), dv.head(b, h_kv), own);
+      key_gradients<row_backend<B>>(dk_sums, dv_sums, static_cast<A>(scale), dk.head(b, h_kv), dv.head(b, h_kv), own);
     });
   }
 

@@ -41,64 +41,76 @@ struct geglu_options {
   bool round_gate = false;  ///< the gate is rounded to the storage type before the product, as frameworks do
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// The default options, known to the compiler: what an operator with a gate inside passes, for one form instead of all.
+struct default_geglu : geglu_options {};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 template <>
 struct kernel<op::geglu, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T>
-  static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, geglu_options opt, context& ctx) {
-    if (opt.form == gelu_form::tanh)
-      forward_rows<B, gelu_form::tanh>(a, b, c, opt.round_gate, ctx);
-    else
-      forward_rows<B, gelu_form::erf>(a, b, c, opt.round_gate, ctx);
+  template <backend B, element T, class Options>
+  static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, Options opt, context& ctx) {
+    with_form<T>(opt, [&](auto form, auto rounds) { forward_rows<B, form.value, rounds.value>(a, b, c, ctx); });
   }
 
-  template <backend B, element T>
+  template <backend B, element T, class Options>
   static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
-                       geglu_options opt, context& ctx) {
+                       Options opt, context& ctx) {
+    with_form<T>(opt,
+                 [&](auto form, auto rounds) { backward_rows<B, form.value, rounds.value>(dc, a, b, da, db, ctx); });
+  }
+
+  /// run(form, rounds) with the form and whether gelu(a) is rounded, which is nothing in the type of the accumulator.
+  template <element T, class Run>
+  static void with_form(const geglu_options& opt, Run run) {
+    const auto rounding = [&](auto form) {
+      if constexpr (!std::same_as<T, accumulator_t<T>>)
+        if (opt.round_gate) return run(form, std::true_type{});
+      run(form, std::false_type{});
+    };
     if (opt.form == gelu_form::tanh)
-      backward_rows<B, gelu_form::tanh>(dc, a, b, da, db, opt.round_gate, ctx);
+      rounding(std::integral_constant<gelu_form, gelu_form::tanh>{});
     else
-      backward_rows<B, gelu_form::erf>(dc, a, b, da, db, opt.round_gate, ctx);
+      rounding(std::integral_constant<gelu_form, gelu_form::erf>{});
+  }
+  template <element T, class Run>
+  static void with_form(const detail::default_geglu&, Run run) {
+    run(std::integral_constant<gelu_form, gelu_form::tanh>{}, std::false_type{});
   }
 
-  template <backend B, gelu_form F, element T>
-  static void forward_rows(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, bool round_gate,
-                           context& ctx) {
-    [[maybe_unused]] static constexpr std::size_t bits = detail::gate_bits<B, T>;
+  template <backend B, gelu_form F, bool Rounds, element T>
+  static void forward_rows(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
-      if (round_gate)
-        row.map(
-            c, [](auto av, auto bv) { return round_to<T>(gelu<F, bits>(av)) * bv; }, a, b);
-      else
-        row.map(
-            c, [](auto av, auto bv) { return gelu<F, bits>(av) * bv; }, a, b);
+      row.map(
+          c, [](auto av, auto bv) { return rounded<T, Rounds>(gelu<F, detail::gate_bits<B, T>>(av)) * bv; }, a, b);
     });
   }
 
-  template <backend B, gelu_form F, element T>
+  template <backend B, gelu_form F, bool Rounds, element T>
   static void backward_rows(matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> da,
-                            matrix_view<T> db, bool round_gate, context& ctx) {
-    [[maybe_unused]] static constexpr std::size_t bits = detail::gate_bits<B, T>;
+                            matrix_view<T> db, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
-      if (round_gate)
-        row.map(
-            outs(da, db),
-            [](auto dv, auto av, auto bv) {
-              const auto [v, slope] = gelu_and_slope<F, bits>(av);
-              return pack{dv * bv * slope, dv * round_to<T>(v)};
-            },
-            dc, a, b);
-      else
-        row.map(
-            outs(da, db),
-            [](auto dv, auto av, auto bv) {
-              const auto [v, slope] = gelu_and_slope<F, bits>(av);
-              return pack{dv * bv * slope, dv * v};
-            },
-            dc, a, b);
+      row.map(
+          outs(da, db),
+          [](auto dv, auto av, auto bv) {
+            const auto [v, slope] = gelu_and_slope<F, detail::gate_bits<B, T>>(av);
+            return pack{dv * bv * slope, dv * rounded<T, Rounds>(v)};
+          },
+          dc, a, b);
     });
+  }
+
+  template <element T, bool Rounds, class V>
+  static TIGON_INLINE V rounded(V v) {
+    if constexpr (Rounds)
+      return round_to<T>(v);
+    else
+      return v;
   }
 
   static constexpr double k = 2 * std::numbers::inv_sqrtpi * std::numbers::sqrt2;  // 2 sqrt(2 / pi)

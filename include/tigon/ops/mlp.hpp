@@ -94,10 +94,10 @@ struct kernel<op::mlp, backends::generic> {
                    if constexpr (wide) {
                      gate_forward<B, A>(g, u, there.of(to.a), opt, own);
                    } else {
-                     if (keep) store<B, A>(g, there.of(to.g), own);
-                     if (keep) store<B, A>(u, there.of(to.u), own);
+                     if (keep) store<row_backend<B>, A>(g, there.of(to.g), own);
+                     if (keep) store<row_backend<B>, A>(u, there.of(to.u), own);
                      gate_forward<B, A>(g, u, u, opt, own);
-                     store<B, A>(u, there.of(to.a), own);
+                     store<row_backend<B>, A>(u, there.of(to.a), own);
                    }
                  });
     });
@@ -130,9 +130,9 @@ struct kernel<op::mlp, backends::generic> {
                    } else {
                      const auto g = here.of(matrix_view<A>(sums[1], at.rows, at.cols));
                      const auto u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
-                     store<B, A>(gate, g, own), store<B, A>(up, u, own);
+                     store<row_backend<B>, A>(gate, g, own), store<row_backend<B>, A>(up, u, own);
                      gate_backward<B, A>(p, g, u, opt, own);
-                     store<B, A>(g, gate, own), store<B, A>(u, up, own);
+                     store<row_backend<B>, A>(g, gate, own), store<row_backend<B>, A>(u, up, own);
                    }
                  });
     });
@@ -158,7 +158,8 @@ struct kernel<op::mlp, backends::generic> {
                    [&](matrix_view<A> part, std::size_t row, std::size_t col, std::size_t) {
                      workspace nothing;
                      context own(serial(), nothing);
-                     store<B, A>(part, detail::mlp_block{at.row + row, at.col + col, part.rows, part.cols}.of(dx), own);
+                     store<row_backend<B>, A>(
+                         part, detail::mlp_block{at.row + row, at.col + col, part.rows, part.cols}.of(dx), own);
                    });
       });
     }
@@ -175,24 +176,24 @@ struct kernel<op::mlp, backends::generic> {
   static void gate_forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a, mlp_options opt, context& ctx) {
     using R = row_backend<B>;
     if (opt.gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, R>::template forward<R, A>(g, u, a, swiglu_options{}, ctx);
+      kernel_for<op::swiglu, R>::template forward<R, A>(g, u, a, detail::default_swiglu{}, ctx);
     else
-      kernel_for<op::geglu, R>::template forward<R, A>(g, u, a, geglu_options{}, ctx);
+      kernel_for<op::geglu, R>::template forward<R, A>(g, u, a, detail::default_geglu{}, ctx);
   }
 
   template <backend B, element A>
   static void gate_backward(in_matrix<A> p, matrix_view<A> g, matrix_view<A> u, mlp_options opt, context& ctx) {
     using R = row_backend<B>;
     if (opt.gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, R>::template backward<R, A>(p, g, u, g, u, swiglu_options{}, ctx);
+      kernel_for<op::swiglu, R>::template backward<R, A>(p, g, u, g, u, detail::default_swiglu{}, ctx);
     else
-      kernel_for<op::geglu, R>::template backward<R, A>(p, g, u, g, u, geglu_options{}, ctx);
+      kernel_for<op::geglu, R>::template backward<R, A>(p, g, u, g, u, detail::default_geglu{}, ctx);
   }
 
   /// Widens or rounds.
   template <backend B, class A, class From, element To>
   static void store(matrix_view<From> from, matrix_view<To> to, context& ctx) {
-    for_rows<row_backend<B>, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       row.map(
           to, [](auto v) { return v; }, from);
     });

@@ -45,19 +45,26 @@ struct swiglu_options {
   double up_offset = 0;                                    ///< added to b; gpt-oss: limit 7, slope 1.702, up_offset 1
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// The default options, known to the compiler: what an operator with a gate inside passes, for one form instead of all.
+struct default_swiglu : swiglu_options {};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 template <>
 struct kernel<op::swiglu, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T>
-  static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt, context& ctx) {
+  template <backend B, element T, class Options>
+  static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, Options opt, context& ctx) {
     with_form<B, T>(opt, [&](auto form) { forward_rows<B>(form, a, b, c, ctx); });
   }
 
-  template <backend B, element T>
+  template <backend B, element T, class Options>
   static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
-                       swiglu_options opt, context& ctx) {
+                       Options opt, context& ctx) {
     with_form<B, T>(opt, [&](auto form) { backward_rows<B>(form, dc, a, b, da, db, ctx); });
   }
 
@@ -76,6 +83,11 @@ struct kernel<op::swiglu, backends::generic> {
       run(scaled<B, T>(opt));
     else
       run(plain<B, T>());
+  }
+
+  template <backend B, element T, class Run>
+  static void with_form(const detail::default_swiglu&, Run run) {
+    run(plain<B, T>());
   }
 
   static bool holds(const swiglu_options& opt) {

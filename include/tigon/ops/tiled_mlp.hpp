@@ -82,9 +82,9 @@ struct kernel<op::tiled_mlp, backends::generic> {
     fresh.dw = gradient::overwrite;
     shards<B, T>(dy, x, w, dx, sums, shard, fresh, ctx);
     const bool add = opt.mlp.dw == gradient::accumulate;
-    store_sums<B, A>(sums.gate, dw.gate, add, ctx);
-    store_sums<B, A>(sums.up, dw.up, add, ctx);
-    store_sums<B, A>(sums.down, dw.down, add, ctx);
+    store_sums<row_backend<B>, A>(sums.gate, dw.gate, add, ctx);
+    store_sums<row_backend<B>, A>(sums.up, dw.up, add, ctx);
+    store_sums<row_backend<B>, A>(sums.down, dw.down, add, ctx);
   }
 
   /// Without tokens one empty shard, which writes the gradients of the weights.
@@ -104,7 +104,7 @@ struct kernel<op::tiled_mlp, backends::generic> {
   template <backend B, class A, element G>
   static void store_sums(matrix_view<const A> sums, matrix_view<G> to, bool add, context& ctx) {
     if (to.data == nullptr) return;
-    for_rows<row_backend<B>, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       if (add)
         row.map(
             to, [](auto s, auto old) { return old + s; }, sums, to);
