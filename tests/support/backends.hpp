@@ -33,20 +33,30 @@ using pairs_of = decltype(as_types((with_element<T>(half_backends{}) + ...)));
 using every_pair = pairs_of<float, bfloat16, float16, double>;
 using every_product_pair = every_pair;
 
+#elif defined(TIGON_TESTS_ALL_PAIRS)
+
+template <class... B>
+using with_every_element = decltype(with_element<float>(list<B...>{}) + with_element<bfloat16>(list<B...>{}) +
+                                    with_element<float16>(list<B...>{}) + with_element<double>(list<B...>{}));
+using all_pairs = with_every_element<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
+using every_pair = decltype(as_types(all_pairs{}));
+using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16>(dot_backends{}) +
+                                             with_element<bfloat16>(onednn_backends{})));
+
 #else
 
-/// Every engine and every type, and f32, bf16 and f64 where lanes are many. An operator is a template over both: what
-/// a pair alone can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden
-/// values are compared on every engine in f32 and bf16.
+/// Every engine and every type, and f64 where lanes are many. An operator is a template over both: what a pair alone
+/// can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden values are
+/// compared on every engine in f32 and bf16.
 using every_pair =
-    testing::Types<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, bfloat16>,
-                   on<backends::highway, float>, on<backends::highway, bfloat16>, on<backends::highway, double> >;
+    testing::Types<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, double>,
+                   on<backends::highway, float>, on<backends::highway, bfloat16> >;
 
 /// For operators with products inside, which a child of highway overrides.
-using every_product_pair = decltype(as_types(
-    list<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, bfloat16>,
-         on<backends::highway, float>, on<backends::highway, bfloat16>, on<backends::highway, double> >{} +
-    with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
+using every_product_pair =
+    decltype(as_types(list<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, double>,
+                           on<backends::highway, float>, on<backends::highway, bfloat16> >{} +
+                      with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
 
 #endif
 

@@ -145,11 +145,7 @@ struct kernel<op::dyt, backends::generic> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
-    using A = accumulator_t<T>;
-    if (beta)
-      forward_rows<B>(x, static_cast<A>(alpha.data[0]), gamma, beta, y, ctx);
-    else
-      forward_rows<B>(x, static_cast<A>(alpha.data[0]), gamma, constant(A(0)), y, ctx);
+    forward_rows<B>(x, static_cast<accumulator_t<T>>(alpha.data[0]), gamma, or_zeros(beta), y, ctx);
   }
 
   template <backend B, element T, class A, class Gamma, class Beta>
@@ -192,18 +188,17 @@ struct kernel<op::dyt, backends::generic> {
     }
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols, no_statistic{},
-        [=] TIGON_FN(auto row, int) {
-          const auto of_alpha = row.partial(0), of_gamma = row.partial(1), of_beta = row.partial(2);
-          row.map(
-              outs(dx, of_alpha, of_gamma, of_beta),
-              [=](auto d, auto v, auto f, auto sa, auto sg, auto sb) {
+        row_map(
+            dx,
+            [=](std::size_t, int) {
+              return [=](auto d, auto v, auto f, auto sa, auto sg, auto sb) {
                 const auto [up, q, y] = parts(v);
                 const auto yd = y * d, slope = y * q * yd;  // a quarter of what the formula calls q, without gamma
                 const auto gamma_sum = sizeof(A) == 8 ? fma(d, up * y, sg) : fma(up, yd, sg);
                 return pack{slope * f, fma(v, slope, sa), gamma_sum, sb + d};
-              },
-              dy, x, scaled, of_alpha, of_gamma, of_beta);
-        },
+              };
+            },
+            dy, x, scaled),
         parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
         parameter_gradient<W>{dbeta, opt.dparams});
     if (!dalpha) return;

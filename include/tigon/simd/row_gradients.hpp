@@ -90,8 +90,9 @@ struct sum_errand {
 // out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
 // returns what goes to its sink and the new sums. All rows are read before one is written: a read waits for an earlier
 // store at the same place of another page, where long rows often are. False, and nothing done, where stores past the
-// caches are wanted and the rows do not begin at whole vectors.
-template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
+// caches are wanted and the rows do not begin at whole vectors. Asks: for the R rows that come next, which no sum has
+// brought near.
+template <class B, bool Asks, class Sink, std::size_t R, class F, class... Source, class... A>
 TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
                                  const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = write_vec<B, std::tuple<Sink>, Source...>;
@@ -122,6 +123,10 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       });
       std::size_t k = 0;
       (store(acc.v[k++], sums + j + u * N), ...);
+      if constexpr (Asks)
+        unrolled<R>([&](auto r) TIGON_LAMBDA {
+          std::apply([&](auto... from) TIGON_LAMBDA { (from.prefetch(j + u * N), ...); }, x[r]);
+        });
     });
     constexpr std::integral_constant<std::size_t, 0> k{};
     if (wanted)
@@ -263,31 +268,38 @@ struct row_map {
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
   // cannot be streamed so.
-  template <class B, std::size_t R, class Values, class... Sums>
+  template <class B, std::size_t R, bool Asks, class Values, class... Sums>
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, const Values& values, Sums... sums) const {
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
       return std::apply(
           [&](auto... from) TIGON_LAMBDA {
-            return std::make_tuple(detail::source<B>(from, {row, 0})...);
+            constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
+            return std::make_tuple(detail::source<B>(from, {row, 0, R * matrices, R})...);
           },
           x);
     };
     return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
-      return detail::write_together<B>(cols, std::array{detail::sink(out, {i + r, 0})...},
-                                       std::array{f(i + r, values(r))...}, std::array{sources(i + r)...}, sums...);
+      return detail::write_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...},
+                                             std::array{f(i + r, values(r))...}, std::array{sources(i + r)...},
+                                             sums...);
     }(std::make_index_sequence<R>{});
   }
 };
 
 namespace detail {
+template <class F>
+inline constexpr bool is_row_map = false;
+template <class Out, class F, class... X>
+inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum, or two of 16 bits, which are busier with arithmetic. One where it is
-// no row_map.
+// cache, four where they save more than one sum, two of 16 bits, which are busier with arithmetic, and one of these
+// where the sums are many. One where it is no row_map.
 template <class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
-    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? 2
+    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? (Sums > 2 ? 1 : 2)
     : Sums > 1                                                                  ? 4
                                                                                 : 3;
 }  // namespace detail
@@ -312,7 +324,7 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
   constexpr std::size_t K = sizeof...(T);
-  constexpr bool is_map = detail::rows_together<F, K> > 1;
+  constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<F, K> : 1;
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0);  // there are no partial rows to be kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
@@ -354,7 +366,7 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
         if constexpr (R > 1) {
           const auto together = [&]() TIGON_LAMBDA {
             return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-              return fn.template together<B, R>(
+              return fn.template together<B, R, !errand::any>(
                   first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
                   own + p * stride...);
             }(std::make_index_sequence<K>{});

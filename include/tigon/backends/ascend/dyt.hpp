@@ -58,11 +58,7 @@ struct kernel<op::dyt, backends::ascend> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
-    using A = accumulator_t<T>;
-    if (beta)
-      forward_strips<B>(x, static_cast<A>(alpha.data[0]), gamma, beta, y, ctx);
-    else
-      forward_strips<B>(x, static_cast<A>(alpha.data[0]), gamma, constant(A(0)), y, ctx);
+    forward_strips<B>(x, static_cast<accumulator_t<T>>(alpha.data[0]), gamma, or_zeros(beta), y, ctx);
   }
 
   template <backend B, element T, class A, class Gamma, class Beta>
