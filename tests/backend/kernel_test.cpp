@@ -57,13 +57,21 @@ struct exact_rows : other_products {
   static constexpr bool relaxed_16bit = !tb::highway::relaxed_16bit;
 };
 
+struct acme_products : tb::acme {
+  using self = acme_products;
+  using parent = tb::acme;
+  static constexpr tigon::backend_info info{"acme_products", {tigon::device::cpu}, {}};
+  using overrides = tigon::op_list<op::gemm>;
+};
+
 TEST(Provider, RowsOfABackendWithOtherProductsAreItsParents) {
   static_assert(std::same_as<tigon::row_backend<other_products>, tb::highway>);
   static_assert(std::same_as<tigon::row_backend<tb::highway>, tb::highway>);  // other lanes than its parent's
   static_assert(std::same_as<tigon::row_backend<tb::generic>, tb::generic>);
   static_assert(std::same_as<tigon::row_backend<tb::tuned>, tb::tuned>);  // other numbers
   static_assert(std::same_as<tigon::row_backend<exact_rows>, exact_rows>);
-  static_assert(std::same_as<tigon::row_backend<tb::acme>, tb::acme>);  // rows of its own
+  static_assert(std::same_as<tigon::row_backend<tb::acme>, tb::acme>);            // rows of its own
+  static_assert(std::same_as<tigon::row_backend<acme_products>, acme_products>);  // acme's may ask for other numbers
 }
 
 TEST(Provider, TuningAloneOverridesNothing) {

@@ -143,12 +143,22 @@ template <class Op, class B>
 using kernel_for = kernel<Op, provider_t<Op, B>>;
 
 namespace detail {
+template <class Overrides>
+inline constexpr bool products_at_most =
+    std::same_as<Overrides, op_list<>> || std::same_as<Overrides, op_list<op::gemm>>;
+// No backend of the chain but the root has rows of its own, which may be steered by numbers of their own.
+template <class B>
+inline constexpr bool roots_rows = products_at_most<typename B::overrides> && roots_rows<parent_t<B>>;
+template <class B>
+  requires std::is_void_v<parent_t<B>>
+inline constexpr bool roots_rows<B> = true;
+
 template <class B>
 struct find_row_backend {
   using type = B;
 };
 template <class B>
-  requires(std::same_as<typename B::overrides, op_list<op::gemm>> && !std::is_void_v<parent_t<B>>)
+  requires(std::same_as<typename B::overrides, op_list<op::gemm>> && !std::is_void_v<parent_t<B>> && roots_rows<B>)
 struct find_row_backend<B> {
   using P = parent_t<B>;
   static constexpr bool alike =
