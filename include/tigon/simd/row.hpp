@@ -216,7 +216,7 @@ class row_worker {
     read_ = true;
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
-    constexpr std::size_t sets = K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
+    constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
     constexpr std::size_t block = 64 * sets * N;
     constexpr std::size_t rows = N == 1 ? 0 : (detail::own_rows<Source> + ... + 0);
     pack<V, K> total = identity;
