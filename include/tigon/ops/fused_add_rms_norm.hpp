@@ -99,7 +99,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = rstd[i], c = r * r * r / n * k;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
-                return pack{d * (g + offset) * r - v * c + e, fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+                return pack{fnma(v, c, fma(d * (g + offset), r, e)), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
               };
             },
             dy, ds, s, w),

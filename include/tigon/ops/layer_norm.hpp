@@ -105,7 +105,7 @@ struct kernel<op::layer_norm, backends::generic> {
           const A m = mean[i], r = rstd[i], c1 = s[0] / n, c2 = s[1] / n;
           return [=](auto d, auto v, auto g, auto sw, auto sb) {
             const auto xh = (v - m) * r;
-            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+            return pack{fnma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
         dy, x, w);

@@ -253,7 +253,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = rstd[i], c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sw, auto st) {
-                return pack{d * g * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
+                return pack{fnma(v, c, d * g * r), fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
               };
             },
             dy, x, w),

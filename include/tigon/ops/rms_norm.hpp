@@ -114,7 +114,7 @@ struct kernel<op::rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = rstd[i], c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sum) {
-                return pack{d * (g + offset) * r - v * c, fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+                return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
               };
             },
             dy, x, w),
