@@ -35,7 +35,6 @@ struct no_sum {
   struct state {};
   template <std::size_t>
   TIGON_INLINE void run(std::size_t) const {}
-  TIGON_INLINE void add(state&, std::size_t, std::size_t) const {}
   TIGON_INLINE void add_n(state&, std::size_t, std::size_t) const {}
   template <std::size_t U>
   TIGON_INLINE void finish(const state (&)[U]) const {}

@@ -20,7 +20,7 @@ inline namespace TIGON_ABI {
 struct columns_t {};
 inline constexpr columns_t columns{};
 
-/// Operand: the same number in every column, for example in place of a weight that is absent.
+/// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
 struct constant {
   A value;
@@ -119,24 +119,19 @@ alignas(64) inline constexpr auto block_of_value = [] {
 }();
 
 template <class T, bool Matrix>
-struct optional_source {
-  using element_type = std::remove_const_t<T>;
-  T* p;
+struct optional_source : row_source<T, Matrix> {
+  using given = row_source<T, Matrix>;
   std::size_t mask;  // of a column: none of its bits where the operand is absent
-  std::size_t next;
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
     static_assert(V::size <= most_lanes);
-    return simd::load<V>(p + (j & mask) + more);
+    return given::template load<V>(j & mask, more);
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
-    return simd::load_n<V>(p + (j & mask), n);
+    return given::template load_n<V>(j & mask, n);
   }
-  TIGON_INLINE const void* begin() const { return p; }
-  TIGON_INLINE void prefetch(std::size_t j) const {
-    if constexpr (Matrix) __builtin_prefetch(p + ((next + j) & mask), 0, 2);
-  }
+  TIGON_INLINE void prefetch(std::size_t j) const { given::prefetch(j & mask); }
 };
 
 struct column_source {
@@ -210,8 +205,8 @@ TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
   const auto given = source<B>(o.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
   using result = optional_source<T, matrix_bytes<Operand> != 0>;
-  if (o.operand.data == nullptr) return result{block_of_value<std::remove_const_t<T>, Value>.data(), 0, 0};
-  return result{given.p, ~std::size_t{0}, given.next};
+  if (o.operand.data == nullptr) return result{{block_of_value<std::remove_const_t<T>, Value>.data(), 0}, 0};
+  return result{{given.p, given.next}, given.mask};
 }
 // Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
 template <class T>

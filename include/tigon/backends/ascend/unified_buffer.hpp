@@ -303,6 +303,8 @@ class vector_core {
   template <class T, int Value>
   TIGON_INLINE void fetch(tile<simd::given_or<vector_view<const T>, Value>>& t) {
     if (t.global.data != nullptr) return fetch(static_cast<tile<vector_view<const T>>&>(t));
+    if (t.held_col == col) return;
+    t.held_col = col;
     std::fill(t.data, t.data + col_count, static_cast<T>(A(Value)));
   }
   template <class T>
@@ -388,10 +390,6 @@ class vector_core {
   }
   template <class T>
   TIGON_INLINE vector_view<T> view(const tile<vector_view<T>>& t, std::size_t) const {
-    return {t.data, col_count};
-  }
-  template <class T, int Value>
-  TIGON_INLINE vector_view<T> view(const tile<simd::given_or<vector_view<T>, Value>>& t, std::size_t) const {
     return {t.data, col_count};
   }
   template <class T>
