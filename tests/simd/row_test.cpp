@@ -268,6 +268,23 @@ TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
           ASSERT_EQ(to_f64(z(i, second + j)), 2 * to_f64(x(i, j)));
           ASSERT_EQ(to_f64(y(i, shift + j)), to_f64(x(i, j)) * to_f64(x(i, j)));
         }
+      guarded_matrix<T> u(4, room, 2);
+      const auto beside = u.view().cols_from(second, cols);
+      for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
+        row.map(
+            outs(first_out, beside),
+            [](auto v) {
+              return pack{v + v, v};
+            },
+            first_out);  // one in place, the other not
+      });
+      for (std::size_t i = 0; i < 4; ++i)
+        for (std::size_t j = 0; j < room; ++j) {
+          const bool in_first = j >= shift && j < shift + cols, in_second = j >= second && j < second + cols;
+          const double v = in_first ? to_f64(x(i, j - shift)) : 0, w = in_second ? to_f64(x(i, j - second)) : 0;
+          ASSERT_TRUE(in_first ? to_f64(y(i, j)) == 2 * v * v : std::isnan(to_f64(y(i, j)))) << i << ", " << j;
+          ASSERT_TRUE(in_second ? to_f64(u(i, j)) == w * w : std::isnan(to_f64(u(i, j)))) << i << ", " << j;
+        }
     }
 }
 

@@ -259,30 +259,29 @@ class row_worker {
     return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, at_)...); }, y.out);
   }
 
-  // Outputs that outgrow the caches are streamed past them unless an operand is overwritten. Writing passes also ask
-  // for the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
+  // Outputs that outgrow the caches are streamed past them, each unless it is an operand. Writing passes also ask for
+  // the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
   template <std::size_t K, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
-    bool stream = false;
-    std::size_t head = 0;
+    std::size_t streamed = 0, head = 0;  // a bit for the first result of every output; columns before the first vector
     if constexpr (V::size > 1) {
-      stream = std::get<0>(y).bytes != 0;
-      each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.streams(B::row.stream_bytes, x.begin()...); });
-      if (stream) {
-        head = std::min(cols, std::get<0>(y).template head<V>());
-        if constexpr (Errand::any) stream = head == 0;  // the order of an errand depends on nothing but the columns
-        each(y, [&](auto out, auto) TIGON_LAMBDA { stream = stream && out.template aligned_after<V>(head); });
-        if (!stream) head = 0;
-      }
+      each(y, [&](auto out, auto k) TIGON_LAMBDA {
+        if (!out.streams(B::row.stream_bytes, x.begin()...)) return;
+        if (streamed == 0) head = std::min(cols, out.template head<V>());
+        if (out.template aligned_after<V>(head)) streamed |= std::size_t{1} << k;
+      });
+      if constexpr (Errand::any)
+        if (head != 0) streamed = 0;  // the order of an errand depends on nothing but the columns
+      if (streamed == 0) head = 0;
     }
-    return write_loop<K, V>(stream, head, y, f, x...);
+    return write_loop<K, V>(streamed, head, y, f, x...);
   }
 
   // The one loop that writes; where B says so from the end to the beginning in a row that was read before, because what
   // the pass before read last is still in the first-level cache.
   template <std::size_t K, class V, class... Sink, class F, class... Source>
-  TIGON_INLINE auto write_loop(bool stream, std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
+  TIGON_INLINE auto write_loop(std::size_t streamed, std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t W = (Sink::results + ...);
@@ -320,12 +319,14 @@ class row_worker {
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA { r[u] = detail::as_pack(f(x.template load<V>(j, u * N)...)); });
         if constexpr (Errand::any) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j, u * N); });
         if constexpr (Errand::prefetches)
-          detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.prefetch(j + u * N), ...); });
+          detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.template prefetch<u * N, 1>(j), ...); });
         // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.
-        if (V::size > 1 && stream)
-          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<V::size != 1>(r, k, j); });
-        else
-          each(y, [&](auto out, auto k) TIGON_LAMBDA { out.template put<false>(r, k, j); });
+        each(y, [&](auto out, auto k) TIGON_LAMBDA {
+          if (V::size > 1 && (streamed >> k & 1) != 0)
+            out.template put<V::size != 1>(r, k, j);
+          else
+            out.template put<false>(r, k, j);
+        });
         if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
       }
       if constexpr (K != 0) {

@@ -125,7 +125,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       (store(acc.v[k++], sums + j + u * N), ...);
       if constexpr (Asks)
         unrolled<R>([&](auto r) TIGON_LAMBDA {
-          std::apply([&](auto... from) TIGON_LAMBDA { (from.prefetch(j + u * N), ...); }, x[r]);
+          std::apply([&](auto... from) TIGON_LAMBDA { (from.template prefetch<u * N, 2>(j), ...); }, x[r]);
         });
     });
     constexpr std::integral_constant<std::size_t, 0> k{};

@@ -104,9 +104,11 @@ struct row_source {
     return simd::load_n<V>(p + j, n);
   }
   TIGON_INLINE const void* begin() const { return p; }
-  // Without a branch: where there is nothing to ask for, it asks for what it has.
+  // Asks for column j + More of the next row, once for every cache line, for the cache of that level. Without a branch:
+  // where there is nothing to ask for, it asks for what it has.
+  template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
-    if constexpr (Matrix) __builtin_prefetch(p + next + j, 0, 2);
+    if constexpr (Matrix && More * sizeof(T) % 64 == 0) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
   }
 };
 
@@ -131,7 +133,10 @@ struct optional_source : row_source<T, Matrix> {
   TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
     return given::template load_n<V>(j & mask, n);
   }
-  TIGON_INLINE void prefetch(std::size_t j) const { given::prefetch(j & mask); }
+  template <std::size_t More, int Level>
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    given::template prefetch<More, Level>(j & mask);
+  }
 };
 
 struct column_source {
@@ -146,6 +151,7 @@ struct column_source {
     return load<V>(j);
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
@@ -162,6 +168,7 @@ struct constant_source {
     return V(value);
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
@@ -224,6 +231,7 @@ struct nearby_source {
     return V(typename V::value_type(0));
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 template <class B, class Operand>
@@ -348,9 +356,12 @@ struct pair_source {
     return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
   }
   TIGON_INLINE const void* begin() const { return p; }
-  // Pairs of a vector of 32 bits and more take two lines of a cache: the odd source asks for the second.
+  // Pairs of a vector of 32 bits and more take two cache lines: the odd source asks for every second.
+  template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
-    if constexpr (!Odd || sizeof(T) > 2) __builtin_prefetch(p + next + 2 * j + (Odd ? 64 / sizeof(T) : 0), 0, 2);
+    constexpr std::size_t lines = sizeof(T) > 2 ? 2 : 1, column = 2 * More + (Odd ? 64 / sizeof(T) : 0);
+    if constexpr ((!Odd || lines > 1) && 2 * More * sizeof(T) % (64 * lines) == 0)
+      __builtin_prefetch(p + next + 2 * j + column, 0, 4 - Level);
   }
 };
 template <class B, class T>
@@ -404,7 +415,7 @@ struct row_sink {
   /// Large enough to be streamed, and none of the operands.
   template <class... Begin>
   TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
-    return !Matrix || (bytes >= stream_bytes && ((static_cast<const void*>(p) != begin) && ... && true));
+    return Matrix && bytes >= stream_bytes && ((static_cast<const void*>(p) != begin) && ... && true);
   }
   /// What is streamed at a time, in bytes.
   template <class V>
@@ -416,7 +427,7 @@ struct row_sink {
   }
   template <class V>
   TIGON_INLINE bool aligned_after(std::size_t head) const {
-    return !Matrix || reinterpret_cast<std::uintptr_t>(p + head) % width<V> == 0;
+    return reinterpret_cast<std::uintptr_t>(p + head) % width<V> == 0;
   }
 };
 
