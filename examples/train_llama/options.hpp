@@ -32,8 +32,8 @@ struct run_options {
   std::size_t kv_heads = 2;
   std::string dtype = "f32";
 
-  std::size_t seq_len = 512;
-  std::size_t batch = 4;
+  std::size_t seq_len = 1024;
+  std::size_t batch = 2;
   std::size_t micro_batch = 0;
   std::size_t steps = 120;
   std::size_t stop_at = 0;
