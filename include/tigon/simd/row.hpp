@@ -424,6 +424,7 @@ namespace tigon {
 using simd::for_rows;
 using simd::for_rows_with_scratch;
 using simd::pack;
+using simd::round_computed_to;
 using simd::round_to;
 }  // namespace tigon
 

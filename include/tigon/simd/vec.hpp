@@ -136,6 +136,8 @@ template <class L, class T>
 concept raw_store_n = requires(T* p, decltype(L::raw(typename L::reg{})) v) { x86::store_n(v, p, std::size_t{1}); };
 template <class L, class T>
 concept raw_round = requires(decltype(L::raw(typename L::reg{})) v) { x86::round_to(v, T()); };
+template <class L, class T>
+concept raw_round_computed = requires(decltype(L::raw(typename L::reg{})) v) { x86::round_computed_to(v, T()); };
 template <class L>
 concept raw_scale = requires(decltype(L::raw(typename L::reg{})) v) { x86::scale(v, v); };
 
@@ -279,6 +281,19 @@ TIGON_INLINE V round_to(V v) {
     store(v, buffer);
     return load<V>(buffer);
   }
+}
+
+/// round_to of what arithmetic on elements of T made, by fewer operations: where v is a NaN, it is quiet and one of
+/// theirs.
+template <element T, class V>
+TIGON_INLINE V round_computed_to(V v) {
+#if defined(TIGON_X86)
+  if constexpr (detail::raw_round_computed<typename V::lanes, T>) {
+    using L = typename V::lanes;
+    return V::from(L::from_raw(x86::round_computed_to(L::raw(v.r), T())));
+  }
+#endif
+  return round_to<T>(v);
 }
 
 /// Several vectors at once: what a function with several results returns.

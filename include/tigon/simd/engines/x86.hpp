@@ -20,6 +20,7 @@ void load_n(none);
 void store_n(none);
 void scale(none);
 void round_to(none);
+void round_computed_to(none);
 void clamp_magnitude(none);
 void mantissa(none);
 void exponent(none);
@@ -92,6 +93,14 @@ TIGON_INLINE void stream_pair(__m512 first, __m512 second, bfloat16* p) {
 #endif
 /// v rounded to the storage type and widened again.
 TIGON_INLINE __m512 round_to(__m512 v, bfloat16) { return in_upper_halves(to_bfloat16(v)); }
+/// The same where v is what arithmetic on such numbers made: a NaN is quiet, and its payload has no lower half that
+/// could carry into the sign.
+TIGON_INLINE __m512 round_computed_to(__m512 v, bfloat16) {
+  const __m512i u = _mm512_castps_si512(v), half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+  const __m512i sum = _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+  return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32(-0x10000)));
+}
 TIGON_INLINE __m256i to_float16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 TIGON_INLINE __m512 round_to(__m512 v, float16) { return _mm512_cvtph_ps(to_float16(v)); }
 TIGON_INLINE void store(__m512 v, bfloat16* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(v)); }
@@ -153,16 +162,24 @@ TIGON_INLINE void load(const bfloat16* p, __m256& v) {
 TIGON_INLINE void load(const float16* p, __m256& v) {
   v = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-TIGON_INLINE __m128i to_bfloat16(__m256 v) {
+/// Rounded to nearest even in the upper halves; what the lower ones hold is of no meaning.
+TIGON_INLINE __m256i rounded_in_upper_halves(__m256 v) {
   const __m256i u = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  return _mm256_blendv_epi8(rounded, quiet, nan);
+}
+TIGON_INLINE __m128i to_bfloat16(__m256 v) {
+  const __m256i high = _mm256_srli_epi32(rounded_in_upper_halves(v), 16);
   return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
 }
+TIGON_INLINE __m256 round_to(__m256 v, bfloat16) {
+  return _mm256_castsi256_ps(_mm256_and_si256(rounded_in_upper_halves(v), _mm256_set1_epi32(-0x10000)));
+}
 TIGON_INLINE __m128i to_float16(__m256 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+TIGON_INLINE __m256 round_to(__m256 v, float16) { return _mm256_cvtph_ps(to_float16(v)); }
 TIGON_INLINE void store(__m256 v, bfloat16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(v)); }
 TIGON_INLINE void store(__m256 v, float16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
 TIGON_INLINE void stream(__m256 v, float* p) { _mm256_stream_ps(p, v); }
