@@ -127,6 +127,8 @@ struct kernel<op::group_norm, backends::generic> {
                               const A* rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
                               group_norm_options opt, context& ctx) {
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
+    // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, which do not show it.
+    constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
     // Sums of so many columns in f32, and those together in f64.
     constexpr std::size_t block = 16 * B::row.unroll * simd::vec<typename B::engine, A>::size;
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
@@ -141,12 +143,17 @@ struct kernel<op::group_norm, backends::generic> {
                              .sum(
                                  [=](auto d, auto v) {
                                    const auto c = v - m, t = d * c;
-                                   return pack{t, d, c, abs(t)};
+                                   if constexpr (exact)
+                                     return pack{t, d, c, abs(t)};
+                                   else
+                                     return pack{t, d, c};
                                  },
                                  channel(dy, size, k), channel(x, size, k));
-          p += s[0], q += s[1], rest += s[2], most += s[3];
+          p += s[0], q += s[1], rest += s[2];
+          if constexpr (exact) most += s[3];
         }
-        if (row.first()) row.put(dw_share, k, static_cast<A>(most)), row.put(db_share, k, static_cast<A>(q));
+        if (row.first())
+          row.put(dw_share, k, static_cast<A>(exact ? most : p)), row.put(db_share, k, static_cast<A>(q));
         product += weight(k) * p, sum += weight(k) * q;
       }
       const double e = rest / n;  // what mean lost when it was rounded
@@ -154,18 +161,25 @@ struct kernel<op::group_norm, backends::generic> {
       const A slope = static_cast<A>(r * r * c1), level = static_cast<A>(c2 * r - r * r * c1 * e);
       for (std::size_t k = 0; k < size; ++k) {
         const A scale = weight(k) * r;
-        // dw is small beside the terms that it adds up. Rounded to a grid that is 2^-22 of all of them, their sum is
-        // exact; what that leaves of each is summed apart.
-        const A grid = 4 * row.at(dw_share, k);
-        const auto p = row.narrow(positions).map_sum(
-            channel(dx, size, k),
-            [=](auto d, auto v) {
-              const auto c = v - m, t = d * c, high = (t + grid) - grid;
-              return pack{fma(d, scale, fnma(c, slope, -level)), high, (t - high) + fma(d, c, -t)};
-            },
-            channel(dy, size, k), channel(x, size, k));
-        if (row.first())
-          row.put(dw_share, k, static_cast<A>((static_cast<double>(p[0]) + p[1] - row.at(db_share, k) * e) * r));
+        const auto result = [=](auto d, auto c) { return fma(d, scale, fnma(c, slope, -level)); };
+        double own = row.at(dw_share, k);
+        if constexpr (exact) {
+          // Terms rounded to a grid that is 2^-22 of all of them have an exact sum; what that leaves is summed apart.
+          const A grid = 4 * row.at(dw_share, k);
+          const auto p = row.narrow(positions).map_sum(
+              channel(dx, size, k),
+              [=](auto d, auto v) {
+                const auto c = v - m, t = d * c, high = (t + grid) - grid;
+                return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
+              },
+              channel(dy, size, k), channel(x, size, k));
+          own = static_cast<double>(p[0]) + p[1];
+        } else {
+          row.narrow(positions).map(
+              channel(dx, size, k), [=](auto d, auto v) { return result(d, v - m); }, channel(dy, size, k),
+              channel(x, size, k));
+        }
+        if (row.first()) row.put(dw_share, k, static_cast<A>((own - row.at(db_share, k) * e) * r));
       }
     });
   }
