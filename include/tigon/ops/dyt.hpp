@@ -145,15 +145,13 @@ struct kernel<op::dyt, backends::generic> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
-    forward_rows<B>(x, static_cast<accumulator_t<T>>(alpha.data[0]), gamma, or_zeros(beta), y, ctx);
-  }
-
-  template <backend B, element T, class A, class Gamma, class Beta>
-  static void forward_rows(matrix_view<const T> x, A alpha, Gamma gamma, Beta beta, matrix_view<T> y, context& ctx) {
+    using A = accumulator_t<T>;
+    const A factor = static_cast<A>(alpha.data[0]);
     [[maybe_unused]] static constexpr std::size_t bits = detail::dyt_bits<B, T>;
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       row.map(
-          y, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * alpha), g, b); }, x, gamma, beta);
+          y, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * factor), g, b); }, x, gamma,
+          or_zeros(beta));
     });
   }
 

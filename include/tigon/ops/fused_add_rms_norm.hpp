@@ -40,33 +40,30 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
                       std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
-    detail::with_casting<T>(opt.casting, [&](auto rule) {
-      forward_rows<B, rule.value>(x, r, or_ones(w), offset, y, s, rstd.data(), opt, ctx);
-    });
+    opt = detail::options_for_weight(opt, w);
+    detail::with_casting<T>(
+        opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, r, or_ones(w), y, s, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
+    opt = detail::options_for_weight(opt, w);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+      backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
     if (dr.data == nullptr) return;
-    for_rows<B, A>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
+    for_rows<B, accumulator_t<T>>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
       row.map(
           dr, [](auto v) { return v; }, dx);
     });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
-  static void forward_rows(matrix_view<const T> x, matrix_view<const T> r, Weight w, A offset, matrix_view<T> y,
-                           matrix_view<T> s, A* rstd, rms_norm_options opt, context& ctx) {
-    const A eps = static_cast<A>(opt.eps);
+  static void forward_rows(matrix_view<const T> x, matrix_view<const T> r, Weight w, matrix_view<T> y, matrix_view<T> s,
+                           A* rstd, rms_norm_options opt, context& ctx) {
+    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A q = row.sum(
           [](auto a, auto b) {
@@ -87,9 +84,9 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   }
 
   template <backend B, casting C, element T, class Extra, class Weight, element W, class A>
-  static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, A offset,
-                            const A* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    const A n = static_cast<A>(s.cols);
+  static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, const A* rstd,
+                            matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
         row_sum([=](std::size_t) { return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * v; }; }, dy, s,

@@ -44,19 +44,7 @@ struct kernel<op::layer_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
                       std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
                       context& ctx) {
-    forward_rows<B>(x, or_ones(w), or_zeros(b), y, mean.data(), rstd.data(), opt, ctx);
-  }
-
-  template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       layer_norm_options opt, context& ctx) {
-    backward_rows<B>(dy, x, or_ones(w), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
-  }
-
-  template <backend B, element T, class Weight, class Bias, class A>
-  static void forward_rows(matrix_view<const T> x, Weight w, Bias b, matrix_view<T> y, A* mean, A* rstd,
-                           layer_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
     const A eps = static_cast<A>(opt.eps);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A n = static_cast<A>(row.cols);
@@ -81,14 +69,15 @@ struct kernel<op::layer_norm, backends::generic> {
       const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
       if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
       row.map(
-          y, [=](auto v, auto g, auto c) { return fma((v - m - e) * r, g, c); }, x, w, b);
+          y, [=](auto v, auto g, auto c) { return fma((v - m - e) * r, g, c); }, x, or_ones(w), or_zeros(b));
     });
   }
 
-  template <backend B, element T, class Weight, element W, class A>
-  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* mean, const A* rstd,
-                            matrix_view<T> dx, vector_view<W> dw, vector_view<W> db, layer_norm_options opt,
-                            context& ctx) {
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
+                       layer_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
     const A n = static_cast<A>(x.cols);
     const row_sum sums(
         [=](std::size_t i) {
@@ -98,7 +87,7 @@ struct kernel<op::layer_norm, backends::generic> {
             return pack{(v - m) * r * h, h};
           };
         },
-        dy, x, w);
+        dy, x, or_ones(w));
     const row_map gradients(
         dx,
         [=](std::size_t i, std::array<A, 2> s) {
@@ -108,7 +97,7 @@ struct kernel<op::layer_norm, backends::generic> {
             return pack{fnma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
-        dy, x, w);
+        dy, x, or_ones(w));
     for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, parameter_gradient<W>{dw, opt.dparams},
                                  parameter_gradient<W>{db, opt.dparams});
   }

@@ -2,46 +2,10 @@
 #ifndef TIGON_OPS_MODULATED_RMS_NORM_HPP
 #define TIGON_OPS_MODULATED_RMS_NORM_HPP
 
+#include <tigon/ops/modulated_rms_norm_contract.hpp>
 #include <tigon/ops/rms_norm.hpp>
 
 namespace tigon {
-
-namespace op {
-struct modulated_rms_norm {
-  static constexpr std::string_view name = "modulated_rms_norm";
-};
-}  // namespace op
-
-/// RMSNorm whose result is scaled and shifted by what rows of a group share, as in diffusion transformers.
-///
-///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps),   a = x * rstd * (offset + w)      w absent: a = x * rstd
-///   y       = a * (1 + scale[g]) + shift[g],     g = i / group_rows               shift absent: 0
-///   u       = dy * (1 + scale[g]),   m = u * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
-///   dx      = rstd * m - rstd^3 * k / cols * x,   dw[j] = sum_i u[i,j] x[i,j] rstd[i]
-///   dscale[g,j] = sum over i in g of dy[i,j] a[i,j],   dshift[g,j] = sum over i in g of dy[i,j]
-///
-/// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
-///            2023.
-/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; scale, shift, dscale, dshift [groups, cols], shift
-///            and dshift may be empty views; rstd [rows]. groups = rows / group_rows; where group_rows is not stated, 1
-///            or rows and nothing else, so that no row meets another's scale by mistake. cols >= 1, rows may be 0.
-/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
-///            them (f64 only with f64).
-/// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
-///            rstd).
-/// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
-///            (tests/ops/modulated_rms_norm_test.cpp).
-struct modulated_rms_norm_options {
-  double eps = 1e-6;           ///< inside the square root
-  double offset = 0;           ///< added to w
-  std::size_t group_rows = 0;  ///< rows in succession that share a row of scale: the length of a sequence, for example
-  tigon::casting casting = casting::llama;
-  gradient dw = gradient::overwrite;
-  gradient dscale = gradient::overwrite;  ///< and dshift
-};
 
 template <>
 struct kernel<op::modulated_rms_norm, backends::generic> {
@@ -51,16 +15,15 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   template <backend B, element T, element W, element S>
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<const S> scale, in_matrix<S> shift, matrix_view<T> y,
                       std::span<accumulator_t<T>> rstd, modulated_rms_norm_options opt, context& ctx) {
-    workspace::frame frame(ctx.workspace());
-    take_weight(frame, w, x.cols, opt);
-    const auto t = shift.data == nullptr ? zero_rows(frame, scale) : shift;
+    opt = detail::options_for_weight(opt, w);
     if (by_row(x.rows, x.cols, scale.rows)) {
       detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, t, y, rstd.data(), opt, ctx); });
+          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, shift, y, rstd.data(), opt, ctx); });
     } else {
+      workspace::frame frame(ctx.workspace());
       const auto weights = group_weights<B, accumulator_t<T>>(frame, scale, w, opt, ctx);
       detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_groups<B, rule.value>(x, weights, t, y, rstd.data(), opt, ctx); });
+          opt.casting, [&](auto rule) { forward_groups<B, rule.value>(x, weights, shift, y, rstd.data(), opt, ctx); });
     }
   }
 
@@ -68,15 +31,13 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, in_matrix<S> scale,
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw,
                        matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
-    workspace::frame frame(ctx.workspace());
-    take_weight(frame, w, x.cols, opt);
-    const auto zeros = zero_rows<S>(frame, scale);
+    opt = detail::options_for_weight(opt, w);
     if (by_row(x.rows, x.cols, scale.rows))
       detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, zeros, opt, ctx);
+        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, opt, ctx);
       });
     else
-      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, zeros, opt, ctx);
+      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, opt, ctx);
   }
 
   using plain = kernel<op::rms_norm, backends::generic>;
@@ -86,21 +47,18 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     return groups == rows && cols > plain::narrow;
   }
 
-  /// A weight that is absent is a row of ones.
-  template <element W>
-  static void take_weight(workspace::frame& frame, in_vector<W>& w, std::size_t cols, modulated_rms_norm_options& opt) {
-    if (w) return;
-    W* ones = frame.template take<W>(cols);
-    for (std::size_t j = 0; j < cols; ++j) ones[j] = W(1);
-    w = {ones, cols}, opt.offset = 0, opt.casting = casting::none;
+  /// The row of a group; none where the matrix is absent.
+  template <class S>
+  static TIGON_INLINE vector_view<S> row_of(matrix_view<S> m, std::size_t group) {
+    if (m.data == nullptr) return {};
+    return {m.row(group), m.cols};
   }
-  /// As many rows of zeros as m has, all of them one.
-  template <element S>
-  static matrix_view<const S> zero_rows(workspace::frame& frame, matrix_view<const S> m) {
-    S* zeros = frame.template take<S>(m.cols);
-    for (std::size_t j = 0; j < m.cols; ++j) zeros[j] = S(0);
-    return {zeros, m.rows, m.cols, 0};
+  /// What a gradient is added to: zeros where it is overwritten or absent.
+  template <class S>
+  static auto added_to(matrix_view<S> gradient, tigon::gradient mode) {
+    return or_zeros(mode == gradient::accumulate ? in_matrix<S>(gradient) : in_matrix<S>());
   }
+
   template <backend B, class A, element W, element S>
   static matrix_view<A> group_weights(workspace::frame& frame, matrix_view<const S> scale, in_vector<W> w,
                                       const modulated_rms_norm_options& opt, context& ctx) {
@@ -108,7 +66,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const matrix_view<A> out{frame.template take<A>(scale.rows * scale.cols), scale.rows, scale.cols};
     for_rows<B, A>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
       row.map(
-          out, [=](auto s, auto g) { return (s + A(1)) * (g + offset); }, scale, w);
+          out, [=](auto s, auto g) { return (s + A(1)) * (g + offset); }, scale, or_ones(w));
     });
     return out;
   }
@@ -126,7 +84,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
           [=](auto v, auto g, auto s, auto t) {
             return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
           },
-          x, w, scale, shift);
+          x, or_ones(w), scale, or_zeros(shift));
     });
   }
 
@@ -140,27 +98,25 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       if (row.first()) rstd[row.i] = r;
       row.map(
           y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T>(v * r), g, t); }, x,
-          vector_view<A>{w.row(row.i / size), row.cols}, in_vector<S>{shift.row(row.i / size), row.cols});
+          row_of(w, row.i / size), or_zeros(row_of(shift, row.i / size)));
     });
   }
 
   template <backend B, casting C, element T, element W, element S, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
                             const A* rstd, matrix_view<T> dx, vector_view<W> dw, matrix_view<S> dscale,
-                            matrix_view<S> dshift, matrix_view<const S> zeros, modulated_rms_norm_options opt,
-                            context& ctx) {
+                            matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
     const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
-    const bool adds = opt.dscale == gradient::accumulate, shifted = dshift.data != nullptr;
-    const in_matrix<S> old_scale = adds ? dscale : zeros, old_shift = adds && shifted ? dshift : zeros;
+    const auto old_scale = added_to(dscale, opt.dscale), old_shift = added_to(dshift, opt.dscale);
     // Without a shift, what would be its gradient is overwritten by that of scale.
-    const matrix_view<S> to_shift = shifted ? dshift : dscale;
+    const matrix_view<S> to_shift = dshift.data == nullptr ? dscale : dshift;
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
         row_sum(
             [=](std::size_t) {
               return [=](auto d, auto v, auto g, auto s) { return d * (s + A(1)) * (g + offset) * v; };
             },
-            dy, x, w, scale),
+            dy, x, or_ones(w), scale),
         [=] TIGON_FN(auto row, A k) {
           const A r = rstd[row.i], c = r * r * r / n * k;
           const auto dw_row = row.partial(0);
@@ -170,7 +126,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                 const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised<C, T>(v * r);
                 return pack{u * f * r - v * c, d + t_was, fma(d, xh * f, s_was), fma(u, xh, acc)};
               },
-              dy, x, w, scale, old_shift, old_scale, dw_row);
+              dy, x, or_ones(w), scale, old_shift, old_scale, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
   }
@@ -179,8 +135,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   template <backend B, element T, element W, element S, class A>
   static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w,
                               matrix_view<const S> scale, const A* rstd, matrix_view<T> dx, vector_view<W> dw,
-                              matrix_view<S> dscale, matrix_view<S> dshift, matrix_view<const S> zeros,
-                              modulated_rms_norm_options opt, context& ctx) {
+                              matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt,
+                              context& ctx) {
     const std::size_t groups = scale.rows, cols = x.cols, size = x.rows / std::max<std::size_t>(groups, 1);
     const A offset = static_cast<A>(opt.offset);
     workspace::frame frame(ctx.workspace());
@@ -188,8 +144,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const std::size_t bytes = dx.rows * dx.cols * sizeof(T);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
-      const vector_view<A> weight{weights.row(j), cols};
-      const parameter_gradient<S> shift{{dshift.data == nullptr ? nullptr : dshift.row(j), cols}, opt.dscale};
+      const vector_view<A> weight = row_of(weights, j);
+      const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
       if (cols <= plain::narrow)
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
@@ -208,7 +164,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         backward(j, own);
       });
     }
-    const in_matrix<S> old = opt.dscale == gradient::accumulate ? dscale : zeros;
+    const auto old = added_to(dscale, opt.dscale);
     for_rows_with_partials<B, A>(
         ctx, groups, cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {
@@ -218,7 +174,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
               [=](auto p, auto g, auto s, auto was, auto acc) {
                 return pack{fma(p, g + offset, was), fma(p, s + A(1), acc)};
               },
-              weights, w, scale, old, dw_row);
+              weights, or_ones(w), scale, old, dw_row);
         },
         parameter_gradient<W>{dw, opt.dw});
   }
@@ -268,31 +224,12 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
                                          const context& ctx = default_context()) {
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
-  const std::size_t stand_ins = 2 * workspace::bytes_for<A>(cols);  // zeros and ones
-  if (generic::by_row(rows, cols, groups)) return stand_ins + simd::partials_workspace<B, A>(rows, cols, 1);
+  if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
   const std::size_t group = generic::group_workspace<B, A>(rows / std::max<std::size_t>(groups, 1), cols),
                     last = simd::partials_workspace<B, A>(groups, cols, 1);
-  return stand_ins + workspace::bytes_for<A>(groups * cols) +
+  return workspace::bytes_for<A>(groups * cols) +
          (groups < B::row.partials ? std::max(group, last) : ctx.executor().workers() * group + last);
 }
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// A scale whose rows belong to the rows of x without doubt.
-template <class S>
-void expect_modulation(const expects& expect, std::size_t rows, std::size_t cols, matrix_view<const S> scale,
-                       std::size_t group_rows) {
-  if (group_rows == 0) {
-    expect.that(scale.rows == 1 || scale.rows == rows, error_code::shape, "scale",
-                "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
-    expect.matrix("scale", scale, scale.rows, cols);
-  } else {
-    expect.that(rows % group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
-    expect.matrix("scale", scale, rows / group_rows, cols);
-  }
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, class S>
@@ -305,17 +242,7 @@ void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
   const expects expect("modulated_rms_norm_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  detail::expect_modulation<M>(expect, x.rows, x.cols, scale, opt.group_rows);
-  if (shift.data != nullptr) expect.matrix("shift", shift, scale.rows, x.cols);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-  expect.outside("y", y, "x", x, "w", as_row(weight), "scale", scale, "shift", shift);
-  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "scale", scale, "shift", shift);
+  detail::expect_modulated_rms_norm_forward(expect, x, as_row(weight), scale, shift, y, as_row(rstd), opt);
   ctx.workspace().expect("modulated_rms_norm_forward",
                          modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
   kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
@@ -334,29 +261,8 @@ void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in
   const auto dweight = as_out_vector<T>(dw);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, vector_view<S>>());
   const expects expect("modulated_rms_norm_backward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  expect.size("dw", dweight.size, weight.size);
-  detail::expect_modulation<S>(expect, x.rows, x.cols, scale, opt.group_rows);
-  expect.matrix("dscale", dscale, scale.rows, x.cols);
-  if (dshift.data != nullptr) expect.matrix("dshift", dshift, scale.rows, x.cols);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", as_row(weight), "scale", scale, "rstd", as_row(rstd));
-  const auto outside = [&](std::string_view name, auto out) {
-    expect.outside(name, out, "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "scale", scale, "rstd", as_row(rstd));
-  };
-  outside("dw", as_row(dweight));
-  outside("dscale", dscale);
-  outside("dshift", dshift);
-  expect.outside("dw", as_row(dweight), "dscale", dscale, "dshift", dshift);
-  expect.disjoint("dscale", dscale, "dshift", dshift);
+  detail::expect_modulated_rms_norm_backward(expect, dy, x, as_row(weight), scale, as_row(rstd), dx, as_row(dweight),
+                                             dscale, dshift, opt);
   ctx.workspace().expect("modulated_rms_norm_backward",
                          modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
   kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, dx, dweight, dscale,

@@ -54,6 +54,13 @@ void with_casting(casting rule, Run run) {
   run(std::integral_constant<casting, casting::none>{});
 }
 
+/// What of the options holds for this weight: nothing is added to the ones of an absent one or rounded before them.
+template <class Options, class W>
+Options options_for_weight(Options opt, in_vector<W> w) {
+  if (!w) opt.offset = 0, opt.casting = casting::none;
+  return opt;
+}
+
 /// The normalised row as the casting rule wants it.
 template <casting C, element T, class V>
 TIGON_INLINE V cast_normalised(V v) {
@@ -73,27 +80,25 @@ struct kernel<op::rms_norm, backends::generic> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
                       rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
-    detail::with_casting<T>(
-        opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, or_ones(w), offset, y, rstd.data(), opt, ctx); });
+    opt = detail::options_for_weight(opt, w);
+    detail::with_casting<T>(opt.casting,
+                            [&](auto rule) { forward_rows<B, rule.value>(x, or_ones(w), y, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
+    opt = detail::options_for_weight(opt, w);
     if (x.cols <= narrow) return backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_rows<B, rule.value>(dy, x, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+      backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
-  static void forward_rows(matrix_view<const T> x, Weight w, A offset, matrix_view<T> y, A* rstd, rms_norm_options opt,
+  static void forward_rows(matrix_view<const T> x, Weight w, matrix_view<T> y, A* rstd, rms_norm_options opt,
                            context& ctx) {
-    const A eps = static_cast<A>(opt.eps);
+    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
@@ -103,9 +108,9 @@ struct kernel<op::rms_norm, backends::generic> {
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
-  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, const A* rstd,
-                            matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    const A n = static_cast<A>(x.cols);
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* rstd, matrix_view<T> dx,
+                            vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
         row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, x, w),
@@ -129,7 +134,7 @@ struct kernel<op::rms_norm, backends::generic> {
                               vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const double eps = opt.eps, offset = opt.offset;
-    const bool weighted = w.data != nullptr, llama = weighted && opt.casting == casting::llama;
+    const bool weighted = w.data != nullptr, llama = opt.casting == casting::llama;
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {

@@ -58,26 +58,23 @@ struct kernel<op::dyt, backends::ascend> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
-    forward_strips<B>(x, static_cast<accumulator_t<T>>(alpha.data[0]), gamma, or_zeros(beta), y, ctx);
-  }
-
-  template <backend B, element T, class A, class Gamma, class Beta>
-  static void forward_strips(matrix_view<const T> x, A alpha, Gamma gamma, Beta beta, matrix_view<T> y, context& ctx) {
+    using A = accumulator_t<T>;
+    const A factor = static_cast<A>(alpha.data[0]);
     [[maybe_unused]] static constexpr std::size_t bits = std::same_as<T, bfloat16> && B::relaxed_16bit ? 8 : 53;
     using plan = ub::plan<B, op::dyt, tiling::pass::forward, A>;
     ub::for_strips<plan>(
         ctx, x.rows, x.cols, ub::strips(plan::cut_of(x.cols), x.rows, x.cols),
         [=](auto& core, std::size_t, auto blocks, auto& xt, auto& gt, auto& bt, auto& yt) TIGON_LAMBDA {
           blocks([&]() TIGON_LAMBDA {
-            core.part(ub::reads(xt, gt, bt), ub::writes(yt),
-                      [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
-                        row.map(
-                            yv, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * alpha), g, b); },
-                            xv, gv, bv);
-                      });
+            core.part(
+                ub::reads(xt, gt, bt), ub::writes(yt), [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
+                  row.map(
+                      yv, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * factor), g, b); }, xv,
+                      gv, bv);
+                });
           });
         },
-        x, gamma, beta, y);
+        x, gamma, or_zeros(beta), y);
   }
 
   template <backend B, element T, element W>

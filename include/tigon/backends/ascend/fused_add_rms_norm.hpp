@@ -16,29 +16,26 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_matrix<T> r, in_vector<W> w, matrix_view<T> y, matrix_view<T> s,
                       std::span<accumulator_t<T>> rstd, rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
-    detail::with_casting<T>(opt.casting, [&](auto rule) {
-      forward_blocks<B, rule.value>(x, r, or_ones(w), offset, y, s, rstd.data(), opt, ctx);
-    });
+    opt = detail::options_for_weight(opt, w);
+    detail::with_casting<T>(
+        opt.casting, [&](auto rule) { forward_blocks<B, rule.value>(x, r, or_ones(w), y, s, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
+    opt = detail::options_for_weight(opt, w);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_blocks<B, rule.value>(dy, ds, s, or_ones(w), offset, rstd.data(), dx, dr, dw, opt, ctx);
+      backward_blocks<B, rule.value>(dy, ds, s, or_ones(w), rstd.data(), dx, dr, dw, opt, ctx);
     });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
-  static void forward_blocks(matrix_view<const T> x, matrix_view<const T> r, Weight w, A offset, matrix_view<T> y,
+  static void forward_blocks(matrix_view<const T> x, matrix_view<const T> r, Weight w, matrix_view<T> y,
                              matrix_view<T> s, A* rstd, rms_norm_options opt, context& ctx) {
     using plan = ub::plan<B, op::fused_add_rms_norm, tiling::pass::forward, A>;
-    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
+    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q) TIGON_LAMBDA {
@@ -70,10 +67,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
 
   template <backend B, casting C, element T, class Weight, element W, class A>
   static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> ds, matrix_view<const T> s, Weight w,
-                              A offset, const A* rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
+                              const A* rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                               rms_norm_options opt, context& ctx) {
     using plan = ub::plan<B, op::fused_add_rms_norm, tiling::pass::backward, A>;
-    const A n = static_cast<A>(s.cols);
+    const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks_with_partials<plan, A>(
         ctx, s.rows, s.cols, plan::cut_of(s.cols),
         [=](auto& core, A* c, auto&, auto& dt, auto&, auto& st, auto& wt, auto& rt, auto&, auto&) TIGON_LAMBDA {

@@ -13,20 +13,6 @@ struct kernel<op::layer_norm, backends::ascend> {
   template <class A>
   using saved = std::span<A>;  // mean and rstd
 
-  template <backend B, element T, element W>
-  static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
-                      std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
-                      context& ctx) {
-    forward_blocks<B>(x, or_ones(w), or_zeros(b), y, mean.data(), rstd.data(), opt, ctx);
-  }
-
-  template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       layer_norm_options opt, context& ctx) {
-    backward_blocks<B>(dy, x, or_ones(w), mean.data(), rstd.data(), dx, dw, db, opt, ctx);
-  }
-
   /// Whole rows while they fit, wide ones at the price of fewer live tiles; more programs where rows are few or many.
   template <class Plan>
   static constexpr ub::cut forward_cut(std::size_t rows, std::size_t cols) {
@@ -41,9 +27,11 @@ struct kernel<op::layer_norm, backends::ascend> {
     return by;
   }
 
-  template <backend B, element T, class Weight, class Bias, class A>
-  static void forward_blocks(matrix_view<const T> x, Weight w, Bias b, matrix_view<T> y, A* mean, A* rstd,
-                             layer_norm_options opt, context& ctx) {
+  template <backend B, element T, element W>
+  static void forward(in_matrix<T> x, in_vector<W> w, in_vector<W> b, matrix_view<T> y,
+                      std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
+                      context& ctx) {
+    using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::forward, A>;
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
     ub::for_row_blocks<plan>(
@@ -78,13 +66,14 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.store(m);
           core.store(r);
         },
-        x, w, b, y, ub::column(mean), ub::column(rstd), ub::local<A>{});
+        x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{});
   }
 
-  template <backend B, element T, class Weight, element W, class A>
-  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* mean, const A* rstd,
-                              matrix_view<T> dx, vector_view<W> dw, vector_view<W> db, layer_norm_options opt,
-                              context& ctx) {
+  template <backend B, element T, element W>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
+                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
+                       layer_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
     using sums = std::array<A, 2>;
     const A n = static_cast<A>(x.cols);
@@ -122,8 +111,8 @@ struct kernel<op::layer_norm, backends::ascend> {
                           dv, xv, wv, pwv, pbv);
                     });
         },
-        std::tuple(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}), dy, x, w,
-        ub::column(mean), ub::column(rstd), dx);
+        std::tuple(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}), dy, x, or_ones(w),
+        ub::column(mean.data()), ub::column(rstd.data()), dx);
   }
 };
 

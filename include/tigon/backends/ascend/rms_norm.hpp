@@ -16,28 +16,25 @@ struct kernel<op::rms_norm, backends::ascend> {
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<T> y, std::span<accumulator_t<T>> rstd,
                       rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
-    detail::with_casting<T>(opt.casting, [&](auto rule) {
-      forward_blocks<B, rule.value>(x, or_ones(w), offset, y, rstd.data(), opt, ctx);
-    });
+    opt = detail::options_for_weight(opt, w);
+    detail::with_casting<T>(opt.casting,
+                            [&](auto rule) { forward_blocks<B, rule.value>(x, or_ones(w), y, rstd.data(), opt, ctx); });
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A offset = static_cast<A>(w ? opt.offset : 0);
+    opt = detail::options_for_weight(opt, w);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_blocks<B, rule.value>(dy, x, or_ones(w), offset, rstd.data(), dx, dw, opt, ctx);
+      backward_blocks<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
-  static void forward_blocks(matrix_view<const T> x, Weight w, A offset, matrix_view<T> y, A* rstd,
-                             rms_norm_options opt, context& ctx) {
+  static void forward_blocks(matrix_view<const T> x, Weight w, matrix_view<T> y, A* rstd, rms_norm_options opt,
+                             context& ctx) {
     using plan = ub::plan<B, op::rms_norm, tiling::pass::forward, A>;
-    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
+    const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r) TIGON_LAMBDA {
@@ -56,12 +53,12 @@ struct kernel<op::rms_norm, backends::ascend> {
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
-  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, const A* rstd,
+  static void backward_blocks(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* rstd,
                               matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using plan = ub::plan<B, op::rms_norm, tiling::pass::backward, A>;
     using narrow = kernel<op::rms_norm, backends::generic>;
-    const A n = static_cast<A>(x.cols);
-    if (x.cols <= narrow::narrow) return backward_narrow<B, C, T>(dy, x, w, offset, dx, dw, opt, ctx);
+    const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
+    if (x.cols <= narrow::narrow) return backward_narrow<B, C, T>(dy, x, w, dx, dw, opt, ctx);
     ub::for_row_blocks_with_partials<plan, A>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, A* c, auto&, auto& dt, auto& xt, auto& wt, auto& rt, auto&) TIGON_LAMBDA {
@@ -90,10 +87,12 @@ struct kernel<op::rms_norm, backends::ascend> {
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel: everything anew in f64, as the parent does.
-  template <backend B, casting C, element T, class Weight, element W, class A>
-  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, Weight w, A offset, matrix_view<T> dx,
+  template <backend B, casting C, element T, class Weight, element W>
+  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, Weight w, matrix_view<T> dx,
                               vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    using A = accumulator_t<T>;
     using plan = ub::plan<B, op::rms_norm, tiling::pass::backward, A>;
+    const A offset = static_cast<A>(opt.offset);
     const double eps = opt.eps;
     ub::for_row_blocks_with_partials<plan, A>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols), [](auto&, A*, auto&...) TIGON_LAMBDA {},

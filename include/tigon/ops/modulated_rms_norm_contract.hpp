@@ -1,0 +1,100 @@
+// The contract of modulated_rms_norm and its checks.
+#ifndef TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
+#define TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
+
+#include <tigon/ops/rms_norm.hpp>
+
+namespace tigon {
+
+namespace op {
+struct modulated_rms_norm {
+  static constexpr std::string_view name = "modulated_rms_norm";
+};
+}  // namespace op
+
+/// RMSNorm whose result is scaled and shifted by what rows of a group share, as in diffusion transformers.
+///
+///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps),   a = x * rstd * (offset + w)      w absent: a = x * rstd
+///   y       = a * (1 + scale[g]) + shift[g],     g = i / group_rows               shift absent: 0
+///   u       = dy * (1 + scale[g]),   m = u * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
+///   dx      = rstd * m - rstd^3 * k / cols * x,   dw[j] = sum_i u[i,j] x[i,j] rstd[i]
+///   dscale[g,j] = sum over i in g of dy[i,j] a[i,j],   dshift[g,j] = sum over i in g of dy[i,j]
+///
+/// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
+///            2023.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; scale, shift, dscale, dshift [groups, cols], shift
+///            and dshift may be empty views; rstd [rows]. groups = rows / group_rows; where group_rows is not stated, 1
+///            or rows and nothing else, so that no row meets another's scale by mistake. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
+///            them (f64 only with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
+///            rstd).
+/// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
+///            (tests/ops/modulated_rms_norm_test.cpp).
+struct modulated_rms_norm_options {
+  double eps = 1e-6;           ///< inside the square root
+  double offset = 0;           ///< added to w
+  std::size_t group_rows = 0;  ///< rows in succession that share a row of scale: the length of a sequence, for example
+  tigon::casting casting = casting::llama;
+  gradient dw = gradient::overwrite;
+  gradient dscale = gradient::overwrite;  ///< and dshift
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Throws unless the inputs fit together, and the rows of scale belong to those of x without doubt.
+inline void expect_modulated_rms_norm(const expects& expect, extent x, extent w, extent scale, extent rstd,
+                                      modulated_rms_norm_options opt) {
+  expect.at_least_one("cols", x.cols);
+  expect.memory("x", x);
+  if (w.data != nullptr) expect.size("w", w.cols, x.cols);
+  if (opt.group_rows == 0) {
+    expect.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
+                "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
+    expect.matrix("scale", scale, scale.rows, x.cols);
+  } else {
+    expect.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
+    expect.matrix("scale", scale, x.rows / opt.group_rows, x.cols);
+  }
+  expect.size("rstd", rstd.cols, x.rows);
+  expect.eps(opt.eps);
+  expect.finite("offset", opt.offset);
+}
+inline void expect_modulated_rms_norm_forward(const expects& expect, extent x, extent w, extent scale, extent shift,
+                                              extent y, extent rstd, modulated_rms_norm_options opt) {
+  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
+  if (shift.data != nullptr) expect.matrix("shift", shift, scale.rows, x.cols);
+  expect.matrix("y", y, x.rows, x.cols);
+  expect.outside("y", y, "x", x, "w", w, "scale", scale, "shift", shift);
+  expect.outside("rstd", rstd, "x", x, "y", y, "w", w, "scale", scale, "shift", shift);
+}
+inline void expect_modulated_rms_norm_backward(const expects& expect, extent dy, extent x, extent w, extent scale,
+                                               extent rstd, extent dx, extent dw, extent dscale, extent dshift,
+                                               modulated_rms_norm_options opt) {
+  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
+  expect.matrix("dy", dy, x.rows, x.cols);
+  expect.matrix("dx", dx, x.rows, x.cols);
+  expect.size("dw", dw.cols, w.cols);
+  expect.matrix("dscale", dscale, scale.rows, x.cols);
+  if (dshift.data != nullptr) expect.matrix("dshift", dshift, scale.rows, x.cols);
+  expect.same_or_disjoint("dx", dx, "dy", dy);
+  expect.same_or_disjoint("dx", dx, "x", x);
+  expect.outside("dx", dx, "w", w, "scale", scale, "rstd", rstd);
+  const auto outside = [&](std::string_view name, extent out, auto... others) {
+    expect.outside(name, out, "dy", dy, "x", x, "dx", dx, "w", w, "scale", scale, "rstd", rstd, others...);
+  };
+  outside("dw", dw, "dscale", dscale, "dshift", dshift);
+  outside("dscale", dscale, "dshift", dshift);
+  outside("dshift", dshift);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
