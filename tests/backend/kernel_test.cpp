@@ -56,6 +56,15 @@ struct exact_rows : other_products {
   static constexpr tigon::backend_info info{"exact_rows", {tigon::device::cpu}, {}};
   static constexpr bool relaxed_16bit = !tb::highway::relaxed_16bit;
 };
+struct other_steps : other_products {
+  using parent = other_products;
+  static constexpr tigon::backend_info info{"other_steps", {tigon::device::cpu}, {}};
+  static constexpr tigon::row_tuning row{.unroll = 1};
+};
+struct same_steps : other_steps {
+  using parent = other_steps;
+  static constexpr tigon::backend_info info{"same_steps", {tigon::device::cpu}, {}};
+};
 
 struct acme_products : tb::acme {
   using self = acme_products;
@@ -69,6 +78,8 @@ TEST(Provider, RowsOfABackendWithOtherProductsAreItsParents) {
   static_assert(std::same_as<tigon::row_backend<tb::highway>, tb::highway>);  // other lanes than its parent's
   static_assert(std::same_as<tigon::row_backend<tb::generic>, tb::generic>);
   static_assert(std::same_as<tigon::row_backend<tb::tuned>, tb::tuned>);  // other numbers
+  static_assert(std::same_as<tigon::row_backend<other_steps>, other_steps>);
+  static_assert(std::same_as<tigon::row_backend<same_steps>, other_steps>);
   static_assert(std::same_as<tigon::row_backend<exact_rows>, exact_rows>);
   static_assert(std::same_as<tigon::row_backend<tb::acme>, tb::acme>);            // rows of its own
   static_assert(std::same_as<tigon::row_backend<acme_products>, acme_products>);  // acme's may ask for other numbers

@@ -8,6 +8,7 @@
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
 #include "support/linear_cross_entropy.hpp"
+#include "support/sequence_problem.hpp"
 
 namespace {
 

@@ -5,54 +5,17 @@
 
 #include "support/backends.hpp"
 #include "support/central_difference.hpp"
-#include "support/errors.hpp"
-#include "support/guarded.hpp"
+#include "support/chunk_backends.hpp"
+#include "support/linear_problem.hpp"
 #include "support/policy_loss.hpp"
-#include "support/problem.hpp"
-#include "support/scratch.hpp"
-#include "support/threads.hpp"
-#include "support/throws.hpp"
-
-namespace tigon::backends {
-inline namespace TIGON_ABI {
-
-/// A few rows of logits at a time, fewer than a sequence has, and products that are counted.
-struct small_chunks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<op::gemm>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 1024, .row_multiple = 2};
-};
-struct small_generic : generic {
-  using parent = generic;
-  static constexpr backend_info info{"small_generic", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 100, .row_multiple = 2};
-};
-
-}  // namespace TIGON_ABI
-}  // namespace tigon::backends
-
-inline std::size_t products = 0, product_rows = 0;
-using usual_product = tigon::kernel<tigon::op::gemm, tigon::provider_t<tigon::op::gemm, tigon::test::usual_backend>>;
-
-template <>
-struct tigon::kernel<tigon::op::gemm, tigon::backends::small_chunks> : usual_product {
-  template <backend B, element TA, element TB, element TC, class Epilogue>
-  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
-                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
-    ++products;
-    if (opt.b == transpose::yes) product_rows += a.rows;  // logits
-    usual_product::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
-  }
-};
 
 namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::gradient, tigon::importance;
 using tigon::luspo_reduction, tigon::matrix_view, tigon::policy_loss;
-using tigon::backends::small_chunks, tigon::backends::small_generic;
+using small_chunks = tigon::backends::small_counting;
+using small_generic = tigon::backends::small_chunks_of<tigon::backends::generic, 100>;  // less than a sequence
 using options = tigon::policy_options;
 using enum policy_loss;
 
@@ -167,15 +130,20 @@ struct problem {
     if (from == reference::given || in.ref_logp.empty()) return {};
     return {ref_x, ref_w, ref_bias};
   }
+  TIGON_TEST_NOINLINE void clear() { dx.clear(), dw.clear(), dbias.clear(), loss.clear(), kl.clear(), clipped.clear(); }
   template <class B>
-  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context(), int without = 0) {
+  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
+                                   context& ctx = tigon::default_context()) {
     const std::span<A> kl_of = in.ref_logp.empty() ? std::span<A>{} : std::span<A>(kl);
-    tigon::fused_linear_grpo_forward<B>(x, w.view(), given(), loss, without & 1 ? matrix_view<T>{} : dx.view(),
-                                        without & 2 ? matrix_view<T>{} : dw.view(), {opt, dparams}, bias,
-                                        without & 4 ? std::span<T>{} : std::span<T>(dbias), layer(), {kl_of, clipped},
-                                        upstream, ctx);
+    tigon::fused_linear_grpo_forward<B>(x, w.view(), given(), loss, to_dx, to_dw, {opt, dparams}, bias, to_db, layer(),
+                                        {kl_of, clipped}, upstream, ctx);
+  }
+  template <class B>
+  void forward(context& ctx = tigon::default_context()) {
+    forward<B>(dx.view(), dw.view(), dbias, ctx);
   }
   auto results() const { return bits_of(loss, kl, clipped); }
+  auto bits() const { return bits_of(loss, kl, clipped, dx, dw, dbias); }
   TIGON_TEST_NOINLINE void expect_loss() const {
     const policy_outputs out = wanted(x.f64(), w.f64(), bias.f64());
     const auto compare = [&](const guarded<A>& got, const std::vector<double>& each, double total) {
@@ -285,27 +253,19 @@ TYPED_TEST(fused_linear_grpo, keeps_its_error_and_the_padding) {
         q.fill();
         p.template forward<B>(), q.forward<small_generic>();
         p.expect_loss();
-        EXPECT_TRUE(close(p.dx.f64(), q.dx.f64(), gradient_bound.of<T>())) << "dx";
-        EXPECT_TRUE(close(p.dw.f64(), q.dw.f64(), gradient_bound.of<T>())) << "dw";
-        EXPECT_TRUE(close(p.dbias.f64(), q.dbias.f64(), gradient_bound.of<T>())) << "dbias";
-        EXPECT_TRUE(p.dx.padding_intact() && p.dw.padding_intact());
+        const struct {
+          std::vector<double> dx, dw, dbias;
+        } wanted{q.dx.f64(), q.dw.f64(), q.dbias.f64()};
+        expect_layer_gradients(p, wanted, gradient_bound.of<T>());
       }
 }
 
 TYPED_TEST(fused_linear_grpo, each_gradient_may_be_left_out_and_be_added_to) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  problem<T> full({4, 5, 9, 33}, {});
+  expect_gradients_may_be_left_out<B>([] { return problem<T>({4, 5, 9, 33}, {}); });
+  problem<T> full({4, 5, 9, 33}, {}), twice(full.s, {});
   full.template forward<B>();
-  for (int without = 0; without < 8; ++without) {
-    problem<T> p(full.s, {});
-    p.template forward<B>(tigon::default_context(), without);
-    EXPECT_EQ(p.results(), full.results());
-    EXPECT_TRUE(without & 1 ? p.dx.untouched() : bits_of(p.dx) == bits_of(full.dx));
-    EXPECT_TRUE(without & 2 ? p.dw.untouched() : bits_of(p.dw) == bits_of(full.dw));
-    EXPECT_TRUE(without & 4 ? p.dbias.untouched() : bits_of(p.dbias) == bits_of(full.dbias));
-  }
-  problem<T> twice(full.s, {});
   twice.dw.assign(std::vector<double>(33 * 9, 0.0)), twice.dbias.assign(std::vector<double>(33, 0.0));
   twice.dparams = gradient::accumulate;
   twice.template forward<B>();
@@ -338,34 +298,27 @@ TYPED_TEST(fused_linear_grpo, bits_do_not_depend_on_threads) {
   using T = typename TypeParam::element;
   for (const importance level : {importance::token, importance::sequence}) {
     problem<T> p({6, 20, 20, 500}, {.level = level});
-    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-      p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear(), p.kl.clear(), p.clipped.clear();
-      p.template forward<B>(ctx);
-      return bits_of(p.dx, p.dw, p.dbias, p.loss, p.kl, p.clipped);
-    }));
+    EXPECT_TRUE(same_forward_for_any_threads<B>(p));
   }
 }
 
 TYPED_TEST(fused_linear_grpo, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const importance level : {importance::token, importance::sequence})
-    for (const std::size_t threads : {1u, 3u})
-      with_workspace_of(
-          64,
-          [&](context& of_size) {
-            problem<T> p({4, 7, 17, 400}, {.level = level}, reference::layer);
-            p.in.mask.clear();
-            const std::size_t bytes = tigon::fused_linear_grpo_workspace<B, T>(4, p.rows, 17, 400, p.opt, 18, of_size);
-            const auto forward = [&](context& ctx) {
-              p.template forward<B>(ctx);
-              EXPECT_GE(ctx.workspace().high_water() * 10, bytes * 9);
-            };
-            EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                               "fused_linear_grpo_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss);
-            with_workspace_of(bytes, forward, threads);
-          },
-          threads);
+  for (const importance level : {importance::token, importance::sequence}) {
+    problem<T> p({4, 7, 17, 400}, {.level = level}, reference::layer);
+    p.in.mask.clear();
+    std::size_t bytes = 0;
+    expect_takes_its_workspace(
+        "fused_linear_grpo_forward", p,
+        [&](context& ctx) {
+          return bytes = tigon::fused_linear_grpo_workspace<B, T>(4, p.rows, 17, 400, p.opt, 18, ctx);
+        },
+        [&](context& ctx) {
+          p.template forward<B>(ctx);
+          EXPECT_GE(ctx.workspace().high_water() * 10, bytes * 9);
+        });
+  }
 }
 
 TEST(fused_linear_grpo_edges, takes_the_memory_of_its_page) {
@@ -411,16 +364,16 @@ TEST(fused_linear_grpo_edges, masked_tokens_are_not_read_nor_multiplied) {
       q.ids[i] = 1 << 20;
     }
     p.forward<small_chunks>();
-    products = product_rows = 0;
+    counted = {};
     q.forward<small_chunks>();
     EXPECT_EQ(bits_of(p.dx, p.dw, p.dbias, p.loss, p.kl), bits_of(q.dx, q.dw, q.dbias, q.loss, q.kl));
     for (std::size_t h = 0; h < 9; ++h) EXPECT_EQ(p.dx(39, h), 0);
     // Chunks of two rows. Sequences of up to eight tokens do not fit: all but the last chunk of each is made again.
     if (level == importance::token) {
-      EXPECT_EQ(products, 3 * (counts + 1) / 2);
+      EXPECT_EQ(counted.products, 3 * (counts + 1) / 2);
     } else {
-      EXPECT_GT(product_rows, counts);
-      EXPECT_LT(product_rows, 2 * counts + 1);
+      EXPECT_GT(counted.all_logit_rows, counts);
+      EXPECT_LT(counted.all_logit_rows, 2 * counts + 1);
     }
   }
 }
@@ -467,23 +420,32 @@ struct arguments {
   options& opt = p.opt;
   std::vector<float> two{1, 1};
 };
-void refused(tigon::error_code code, const std::string& part, void (*change)(arguments&)) {
-  arguments a;
-  change(a);
-  EXPECT_TRUE(refuses(
-      [&] {
-        tigon::fused_linear_grpo_forward<usual_backend>(a.x, a.w, a.in, a.loss, a.dx, a.dw, {a.opt}, a.bias, a.dbias,
-                                                        a.layer, {a.kl, a.p.clipped}, a.upstream);
-      },
-      code, "fused_linear_grpo_forward: " + part, a.p.dx, a.p.dw, a.p.dbias, a.p.loss, a.p.kl, a.p.clipped));
-}
+class fused_linear_grpo_door : public testing::Test {
+ protected:
+  TIGON_TEST_NOINLINE void refused(tigon::error_code code, const std::string& part,
+                                   const std::function<void(arguments&)>& change) {
+    arguments a;
+    change(a);
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_grpo_forward<usual_backend>(a.x, a.w, a.in, a.loss, a.dx, a.dw, {a.opt}, a.bias, a.dbias,
+                                                          a.layer, {a.kl, a.p.clipped}, a.upstream);
+        },
+        code, "fused_linear_grpo_forward: " + part, a.p.dx, a.p.dw, a.p.dbias, a.p.loss, a.p.kl, a.p.clipped, a.p.x,
+        m.all));
+  }
+  auto each() {
+    return [this](tigon::error_code code, const std::string& part, const std::function<void(arguments&)>& change) {
+      refused(code, part, change);
+    };
+  }
+  const linear_sizes of_layer{6, 4, 6};
+  overlapping_memory m{of_layer};
+};
 
-TEST(fused_linear_grpo_door, refuses_before_the_first_write) {
+TEST_F(fused_linear_grpo_door, refuses_before_the_first_write) {
   using enum tigon::error_code;
-  refused(shape, "vocab is 0", [](arguments& a) { a.w.rows = 0; });
-  refused(shape, "w is 6 x 3; expected 6 x 4", [](arguments& a) { a.w.cols = 3; });
-  refused(shape, "dx is 5 x 4; expected 6 x 4", [](arguments& a) { a.dx.rows = 5; });
-  refused(shape, "bias is of 5 elements; expected 6", [](arguments& a) { a.bias = a.bias.first(5); });
+  refuse_wrong_layers(of_layer, each());
   refused(shape, "logits is of 5 rows; expected 6 or 8", [](arguments& a) { a.x.rows = a.dx.rows = 5; });
   refused(shape, "advantages is of 1", [](arguments& a) { a.in.advantages = a.in.advantages.first(1); });
   refused(shape, "upstream is of 2 elements; expected 1", [](arguments& a) { a.upstream = a.two; });
@@ -505,14 +467,10 @@ TEST(fused_linear_grpo_door, refuses_before_the_first_write) {
   refused(argument, "temperature is 0", [](arguments& a) { a.opt.temperature = 0; });
   refused(index, "ids[0, 0] is 6; expected at least 0 and below 6", [](arguments& a) { a.p.ids[0] = 6; });
   refused(index, "mask[0, 0] is 0.5; expected 0 or 1", [](arguments& a) { a.p.mask[0] = 0.5f; });
-  refused(alias, "dx overlaps x", [](arguments& a) { a.dx = a.x; });
-  refused(alias, "dw overlaps w", [](arguments& a) { a.dw = a.w; });
+  refuse_overlapping_layers(m, each());
   refused(alias, "loss overlaps dx", [](arguments& a) { a.loss = {a.dx.data, 1}; });
   refused(alias, "loss overlaps x", [](arguments& a) { a.loss = {a.x.data, 1}; });
   refused(alias, "kl overlaps loss", [](arguments& a) { a.kl = a.loss; });
-  refused(alias, "dbias overlaps bias", [](arguments& a) {
-    a.dbias = {const_cast<float*>(a.bias.data()), a.bias.size()};
-  });
 }
 
 }  // namespace

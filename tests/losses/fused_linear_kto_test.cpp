@@ -7,11 +7,8 @@
 #include "support/backends.hpp"
 #include "support/central_difference.hpp"
 #include "support/chunk_backends.hpp"
-#include "support/errors.hpp"
-#include "support/scratch.hpp"
+#include "support/linear_problem.hpp"
 #include "support/sequence_problem.hpp"
-#include "support/threads.hpp"
-#include "support/throws.hpp"
 
 namespace {
 
@@ -60,27 +57,37 @@ struct problem : sequence_problem<T> {
         rewards(of.sequences, side),
         sums(6, side),
         empty(1, side),
-        opt{.dparams = v.dparams} {
+        opt{.dparams = which.dparams} {
     for (std::size_t b = 0; b < of.sequences; ++b) desirable.push_back(b % 3 != 1);
     for (std::size_t b = 0; b < (v.kl == baseline::none ? 0 : v.kl == baseline::one ? 1 : of.sequences); ++b)
       kl.push_back(static_cast<A>(0.25 + 0.5 * static_cast<double>(b)));
-    if (v.dparams == gradient::accumulate) {
-      this->dw.assign(normal_values(of.vocab * of.hidden, 27));
-      this->dbias.assign(normal_values(this->dbias.size(), 28));
-    }
+    clear();
   }
-  tigon::unpaired_results<A> results() {
+  TIGON_TEST_NOINLINE void clear() {
+    loss.clear(), logps.clear(), rewards.clear(), sums.clear(), empty.clear();
+    this->dx.clear(), this->dw.clear(), this->dbias.clear();
+    if (v.dparams != gradient::accumulate) return;
+    this->dw.assign(normal_values(this->s.vocab * this->s.hidden, 27));
+    this->dbias.assign(normal_values(this->dbias.size(), 28));
+  }
+  tigon::unpaired_results<A> views() {
     const std::span<A> all(sums);
     const auto sum = [&](std::size_t k) { return all.subspan(k, 1); };
     return {logps, rewards, sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), empty};
   }
   template <class B>
-  TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
+  TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_dx, tigon::matrix_view<T> to_dw, std::span<T> to_db,
+                                   context& ctx = tigon::default_context()) {
     tigon::fused_linear_kto_forward<B, T>(this->x, this->w, tigon::token_ids(this->target.view()), desirable, kl, loss,
-                                          this->dx.view(), this->dw.view(),
-                                          {opt, v.beta, v.liked, v.disliked, v.average}, this->given_bias(),
-                                          this->given_dbias(), this->reference(), results(), ctx);
+                                          to_dx, to_dw, {opt, v.beta, v.liked, v.disliked, v.average},
+                                          this->given_bias(), to_db, this->reference(), views(), ctx);
   }
+  template <class B>
+  void forward(context& ctx = tigon::default_context()) {
+    forward<B>(this->dx.view(), this->dw.view(), this->given_dbias(), ctx);
+  }
+  auto results() const { return bits_of(loss, logps, rewards, sums, empty); }
+  auto bits() const { return bits_of(loss, logps, rewards, sums, empty, this->dx, this->dw, this->dbias); }
 
   struct reference_results {
     std::vector<double> loss{0}, logps, rewards, sums = std::vector<double>(6), dx, dw, dbias;
@@ -125,11 +132,7 @@ struct problem : sequence_problem<T> {
     EXPECT_TRUE(close(rewards.f64(), r.rewards, bound, {.scale = 0.1, .may_be_empty = true})) << "rewards";
     EXPECT_TRUE(close(sums.f64(), r.sums, bound, {.scale = 0.1})) << "sums";
     EXPECT_EQ(empty[0], r.empty);
-    const comparison with{.scale = this->s.vocab == 1 ? 1.0 : 1e-3, .may_be_empty = true};
-    EXPECT_TRUE(close(this->dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
-    EXPECT_TRUE(close(this->dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
-    EXPECT_TRUE(close(this->dbias.f64(), r.dbias, gradient_bound.of<T>(), with)) << "dbias";
-    EXPECT_TRUE(this->dx.padding_intact() && this->dw.padding_intact());
+    expect_layer_gradients(*this, r, gradient_bound.of<T>(), {.scale = this->s.vocab == 1 ? 1.0 : 1e-3});
   }
 };
 
@@ -155,26 +158,25 @@ TYPED_TEST(fused_linear_kto, keeps_its_error_and_the_padding) {
 TYPED_TEST(fused_linear_kto, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  problem<T> p({9, 9, 40, 70}, variants[3]);
-  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear(), p.logps.clear(), p.sums.clear();
-    p.template forward<B>(ctx);
-    return bits_of(p.dx, p.dw, p.dbias, p.loss, p.logps, p.rewards, p.sums);
-  }));
+  for (const std::size_t which : {2, 3}) {
+    problem<T> p({9, 9, 40, 70}, variants[which]);
+    EXPECT_TRUE(same_forward_for_any_threads<B>(p));
+  }
 }
 
 TYPED_TEST(fused_linear_kto, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   problem<T> p({9, 5, 5, 17}, variants[3]);
-  tigon::workspace scratch;
-  context serial(tigon::serial(), scratch);
-  const std::size_t bytes = tigon::fused_linear_unpaired_preference_workspace<B, T>(9, 5, 5, 17, 6, serial);
-  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, [&](context& ctx) { p.template forward<B>(ctx); }), workspace,
-                     "fused_linear_kto_forward: workspace is of", p.dx, p.dw, p.dbias, p.loss, p.sums);
-  with_workspace_of(bytes, [&](context& ctx) { p.template forward<B>(ctx); });
-  p.template forward<B>(serial);
-  EXPECT_LE(scratch.high_water(), bytes);
+  expect_takes_its_workspace(
+      "fused_linear_kto_forward", p,
+      [](context& ctx) { return tigon::fused_linear_unpaired_preference_workspace<B, T>(9, 5, 5, 17, 6, ctx); },
+      [&](context& ctx) { p.template forward<B>(ctx); });
+}
+
+TEST(kto, each_gradient_may_be_left_out) {
+  for (const std::size_t which : {1, 2})
+    expect_gradients_may_be_left_out<small_chunks>([=] { return problem<float>({5, 3, 5, 17}, variants[which]); });
 }
 
 TEST(kto, differentiates_the_textbook) {
@@ -236,7 +238,7 @@ TEST(kto, edges) {
   for (std::size_t h = 0; h < 5; ++h) EXPECT_EQ(clean.dx(7, h), 0);
   p.x(4, 0) = static_cast<float>(nan);
   p.x(8, 0) = static_cast<float>(nan);  // does not count, and is not read
-  auto out = p.results();
+  auto out = p.views();
   out.chosen_logits_sum = out.rejected_logits_sum = {};
   tigon::fused_linear_kto_forward<small_chunks, float>(
       p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.desirable, p.kl, p.loss, p.dx.view(),
@@ -272,30 +274,72 @@ TEST(kto, base_takes_any_function) {
   for (std::size_t k = 0; k < 28; ++k) EXPECT_EQ(p.dw.f64()[k], 3 * kto.dw.f64()[k]);
 }
 
-TEST(kto, refuses) {
-  problem<float> p({4, 2, 3, 6}, variants[3]);
-  const auto call = [&](tigon::fused_linear_kto_options opt, std::size_t labels, std::span<const float> kl,
-                        std::span<float> loss) {
-    tigon::fused_linear_kto_forward<small_chunks, float>(
-        p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), std::span(p.desirable).first(labels), kl,
-        loss, p.dx.view(), p.dw.view(), opt, p.bias, p.dbias, p.reference(), p.results());
+class kto_doors : public testing::Test {
+ protected:
+  using T = float;
+  struct arguments {
+    tigon::matrix_view<T> x, w;
+    tigon::matrix_view<const std::int64_t> target;
+    std::span<const std::uint8_t> desirable;
+    std::span<const T> kl;
+    std::span<T> loss;
+    tigon::matrix_view<T> dx, dw;
+    tigon::fused_linear_kto_options opt;
+    std::span<T> bias, dbias;
+    tigon::unpaired_results<T> out;
   };
-  const std::span<float> loss(p.loss);
-#define TIGON_REFUSES(code, part, ...) \
-  EXPECT_TIGON_ERROR(call(__VA_ARGS__), code, "fused_linear_kto_forward: " part, p.dx, p.dw, p.dbias, p.loss, p.sums)
-  TIGON_REFUSES(shape, "desirable is of 3 elements; expected 4", {}, 3, p.kl, loss);
-  TIGON_REFUSES(shape, "desirable is of 0 elements; expected 4", {}, 0, p.kl, loss);
-  TIGON_REFUSES(shape, "kl is of 2 elements; expected 4", {}, 4, std::span(p.kl).first(2), loss);
-  TIGON_REFUSES(shape, "loss is of 0", {}, 4, p.kl, {});
-  TIGON_REFUSES(argument, "beta is", {.beta = 0}, 4, p.kl, loss);
-  TIGON_REFUSES(argument, "desirable_weight is", {.desirable_weight = nan}, 4, p.kl, loss);
-  TIGON_REFUSES(argument, "undesirable_weight is", {.undesirable_weight = nan}, 4, p.kl, loss);
-  TIGON_REFUSES(argument, "denominator is", {.sequences = {.denominator = -1}}, 4, p.kl, loss);
-  TIGON_REFUSES(alias, "loss overlaps kl", {}, 4, p.kl, std::span(p.kl).first(1));
-  TIGON_REFUSES(alias, "loss overlaps x", {}, 4, p.kl, {p.x.view().data, 1});
-#undef TIGON_REFUSES
-  p.target(1, 1) = 6;
-  EXPECT_TIGON_ERROR(call({}, 4, p.kl, loss), index, "fused_linear_kto_forward: target[3] is 6", p.dx, p.loss);
+  TIGON_TEST_NOINLINE void refuses_all(tigon::error_code code, const std::string& part,
+                                       const std::function<void(arguments&)>& change) {
+    arguments a{p.x.view(),  p.w.view(),  std::as_const(p).target.view(),
+                p.desirable, p.kl,        p.loss,
+                p.dx.view(), p.dw.view(), {},
+                p.bias,      p.dbias,     p.views()};
+    change(a);
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::fused_linear_kto_forward<small_chunks, float>(a.x, a.w, a.target, a.desirable, a.kl, a.loss, a.dx,
+                                                               a.dw, a.opt, a.bias, a.dbias, p.reference(), a.out);
+        },
+        code, "fused_linear_kto_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.logps, p.rewards, p.sums, p.empty,
+        p.x, m.all));
+  }
+  auto each() {
+    return [this](tigon::error_code code, const std::string& part, const std::function<void(arguments&)>& change) {
+      refuses_all(code, part, change);
+    };
+  }
+
+  problem<float> p{{4, 2, 3, 6}, variants[3]};
+  const linear_sizes of_layer{8, 3, 6};
+  overlapping_memory m{of_layer};
+};
+
+TEST_F(kto_doors, refuse_wrong_shapes) {
+  using enum tigon::error_code;
+  refuse_wrong_layers(of_layer, each());
+  refuses_all(shape, "desirable is of 3 elements; expected 4", [](auto& a) { a.desirable = a.desirable.first(3); });
+  refuses_all(shape, "desirable is of 0 elements; expected 4", [](auto& a) { a.desirable = a.desirable.first(0); });
+  refuses_all(shape, "kl is of 2 elements; expected 4", [](auto& a) { a.kl = a.kl.first(2); });
+  refuses_all(shape, "loss is of 0", [](auto& a) { a.loss = {}; });
+}
+
+TEST_F(kto_doors, refuse_wrong_numbers_and_labels) {
+  using enum tigon::error_code;
+  refuses_all(argument, "beta is", [](auto& a) { a.opt.beta = 0; });
+  refuses_all(argument, "desirable_weight is", [](auto& a) { a.opt.desirable_weight = nan; });
+  refuses_all(argument, "undesirable_weight is", [](auto& a) { a.opt.undesirable_weight = nan; });
+  refuses_all(argument, "denominator is", [](auto& a) { a.opt.sequences.denominator = -1; });
+  for (const std::int64_t bad : {-1, 6}) {
+    p.target(1, 1) = bad;
+    refuses_all(index, "target[3] is " + std::to_string(bad) + "; expected at least 0 and below 6", [](auto&) {});
+  }
+}
+
+TEST_F(kto_doors, refuse_overlaps) {
+  using enum tigon::error_code;
+  refuse_overlapping_layers(m, each());
+  refuses_all(alias, "loss overlaps kl", [&](auto& a) { a.loss = std::span(p.kl).first(1); });
+  refuses_all(alias, "loss overlaps x", [](auto& a) { a.loss = {a.x.data, 1}; });
 }
 
 }  // namespace

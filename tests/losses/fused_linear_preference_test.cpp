@@ -9,6 +9,7 @@
 #include "support/central_difference.hpp"
 #include "support/chunk_backends.hpp"
 #include "support/linear_problem.hpp"
+#include "support/sequence_problem.hpp"
 
 namespace {
 

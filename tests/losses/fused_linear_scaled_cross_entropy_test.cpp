@@ -6,13 +6,8 @@
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
 #include "support/complex_step.hpp"
-#include "support/errors.hpp"
-#include "support/guarded.hpp"
+#include "support/linear_problem.hpp"
 #include "support/logit_loss.hpp"
-#include "support/problem.hpp"
-#include "support/scratch.hpp"
-#include "support/threads.hpp"
-#include "support/throws.hpp"
 
 namespace {
 
@@ -25,13 +20,7 @@ using upstream = tigon::scaled_cross_entropy_upstream<A>;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
 
-struct sizes {
-  std::size_t rows, hidden, vocab, padding = 0;
-  friend std::ostream& operator<<(std::ostream& out, sizes s) {
-    return out << s.rows << " rows of " << s.hidden << ", " << s.vocab << " classes, padding " << s.padding;
-  }
-};
-const sizes every_size[] = {{0, 5, 7}, {1, 1, 1}, {5, 3, 2, 1}, {3, 0, 9}, {7, 33, 65, 3}, {40, 16, 123}};
+const linear_sizes every_size[] = {{0, 5, 7}, {1, 1, 1}, {5, 3, 2, 1}, {3, 0, 9}, {7, 33, 65, 3}, {40, 16, 123}};
 
 struct variant {
   const char* name;
@@ -74,21 +63,18 @@ struct token {
 
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T>
-struct problem {
+struct problem : linear_problem<T> {
   using A = accumulator_t<T>;
-  sizes s;
+  using linear_problem<T>::x, linear_problem<T>::w, linear_problem<T>::dx, linear_problem<T>::dw;
+  linear_sizes s;
   variant v;
-  guarded_matrix<T> x, w, dx, dw;
   guarded<std::int64_t> target;
   guarded<A> nll, entropy, lse, of_nll, of_entropy;
 
-  TIGON_TEST_NOINLINE explicit problem(sizes of, variant which = variants[2], guard side = guard::behind)
-      : s(of),
+  TIGON_TEST_NOINLINE explicit problem(linear_sizes of, variant which = variants[2], guard side = guard::behind)
+      : linear_problem<T>(of, false, which.opt.dparams, side),
+        s(of),
         v(which),
-        x(random_matrix<T>({s.rows, s.hidden, s.padding}, 1, side)),
-        w(random_matrix<T>({s.vocab, s.hidden, s.padding}, 2, side, {.deviation = 0.4})),
-        dx(s.rows, s.hidden, s.padding, side),
-        dw(s.vocab, s.hidden, s.padding, side),
         target(s.rows, side),
         nll(s.rows, side),
         entropy(s.rows, side),
@@ -96,7 +82,10 @@ struct problem {
         of_nll(random_vector<A>(numbers(v.of_nll), 3, side)),
         of_entropy(random_vector<A>(numbers(v.of_entropy), 4, side)) {
     std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.ignore_index, 5), target.begin());
-    if (v.opt.dparams == gradient::accumulate) dw.assign(normal_values(s.vocab * s.hidden, 6));
+  }
+  TIGON_TEST_NOINLINE void clear() {
+    this->clear_gradients();
+    nll.clear(), entropy.clear(), lse.clear();
   }
   std::size_t numbers(std::size_t which) const { return which == 2 ? s.rows : which; }
 
@@ -104,32 +93,35 @@ struct problem {
     return {v.of_nll == 0 ? std::span<const A>() : of_nll, v.of_entropy == 0 ? std::span<const A>() : of_entropy};
   }
   template <class B>
-  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw,
+  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T>,
                                    context& ctx = tigon::default_context()) {
     tigon::fused_linear_scaled_cross_entropy_forward<B, T>(x, w, target, {nll, entropy, lse}, to_dx, to_dw, v.opt,
                                                            given(), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
-    forward<B>(dx.view(), dw.view(), ctx);
+    forward<B>(dx.view(), dw.view(), {}, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
     tigon::fused_linear_scaled_cross_entropy_backward<B, T>(x, w, target, given(), dx.view(), dw.view(), v.opt, ctx);
   }
 
-  struct reference {
-    std::vector<double> nll, entropy, lse, dx, dw;
+  auto results() const { return bits_of(nll, entropy, lse); }
+  auto bits() const { return bits_of(nll, entropy, lse, dx, dw); }
+
+  struct reference : layer_gradients {
+    std::vector<double> nll, entropy, lse;
   };
   /// The definition in long double with all logits at once; to be asked for before the call, because dw may be added
   /// to.
   TIGON_TEST_NOINLINE reference wanted() const {
-    const auto xv = x.f64(), wv = w.f64(), g = of_nll.f64(), h = of_entropy.f64();
+    const whole_layer layer = this->layer();
+    const auto g = of_nll.f64(), h = of_entropy.f64();
     const auto of_row = [&](const std::vector<double>& values, std::size_t i) {
       return values.empty() ? 0 : values[values.size() == 1 ? 0 : i];
     };
-    reference out{{}, {}, {}, std::vector<double>(s.rows * s.hidden), std::vector<double>(s.vocab * s.hidden)};
-    if (v.opt.dparams == gradient::accumulate) out.dw = dw.f64();
+    reference out{this->before(), {}, {}, {}};
     for (std::size_t i = 0; i < s.rows; ++i) {
       if (target[i] == v.opt.ignore_index) {
         for (auto* to : {&out.nll, &out.entropy, &out.lse}) to->push_back(0);
@@ -139,7 +131,7 @@ struct problem {
       std::vector<long double> z(s.vocab);
       for (std::size_t j = 0; j < s.vocab; ++j)
         for (std::size_t k = 0; k < s.hidden; ++k)
-          z[j] += static_cast<long double>(xv[i * s.hidden + k]) * wv[j * s.hidden + k];
+          z[j] += static_cast<long double>(layer.x[i * s.hidden + k]) * layer.w[j * s.hidden + k];
       const token<long double> r(z, t, v.opt.temperature);
       out.nll.push_back(static_cast<double>(r.nll));
       out.entropy.push_back(static_cast<double>(r.entropy));
@@ -149,10 +141,7 @@ struct problem {
         const auto d = static_cast<double>(
             (of_row(g, i) * (j == t ? std::expm1(-r.nll) : p) - of_row(h, i) * p * (r.log_p[j] + r.entropy)) /
             v.opt.temperature);
-        for (std::size_t k = 0; k < s.hidden; ++k) {
-          out.dx[i * s.hidden + k] += d * wv[j * s.hidden + k];
-          out.dw[j * s.hidden + k] += d * xv[i * s.hidden + k];
-        }
+        add_logit_gradient(out, layer, i, j, d);
       }
     }
     return out;
@@ -165,10 +154,7 @@ struct problem {
   }
   TIGON_TEST_NOINLINE void expect_gradients(const reference& r) const {
     // A vocabulary of one class has no gradient.
-    const comparison with{.scale = s.vocab == 1 ? 1.0 : 0, .may_be_empty = true};
-    EXPECT_TRUE(close(dx.f64(), r.dx, gradient_bound.of<T>(), with)) << "dx";
-    EXPECT_TRUE(close(dw.f64(), r.dw, gradient_bound.of<T>(), with)) << "dw";
-    EXPECT_TRUE(dx.padding_intact() && dw.padding_intact());
+    expect_layer_gradients(*this, r, gradient_bound.of<T>(), {.scale = s.vocab == 1 ? 1.0 : 0});
   }
 };
 
@@ -187,7 +173,7 @@ TYPED_TEST_SUITE(fused_linear_scaled_cross_entropy, pairs, names);
 TYPED_TEST(fused_linear_scaled_cross_entropy, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const sizes s : every_size)
+  for (const linear_sizes s : every_size)
     for (const variant& v : variants)
       for (const guard side : both_guards) {
         SCOPED_TRACE(testing::Message() << s << ", " << v.name << ", " << side);
@@ -205,17 +191,8 @@ TYPED_TEST(fused_linear_scaled_cross_entropy, keeps_its_error_and_the_padding) {
 TYPED_TEST(fused_linear_scaled_cross_entropy, each_gradient_may_be_left_out) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  const sizes s{20, 17, 67};
-  problem<T> full(s);
-  full.template forward<B>();
-  for (int which = 0; which < 4; ++which) {
-    problem<T> p(s);
-    const bool dx = which & 1, dw = which & 2;
-    p.template forward<B>(dx ? p.dx.view() : matrix_view<T>{}, dw ? p.dw.view() : matrix_view<T>{});
-    EXPECT_EQ(bits_of(p.nll, p.entropy, p.lse), bits_of(full.nll, full.entropy, full.lse));
-    EXPECT_TRUE(dx ? bits_of(p.dx) == bits_of(full.dx) : p.dx.untouched());
-    EXPECT_TRUE(dw ? bits_of(p.dw) == bits_of(full.dw) : p.dw.untouched());
-  }
+  for (const std::size_t which : {1, 2})
+    expect_gradients_may_be_left_out<B>([=] { return problem<T>({20, 17, 67}, variants[which]); });
 }
 
 TYPED_TEST(fused_linear_scaled_cross_entropy, nothing_kept_is_zero_and_bad_rows_stay_alone) {
@@ -244,32 +221,21 @@ TYPED_TEST(fused_linear_scaled_cross_entropy, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   problem<T> p({120, 40, 700});
-  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.dx.clear(), p.dw.clear(), p.nll.clear(), p.entropy.clear(), p.lse.clear();
-    p.template forward<B>(ctx);
-    return bits_of(p.dx, p.dw, p.nll, p.entropy, p.lse);
-  }));
+  EXPECT_TRUE(same_forward_for_any_threads<B>(p));
 }
 
 TYPED_TEST(fused_linear_scaled_cross_entropy, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t threads : {1u, 3u})
-    with_workspace_of(
-        64,
-        [&](context& of_size) {
-          problem<T> p({20, 17, 67});
-          const std::size_t bytes = tigon::fused_linear_scaled_cross_entropy_workspace<B, T>(20, 17, 67, of_size);
-          const auto forward = [&](context& ctx) { p.template forward<B>(ctx); };
-          const auto backward = [&](context& ctx) { p.template backward<B>(ctx); };
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                             "fused_linear_scaled_cross_entropy_forward: workspace is of", p.dx, p.dw, p.nll);
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
-                             "fused_linear_scaled_cross_entropy_backward: workspace is of", p.dx, p.dw);
-          with_workspace_of(bytes, forward, threads);
-          with_workspace_of(bytes, backward, threads);
-        },
-        threads);
+  problem<T> p({20, 17, 67});
+  const auto bytes = [](context& ctx) {
+    return tigon::fused_linear_scaled_cross_entropy_workspace<B, T>(20, 17, 67, ctx);
+  };
+  expect_takes_its_workspace("fused_linear_scaled_cross_entropy_backward", p, bytes,
+                             [&](context& ctx) { p.template backward<B>(ctx); });
+  p.clear();
+  expect_takes_its_workspace("fused_linear_scaled_cross_entropy_forward", p, bytes,
+                             [&](context& ctx) { p.template forward<B>(ctx); });
 }
 
 /// Rows of logits as they are: with hidden = rows and the identity for x, row i of the logits is column i of w.
@@ -457,10 +423,9 @@ class scaled_doors : public testing::Test {
     view dx, dw;
     options opt;
   };
-  scaled_doors() { all.assign(std::vector<double>(64, 1.0)); }
+  using change_of = std::function<void(arguments&)>;
 
-  template <class Change>
-  void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
+  TIGON_TEST_NOINLINE void refuses_forward(tigon::error_code code, const std::string& part, const change_of& change) {
     arguments a = good;
     change(a);
     EXPECT_TRUE(refuses(
@@ -468,10 +433,9 @@ class scaled_doors : public testing::Test {
           tigon::fused_linear_scaled_cross_entropy_forward<small_chunks>(a.x, a.w, a.target, a.out, a.dx, a.dw, a.opt,
                                                                          a.g);
         },
-        code, "fused_linear_scaled_cross_entropy_forward: " + part, p.dx, p.dw, p.nll, p.entropy, p.lse, all));
+        code, "fused_linear_scaled_cross_entropy_forward: " + part, p.dx, p.dw, p.nll, p.entropy, p.lse, m.all));
   }
-  template <class Change>
-  void refuses_both(tigon::error_code code, const std::string& part, Change change) {
+  TIGON_TEST_NOINLINE void refuses_both(tigon::error_code code, const std::string& part, const change_of& change) {
     refuses_forward(code, part, change);
     arguments a = good;
     change(a);
@@ -479,24 +443,24 @@ class scaled_doors : public testing::Test {
         [&] {
           tigon::fused_linear_scaled_cross_entropy_backward<small_chunks>(a.x, a.w, a.target, a.g, a.dx, a.dw, a.opt);
         },
-        code, "fused_linear_scaled_cross_entropy_backward: " + part, p.dx, p.dw, all));
+        code, "fused_linear_scaled_cross_entropy_backward: " + part, p.dx, p.dw, m.all));
+  }
+  auto both() {
+    return [this](tigon::error_code code, const std::string& part, const change_of& change) {
+      refuses_both(code, part, change);
+    };
   }
 
   problem<float> p{{3, 4, 6, 1}};
-  guarded<float> all = guarded<float>(64);
-  const view front{all.data(), 3, 4}, wide{all.data(), 6, 4};
-  const floats three = floats(all).first(3);
+  overlapping_memory m{p.s};
+  const floats three = m.classes.first(3);
   const arguments good{p.x.view(), p.w.view(),  p.target,    {p.nll, p.entropy, p.lse},
                        p.given(),  p.dx.view(), p.dw.view(), {}};
 };
 
 TEST_F(scaled_doors, refuse_wrong_shapes_and_numbers) {
   using enum tigon::error_code;
-  refuses_both(shape, "vocab is 0; expected at least 1", [](auto& a) { a.w.rows = 0; });
-  refuses_both(shape, "w is 6 x 3; expected 6 x 4", [](auto& a) { a.w.cols = 3; });
-  refuses_both(stride, "x is of row stride 3", [](auto& a) { a.x.row_stride = 3; });
-  refuses_both(shape, "dx is 2 x 4; expected 3 x 4", [](auto& a) { a.dx.rows = 2; });
-  refuses_both(shape, "dw is 6 x 3; expected 6 x 4", [](auto& a) { a.dw.cols = 3; });
+  refuse_wrong_layers<false>(p.s, both());
   refuses_both(shape, "target is of 2 elements; expected 3", [](auto& a) { a.target = a.target.first(2); });
   refuses_both(shape, "upstream is empty", [](auto& a) { a.g = {}; });
   refuses_both(shape, "upstream.nll is of 2 elements; expected 3", [](auto& a) { a.g.nll = a.g.nll.first(2); });
@@ -514,15 +478,13 @@ TEST_F(scaled_doors, refuse_wrong_shapes_and_numbers) {
 
 TEST_F(scaled_doors, refuse_overlaps) {
   using enum tigon::error_code;
-  refuses_both(alias, "dx overlaps x", [&](auto& a) { a.x = a.dx = front; });
-  refuses_both(alias, "dx overlaps dw", [&](auto& a) { a.dw = wide, a.dx = front; });
-  refuses_both(alias, "dx overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.dx = front; });
-  refuses_both(alias, "dw overlaps w", [&](auto& a) { a.w = a.dw = wide; });
-  refuses_both(alias, "dw overlaps upstream.entropy", [&](auto& a) { a.g.entropy = three, a.dw = wide; });
-  refuses_forward(alias, "nll overlaps x", [&](auto& a) { a.x = front, a.out.nll = three; });
+  refuse_overlapping_layers<false>(m, both());
+  refuses_both(alias, "dx overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.dx = m.of_rows; });
+  refuses_both(alias, "dw overlaps upstream.entropy", [&](auto& a) { a.g.entropy = three, a.dw = m.of_classes; });
+  refuses_forward(alias, "nll overlaps x", [&](auto& a) { a.x = m.of_rows, a.out.nll = three; });
   refuses_forward(alias, "nll overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.out.nll = three; });
   refuses_forward(alias, "entropy overlaps nll", [&](auto& a) { a.out.entropy = a.out.nll = three; });
-  refuses_forward(alias, "entropy overlaps dw", [&](auto& a) { a.dw = wide, a.out.entropy = three; });
+  refuses_forward(alias, "entropy overlaps dw", [&](auto& a) { a.dw = m.of_classes, a.out.entropy = three; });
   refuses_forward(alias, "lse overlaps nll", [&](auto& a) { a.out.lse = a.out.nll = three; });
   refuses_forward(alias, "lse overlaps entropy", [&](auto& a) { a.out.lse = a.out.entropy = three; });
 }

@@ -85,7 +85,7 @@ TYPED_TEST(row, sums_and_maxima) {
       SCOPED_TRACE(testing::Message() << cols << " columns, " << side);
       const auto x = whole_numbers<T>({3, cols, 2}, 1, side), y = whole_numbers<T>({3, cols, 2}, 2, side);
       const auto a = x.view(), b = y.view();
-      guarded<A> sums(3), maxima(3), products(3), counts(3);
+      guarded<A> sums(3), maxima(3), products(3), counts(3), many(15);
       for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
         const auto two = row.sum(
             [](auto u, auto v, auto one) {
@@ -93,15 +93,24 @@ TYPED_TEST(row, sums_and_maxima) {
             },
             a, b, tigon::constant(A(1)));
         products[row.i] = two[0], counts[row.i] = two[1];
+        const auto five = row.sum(  // more than registers hold of four accumulators each
+            [](auto u, auto v) {
+              return pack{u, v, u * v, u * u, v * v};
+            },
+            a, b);
+        for (std::size_t k = 0; k < 5; ++k) many[5 * row.i + k] = five[k];
         sums[row.i] = row.sum([](auto u) { return u; }, a);
         maxima[row.i] = row.max([](auto u) { return decltype(u)(A(-1)) - u; }, a);  // never 0, where registers begin
       });
       for (std::size_t i = 0; i < 3; ++i) {
-        double sum = 0, product = 0, most = -std::numeric_limits<double>::infinity();
+        double sum = 0, other = 0, product = 0, square = 0, other_square = 0;
+        double most = -std::numeric_limits<double>::infinity();
         for (std::size_t j = 0; j < cols; ++j) {
-          const double u = to_f64(x(i, j));
-          sum += u, product += u * to_f64(y(i, j)), most = std::max(most, -1 - u);
+          const double u = to_f64(x(i, j)), v = to_f64(y(i, j));
+          sum += u, other += v, product += u * v, square += u * u, other_square += v * v, most = std::max(most, -1 - u);
         }
+        const double five[] = {sum, other, product, square, other_square};
+        for (std::size_t k = 0; k < 5; ++k) EXPECT_EQ(to_f64(many[5 * i + k]), five[k]) << "sum " << k << " of five";
         EXPECT_EQ(to_f64(sums[i]), sum);
         EXPECT_EQ(to_f64(products[i]), product);
         EXPECT_EQ(to_f64(counts[i]), static_cast<double>(cols));
@@ -547,6 +556,22 @@ TYPED_TEST(row, workspaces_are_enough) {
   const std::size_t bytes = tigon::simd::partials_workspace<B, A>(rows, cols, 2);
   with_workspace_of(bytes, partials);
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, partials), workspace, "workspace is of");
+}
+
+/// Asking ahead changes no result and never faults, so that rows beyond the last one would be asked for unseen.
+TEST(row_sources, ask_for_rows_that_exist) {
+  using B = eager<tigon::backends::highway, 4>;
+  guarded_matrix<float> x(7, 64, 3);
+  const matrix_view<const float> a = x.view();
+  for (std::size_t i = 0; i < 7; ++i)
+    for (const std::size_t ahead : {1u, 2u, 4u}) {
+      const tigon::simd::detail::place at{i, 6, 1, ahead};
+      const std::size_t next = i + ahead < 7 ? ahead * a.row_stride : 0;
+      EXPECT_EQ(tigon::simd::detail::source<B>(a, at).next, next) << i << ", " << ahead;
+      EXPECT_EQ(tigon::simd::detail::source<B>(tigon::even_columns{a}, at).next, next) << i << ", " << ahead;
+      EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(a), at).next, next) << i << ", " << ahead;
+    }
+  EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(matrix_view<const float>{}), {}).next, 0u);
 }
 
 /// What is summed in one go grows, and rounds what is added to it: a row of equal numbers is the worst.

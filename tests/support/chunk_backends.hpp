@@ -8,9 +8,9 @@
 
 namespace tigon::test {
 
-/// Products of the backend `counting`, and the largest result among those that are logits.
+/// Products of the backend `counting`; of those that are logits, the largest result and the rows of all.
 struct product_counts {
-  std::size_t products = 0, logit_rows = 0, logit_cols = 0;
+  std::size_t products = 0, logit_rows = 0, logit_cols = 0, all_logit_rows = 0;
 };
 inline product_counts counted;
 
@@ -52,6 +52,7 @@ struct tigon::kernel<tigon::op::gemm, tigon::backends::counting>
     if (opt.b == transpose::yes) {
       counted.logit_rows = std::max(counted.logit_rows, c.rows);
       counted.logit_cols = std::max(counted.logit_cols, c.cols);
+      counted.all_logit_rows += c.rows;
     }
     usual::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
   }

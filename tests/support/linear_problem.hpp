@@ -2,12 +2,16 @@
 #ifndef TIGON_TESTS_SUPPORT_LINEAR_PROBLEM_HPP
 #define TIGON_TESTS_SUPPORT_LINEAR_PROBLEM_HPP
 
+#include <cmath>
 #include <functional>
+#include <ostream>
 #include <string>
+#include <vector>
 
 #include "errors.hpp"
+#include "guarded.hpp"
+#include "problem.hpp"
 #include "scratch.hpp"
-#include "sequence_problem.hpp"
 #include "threads.hpp"
 #include "throws.hpp"
 
@@ -17,6 +21,56 @@ struct linear_sizes {
   std::size_t rows, hidden, vocab, padding = 0;
   friend std::ostream& operator<<(std::ostream& out, linear_sizes s) {
     return out << s.rows << " rows of " << s.hidden << ", " << s.vocab << " classes, padding " << s.padding;
+  }
+};
+
+/// A layer in f64, all logits at once.
+struct whole_layer {
+  std::vector<double> x, w, bias;  ///< bias may be empty
+  std::size_t rows = 0, hidden = 0, vocab = 0;
+
+  TIGON_TEST_NOINLINE std::vector<double> logits() const {
+    std::vector<double> z(rows * vocab);
+    for (std::size_t i = 0; i < rows; ++i)
+      for (std::size_t j = 0; j < vocab; ++j) {
+        double sum = bias.empty() ? 0 : bias[j];
+        for (std::size_t h = 0; h < hidden; ++h) sum += x[i * hidden + h] * w[j * hidden + h];
+        z[i * vocab + j] = sum;
+      }
+    return z;
+  }
+  /// log softmax of all logits over a temperature, with every class as its own point of reference.
+  TIGON_TEST_NOINLINE std::vector<double> log_probs(double temperature = 1) const {
+    std::vector<double> z = logits(), out(z.size());
+    for (std::size_t i = 0; i < rows; ++i)
+      for (std::size_t j = 0; j < vocab; ++j) {
+        long double others = 0;
+        for (std::size_t k = 0; k < vocab; ++k)
+          if (k != j) others += std::exp((long double)(z[i * vocab + k] - z[i * vocab + j]) / temperature);
+        out[i * vocab + j] = static_cast<double>(-std::log1p(others));
+      }
+    return out;
+  }
+};
+
+/// Gradients of a layer.
+struct layer_gradients {
+  std::vector<double> dx, dw, dbias;
+
+  explicit layer_gradients(const whole_layer& of)
+      : dx(of.rows * of.hidden), dw(of.vocab * of.hidden), dbias(of.vocab) {}
+  /// Adds what u = d loss / d log p at `column` of `row` makes of them.
+  TIGON_TEST_NOINLINE void add(const whole_layer& of, const std::vector<double>& log_probs, std::size_t row,
+                               std::int64_t column, double u) {
+    for (std::size_t j = 0; j < of.vocab; ++j) {
+      const double log_p = log_probs[row * of.vocab + j];
+      const double d = u * (static_cast<std::int64_t>(j) == column ? -std::expm1(log_p) : -std::exp(log_p));
+      dbias[j] += d;
+      for (std::size_t h = 0; h < of.hidden; ++h) {
+        dx[row * of.hidden + h] += d * of.w[j * of.hidden + h];
+        dw[j * of.hidden + h] += d * of.x[row * of.hidden + h];
+      }
+    }
   }
 };
 
@@ -111,7 +165,8 @@ testing::AssertionResult same_forward_for_any_threads(P& p) {
   });
 }
 
-/// The door `name` refuses a workspace a byte smaller than it names before it writes, and one of that size is enough.
+/// The door `name` refuses a workspace a byte smaller than it names before it writes any of p.bits(), and one of that
+/// size is enough.
 template <class P>
 TIGON_TEST_NOINLINE void expect_takes_its_workspace(const std::string& name, const P& p,
                                                     const std::function<std::size_t(context&)>& bytes_of,
@@ -121,23 +176,23 @@ TIGON_TEST_NOINLINE void expect_takes_its_workspace(const std::string& name, con
         64,
         [&](context& of_size) {
           const std::size_t bytes = bytes_of(of_size);
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, name + ": workspace is of", p.dx,
-                             p.dw, p.dbias, p.loss);
+          const auto before = p.bits();
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call, threads), workspace, name + ": workspace is of");
+          EXPECT_TRUE(p.bits() == before) << name << " was refused after something was written";
           with_workspace_of(bytes, call, threads);
         },
         threads);
 }
 
-/// The shapes of x, w, dx, dw, bias and dbias of a call whose layer is of sizes s. refuses(code, part, change) expects
-/// that the call is refused with that code and sentence after change(arguments).
-template <class Refuses>
+/// The shapes of x, w, dx, dw, and of bias and dbias where there are any, of a call whose layer is of sizes s.
+/// refuses(code, part, change) expects that the call is refused with that code and sentence after change(arguments).
+template <bool Biased = true, class Refuses>
 void refuse_wrong_layers(linear_sizes s, Refuses refuses) {
   using enum error_code;
   const auto text = [](std::size_t rows, std::size_t cols) {
     return std::to_string(rows) + " x " + std::to_string(cols);
   };
   const std::string stride_text = " is of row stride " + std::to_string(s.hidden - 1);
-  const std::string elements = " is of " + std::to_string(s.vocab - 1) + " elements; expected ";
   refuses(shape, "vocab is 0; expected at least 1", [](auto& a) { a.w.rows = 0; });
   refuses(shape, "x is a null pointer", [](auto& a) { a.x.data = nullptr; });
   refuses(stride, "x" + stride_text, [](auto& a) { a.x.row_stride = a.x.cols - 1; });
@@ -148,10 +203,12 @@ void refuse_wrong_layers(linear_sizes s, Refuses refuses) {
           [](auto& a) { --a.dx.rows; });
   refuses(shape, "dw is " + text(s.vocab, s.hidden - 1) + "; expected " + text(s.vocab, s.hidden),
           [](auto& a) { --a.dw.cols; });
-  refuses(shape, "bias" + elements + std::to_string(s.vocab),
-          [](auto& a) { a.bias = a.bias.first(a.bias.size() - 1); });
-  refuses(shape, "dbias" + elements + std::to_string(s.vocab),
-          [](auto& a) { a.dbias = a.dbias.first(a.dbias.size() - 1); });
+  if constexpr (Biased) {
+    const std::string elements =
+        " is of " + std::to_string(s.vocab - 1) + " elements; expected " + std::to_string(s.vocab);
+    refuses(shape, "bias" + elements, [](auto& a) { a.bias = a.bias.first(a.bias.size() - 1); });
+    refuses(shape, "dbias" + elements, [](auto& a) { a.dbias = a.dbias.first(a.dbias.size() - 1); });
+  }
 }
 
 /// Memory for two arguments at once, of the shapes of a layer of sizes s.
@@ -170,21 +227,23 @@ struct overlapping_memory {
 };
 
 /// A gradient of the layer in the memory of something else of it.
-template <class Refuses>
+template <bool Biased = true, class Refuses>
 void refuse_overlapping_layers(const overlapping_memory& m, Refuses refuses) {
   constexpr auto alias = error_code::alias;
   refuses(alias, "dx overlaps x", [&](auto& a) { a.x = a.dx = m.of_rows; });
   refuses(alias, "dx overlaps w", [&](auto& a) { a.w = m.of_classes, a.dx = m.of_rows; });
   refuses(alias, "dx overlaps dw", [&](auto& a) { a.dw = m.of_classes, a.dx = m.of_rows; });
-  refuses(alias, "dx overlaps bias", [&](auto& a) { a.bias = m.classes, a.dx = m.of_rows; });
-  refuses(alias, "dx overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dx = m.of_rows; });
   refuses(alias, "dw overlaps x", [&](auto& a) { a.x = m.of_rows, a.dw = m.of_classes; });
   refuses(alias, "dw overlaps w", [&](auto& a) { a.w = a.dw = m.of_classes; });
-  refuses(alias, "dw overlaps bias", [&](auto& a) { a.bias = m.classes, a.dw = m.of_classes; });
-  refuses(alias, "dw overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dw = m.of_classes; });
-  refuses(alias, "dbias overlaps x", [&](auto& a) { a.x = m.of_rows, a.dbias = m.classes; });
-  refuses(alias, "dbias overlaps w", [&](auto& a) { a.w = m.of_classes, a.dbias = m.classes; });
-  refuses(alias, "dbias overlaps bias", [&](auto& a) { a.bias = a.dbias = m.classes; });
+  if constexpr (Biased) {
+    refuses(alias, "dx overlaps bias", [&](auto& a) { a.bias = m.classes, a.dx = m.of_rows; });
+    refuses(alias, "dx overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dx = m.of_rows; });
+    refuses(alias, "dw overlaps bias", [&](auto& a) { a.bias = m.classes, a.dw = m.of_classes; });
+    refuses(alias, "dw overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dw = m.of_classes; });
+    refuses(alias, "dbias overlaps x", [&](auto& a) { a.x = m.of_rows, a.dbias = m.classes; });
+    refuses(alias, "dbias overlaps w", [&](auto& a) { a.w = m.of_classes, a.dbias = m.classes; });
+    refuses(alias, "dbias overlaps bias", [&](auto& a) { a.bias = a.dbias = m.classes; });
+  }
 }
 
 }  // namespace tigon::test

@@ -1,15 +1,13 @@
-// A linear layer, its reference and labelled sequences, for the tests of losses on log-probabilities of sequences.
+// A linear layer, a reference model and labelled sequences, for the tests of losses on log-probabilities of sequences.
 #ifndef TIGON_TESTS_SUPPORT_SEQUENCE_PROBLEM_HPP
 #define TIGON_TESTS_SUPPORT_SEQUENCE_PROBLEM_HPP
 
 #include <tigon/losses/sequence.hpp>
 
-#include <cmath>
 #include <functional>
 #include <vector>
 
-#include "guarded.hpp"
-#include "problem.hpp"
+#include "linear_problem.hpp"
 
 namespace tigon::test {
 
@@ -19,56 +17,6 @@ struct sequence_sizes {
   friend std::ostream& operator<<(std::ostream& out, sequence_sizes s) {
     return out << s.sequences << " sequences of " << s.length << ", hidden " << s.hidden << ", " << s.vocab
                << " classes, padding " << s.padding;
-  }
-};
-
-/// A layer in f64, all logits at once.
-struct whole_layer {
-  std::vector<double> x, w, bias;  ///< bias may be empty
-  std::size_t rows = 0, hidden = 0, vocab = 0;
-
-  TIGON_TEST_NOINLINE std::vector<double> logits() const {
-    std::vector<double> z(rows * vocab);
-    for (std::size_t i = 0; i < rows; ++i)
-      for (std::size_t j = 0; j < vocab; ++j) {
-        double sum = bias.empty() ? 0 : bias[j];
-        for (std::size_t h = 0; h < hidden; ++h) sum += x[i * hidden + h] * w[j * hidden + h];
-        z[i * vocab + j] = sum;
-      }
-    return z;
-  }
-  /// log softmax of all logits over a temperature, with every class as its own point of reference.
-  TIGON_TEST_NOINLINE std::vector<double> log_probs(double temperature = 1) const {
-    std::vector<double> z = logits(), out(z.size());
-    for (std::size_t i = 0; i < rows; ++i)
-      for (std::size_t j = 0; j < vocab; ++j) {
-        long double others = 0;
-        for (std::size_t k = 0; k < vocab; ++k)
-          if (k != j) others += std::exp((long double)(z[i * vocab + k] - z[i * vocab + j]) / temperature);
-        out[i * vocab + j] = static_cast<double>(-std::log1p(others));
-      }
-    return out;
-  }
-};
-
-/// Gradients of a layer.
-struct layer_gradients {
-  std::vector<double> dx, dw, dbias;
-
-  explicit layer_gradients(const whole_layer& of)
-      : dx(of.rows * of.hidden), dw(of.vocab * of.hidden), dbias(of.vocab) {}
-  /// Adds what u = d loss / d log p at `column` of `row` makes of them.
-  TIGON_TEST_NOINLINE void add(const whole_layer& of, const std::vector<double>& log_probs, std::size_t row,
-                               std::int64_t column, double u) {
-    for (std::size_t j = 0; j < of.vocab; ++j) {
-      const double log_p = log_probs[row * of.vocab + j];
-      const double d = u * (static_cast<std::int64_t>(j) == column ? -std::expm1(log_p) : -std::exp(log_p));
-      dbias[j] += d;
-      for (std::size_t h = 0; h < of.hidden; ++h) {
-        dx[row * of.hidden + h] += d * of.w[j * of.hidden + h];
-        dw[j * of.hidden + h] += d * of.x[row * of.hidden + h];
-      }
-    }
   }
 };
 
