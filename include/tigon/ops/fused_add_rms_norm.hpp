@@ -67,7 +67,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A q = row.sum(
           [](auto a, auto b) {
-            const auto v = round_to<T>(a + b);
+            const auto v = round_computed_to<T>(a + b);
             return v * v;
           },
           x, r);
@@ -76,8 +76,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
       row.map(
           outs(s, y),
           [=](auto a, auto b, auto g) {
-            const auto v = round_to<T>(a + b);
-            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+            const auto v = round_computed_to<T>(a + b);
+            return pack{v, detail::cast_normalised<C, T, true>(v * scale) * (g + offset)};
           },
           x, r, w);
     });

@@ -82,7 +82,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       row.map(
           y,
           [=](auto v, auto g, auto s, auto t) {
-            return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
+            return fma(detail::cast_normalised<C, T, true>(v * r) * (g + offset), s + A(1), t);
           },
           x, or_ones(w), scale, or_zeros(shift));
     });
@@ -97,7 +97,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
-          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T>(v * r), g, t); }, x,
+          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T, true>(v * r), g, t); }, x,
           row_of(w, row.i / size), or_zeros(row_of(shift, row.i / size)));
     });
   }

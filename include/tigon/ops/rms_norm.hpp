@@ -61,10 +61,12 @@ Options options_for_weight(Options opt, in_vector<W> w) {
   return opt;
 }
 
-/// The normalised row as the casting rule wants it.
-template <casting C, element T, class V>
+/// The normalised row as the casting rule wants it, v = x * rstd. Fresh: rstd was made of x, and a NaN is one of x's.
+template <casting C, element T, bool Fresh = false, class V>
 TIGON_INLINE V cast_normalised(V v) {
-  if constexpr (C == casting::llama)
+  if constexpr (C == casting::llama && Fresh)
+    return round_computed_to<T>(v);
+  else if constexpr (C == casting::llama)
     return round_to<T>(v);
   else
     return v;
@@ -103,7 +105,7 @@ struct kernel<op::rms_norm, backends::generic> {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
-          y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
+          y, [=](auto v, auto g) { return detail::cast_normalised<C, T, true>(v * r) * (g + offset); }, x, w);
     });
   }
 

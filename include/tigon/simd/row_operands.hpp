@@ -209,10 +209,10 @@ TIGON_INLINE constant_source<A> source(constant<A> c, place) {
 }
 template <class B, class Operand, int Value>
 TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
-  const auto given = source<B>(o.operand, at);
-  using T = std::remove_pointer_t<decltype(given.p)>;
+  using T = std::remove_pointer_t<decltype(source<B>(o.operand, at).p)>;
   using result = optional_source<T, matrix_bytes<Operand> != 0>;
   if (o.operand.data == nullptr) return result{{block_of_value<std::remove_const_t<T>, Value>.data(), 0}, 0};
+  const auto given = source<B>(o.operand, at);
   return result{{given.p, given.next}, given.mask};
 }
 // Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
