@@ -21,6 +21,7 @@ struct row_tuning {
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
   std::size_t group_bytes = 1 << 18;   ///< of rows whose sums are made before they are written, where sum_ahead is off
+  int prefetch_level = TIGON_INTEL_CORES ? 2 : 1;  ///< cache that maps ask for the next row into: 1, the nearest, or 2
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

@@ -319,7 +319,8 @@ class row_worker {
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA { r[u] = detail::as_pack(f(x.template load<V>(j, u * N)...)); });
         if constexpr (Errand::any) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j, u * N); });
         if constexpr (Errand::prefetches)
-          detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.template prefetch<u * N, 1>(j), ...); });
+          detail::unrolled<U>([&](auto u)
+                                  TIGON_LAMBDA { (x.template prefetch<u * N, B::row.prefetch_level>(j), ...); });
         // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.
         each(y, [&](auto out, auto k) TIGON_LAMBDA {
           if (V::size > 1 && (streamed >> k & 1) != 0)

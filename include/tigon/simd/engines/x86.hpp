@@ -68,20 +68,24 @@ TIGON_INLINE __m256i to_bfloat16_in_integers(__m512 v) {
   rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
-/// Round to nearest even. The instruction would flush subnormal numbers, which are looked for and rounded in integers.
+/// Round to nearest even. The instruction flushes subnormal numbers: where a result is zero they are looked for, and
+/// rounded in integers.
 TIGON_INLINE __m256i to_bfloat16(__m512 v) {
 #if defined(__AVX512BF16__)
+  const auto rounded = (__m256i)_mm512_cvtneps_pbh(v);
+  if (__builtin_expect(_mm256_testn_epi16_mask(rounded, _mm256_set1_epi16(0x7f80)) == 0, 1)) return rounded;
   constexpr int subnormal = 0x20;
-  if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1)) return (__m256i)_mm512_cvtneps_pbh(v);
+  if (_mm512_fpclass_ps_mask(v, subnormal) == 0) return rounded;
 #endif
   return to_bfloat16_in_integers(v);
 }
 #if defined(__AVX512BF16__)
 /// Two vectors by one instruction, which takes as long as that for one.
 TIGON_INLINE __m512i to_bfloat16(__m512 first, __m512 second) {
+  const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+  if (__builtin_expect(_mm512_testn_epi16_mask(rounded, _mm512_set1_epi16(0x7f80)) == 0, 1)) return rounded;
   constexpr int subnormal = 0x20;
-  const auto any = _mm512_fpclass_ps_mask(first, subnormal) | _mm512_fpclass_ps_mask(second, subnormal);
-  if (__builtin_expect(any == 0, 1)) return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+  if ((_mm512_fpclass_ps_mask(first, subnormal) | _mm512_fpclass_ps_mask(second, subnormal)) == 0) return rounded;
   return _mm512_inserti64x4(_mm512_castsi256_si512(to_bfloat16_in_integers(first)), to_bfloat16_in_integers(second), 1);
 }
 TIGON_INLINE void store_pair(__m512 first, __m512 second, bfloat16* p) {
