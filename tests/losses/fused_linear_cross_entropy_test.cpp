@@ -240,11 +240,7 @@ class fused_linear_doors : public testing::Test {
         m.all));
   }
 
-  auto both() {
-    return [this](tigon::error_code code, const std::string& part, const change_of& change) {
-      refuses_both(code, part, change);
-    };
-  }
+  auto both() { return std::bind_front(&fused_linear_doors::refuses_both, this); }
 
   problem<float> p{{3, 4, 6, 1}, {"", true, true, {}}};
   overlapping_memory m{p.s};

@@ -753,11 +753,7 @@ class distillation_doors : public testing::Test {
     });
   }
 
-  auto each() {
-    return [this](tigon::error_code code, const std::string& part, const change_of& change) {
-      refuses_all(code, part, change);
-    };
-  }
+  auto each() { return std::bind_front(&distillation_doors::refuses_all, this); }
 
   problem<float> p{{3, 4, 4, 6, 1}, {"", which::jsd, 0.5, true, 0, {}}};
   overlapping_memory m{p.of_layer};

@@ -434,11 +434,7 @@ class fused_linear_grpo_door : public testing::Test {
         code, "fused_linear_grpo_forward: " + part, a.p.dx, a.p.dw, a.p.dbias, a.p.loss, a.p.kl, a.p.clipped, a.p.x,
         m.all));
   }
-  auto each() {
-    return [this](tigon::error_code code, const std::string& part, const std::function<void(arguments&)>& change) {
-      refused(code, part, change);
-    };
-  }
+  auto each() { return std::bind_front(&fused_linear_grpo_door::refused, this); }
   const linear_sizes of_layer{6, 4, 6};
   overlapping_memory m{of_layer};
 };

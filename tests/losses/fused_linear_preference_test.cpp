@@ -729,11 +729,7 @@ class pair_doors : public testing::Test {
         },
         code, "fused_linear_dpo_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.chosen, p.nll, p.empty, p.x, m.all));
   }
-  auto each() {
-    return [this](tigon::error_code code, const std::string& part, const std::function<void(arguments&)>& change) {
-      refuses_all(code, part, change);
-    };
-  }
+  auto each() { return std::bind_front(&pair_doors::refuses_all, this); }
 
   problem<float> p{{4, 2, 3, 6}, variants[3]};
   const linear_sizes of_layer{8, 3, 6};

@@ -153,7 +153,8 @@ struct kernel<op::geglu, backends::generic> {
     const V square = near * near;
     if constexpr (F == gelu_form::erf && sizeof(A) == 4) {
       const auto [t, tail] = normal_tail<Bits>(a);
-      const V slope = tail * slope_of_tail<Bits>(t);  // at -t
+      // At -t, where p is the density, it is P(-t) (1 - t p(t) / P(-t)).
+      const V slope = tail * simd::detail::polynomial_in_pairs(t, of_bits<Bits>(tail_slope_q8, tail_slope_q24));
       return {fnma(t, tail, max(V(0), a)), select(a < V(0), slope, V(1) - slope)};
     } else if constexpr (F == gelu_form::tanh) {
       const auto [inverse, rest] = gate<Bits>(near, square);
@@ -190,25 +191,24 @@ struct kernel<op::geglu, backends::generic> {
   static TIGON_INLINE tail_parts<V> normal_tail(V a) {
     using A = typename V::value_type;
     using c = simd::detail::constants<A>;
-    const V magic(c::whole + c::bias);
+    constexpr bool rough = Bits == 8;
     // 127 of minus_log2 is an exponent field of 0.
-    if constexpr (Bits == 8) {
-      const V t = min(V(A(12.59)), abs(a)), minus_log2 = simd::detail::polynomial_in_pairs(t, tail_log2_q8);
-      const V power = magic - minus_log2, f = (magic - power) - minus_log2;
-      return {t, simd::detail::polynomial_in_pairs(f, c::exp2_q8) * simd::detail::exp2_field(power)};
-    } else {
-      const V t = min(V(A(13)), abs(a)), minus_log2 = simd::detail::polynomial_in_pairs(t, tail_log2_q24);
-      const V power = magic - minus_log2, f = (magic - power) - minus_log2, s = simd::detail::exp2_field(power);
-      return {t, fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s)};
-    }
-  }
-  /// 1 - t p(t) / P(-t) with the density p: the slope at -t is P(-t) times this.
-  template <std::size_t Bits, class V>
-  static TIGON_INLINE V slope_of_tail(V t) {
-    if constexpr (Bits == 8)
-      return simd::detail::polynomial_in_pairs(t, tail_slope_q8);
+    const V t = min(V(A(rough ? 12.59 : 13)), abs(a));
+    const V minus_log2 = simd::detail::polynomial_in_pairs(t, of_bits<Bits>(tail_log2_q8, tail_log2_q24));
+    const V magic(c::whole + c::bias), power = magic - minus_log2, f = (magic - power) - minus_log2;
+    const V s = simd::detail::exp2_field(power);
+    if constexpr (rough)
+      return {t, simd::detail::polynomial_in_pairs(f, c::exp2_q8) * s};
     else
-      return simd::detail::polynomial_in_pairs(t, tail_slope_q24);
+      return {t, fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s)};
+  }
+  /// Coefficients for results of so many bits.
+  template <std::size_t Bits, std::size_t N, std::size_t M>
+  static TIGON_INLINE constexpr const auto& of_bits(const float (&q8)[N], const float (&q24)[M]) {
+    if constexpr (Bits == 8)
+      return q8;
+    else
+      return q24;
   }
   // -log2(P(-t)): within 1e-7 for t <= 2 and what is 2e-9 of P(-t) beyond; of 8 bits within 5.2e-4 for t <= 5. Linear
   // programs; each coefficient is rounded and the next ones make up for it.
@@ -217,7 +217,7 @@ struct kernel<op::geglu, backends::generic> {
                                             0x1.f2df3cp-18f, -0x1.3470f6p-21f, 0x1.9bc5dap-26f, -0x1.cb1522p-32f};
   static constexpr float tail_log2_q8[] = {0x1.00220ep+0f, 0x1.24fe1ep+0f,  0x1.e40526p-2f,
                                            0x1.5f0918p-5f, -0x1.2441b4p-8f, 0x1.a335eap-13f};
-  // slope_of_tail: within 1.7e-8 of the slope; of 8 bits within 2.7e-4 of itself or of 0.05.
+  // 1 - t p(t) / P(-t): within 1.7e-8 of the slope; of 8 bits within 2.7e-4 of itself or of 0.05.
   static constexpr float tail_slope_q24[] = {1.f,
                                              -0x1.98848p-1f,
                                              -0x1.45f0dcp-1f,

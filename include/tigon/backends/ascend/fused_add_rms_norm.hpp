@@ -43,7 +43,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
           core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
             q[row.i] += row.sum(
                 [](auto a, auto b) {
-                  const auto v = round_to<T>(a + b);
+                  const auto v = round_computed_to<T>(a + b);
                   return v * v;
                 },
                 xv, rv);
@@ -55,8 +55,8 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                       row.map(
                           outs(sv, yv),
                           [=](auto a, auto b, auto g) {
-                            const auto v = round_to<T>(a + b);
-                            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+                            const auto v = round_computed_to<T>(a + b);
+                            return pack{v, detail::cast_normalised<C, T, true>(v * scale) * (g + offset)};
                           },
                           xv, rv, wv);
                     });

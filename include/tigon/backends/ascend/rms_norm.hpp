@@ -45,7 +45,7 @@ struct kernel<op::rms_norm, backends::ascend> {
           core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
             const A s = r[row.i];
             row.map(
-                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * s) * (g + offset); }, xv, wv);
+                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T, true>(v * s) * (g + offset); }, xv, wv);
           });
           core.store(r);
         },
