@@ -110,7 +110,7 @@ struct small_blocks : Parent {
   using overrides = tigon::op_list<>;
   static constexpr tigon::row_tuning row = [] {
     tigon::row_tuning tuning = Parent::row;
-    tuning.near_cols = 4096;
+    tuning.block_cols = 256, tuning.near_cols = 512;
     return tuning;
   }();
 };
@@ -119,9 +119,9 @@ struct small_blocks : Parent {
 TYPED_TEST(softmax, wide_rows_keep_their_error) {
   using B = small_blocks<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  constexpr std::size_t block = B::row.near_cols, most = tigon::detail::block_sums<float>::most;
+  constexpr std::size_t block = B::row.block_cols, most = tigon::detail::block_sums<float>::most;
   for (const shape s :
-       {shape{3, block - 1, 2}, {2, block + 1, 1}, {1, 3 * block + 5}, {2, 100003}, {1, most * block + 9}})
+       {shape{3, block - 1, 2}, {2, block + 1, 1}, {3, 3 * block + 5}, {2, 100003}, {1, most * block + 9}})
     for (const bool in_place : {false, true}) {
       SCOPED_TRACE(testing::Message() << s << ", in place " << in_place);
       problem<T> p(s, 1.5);
@@ -143,11 +143,30 @@ TYPED_TEST(softmax, wide_rows_keep_their_error) {
     }
 }
 
+// Blocks that rise by less than what they may be above their row's largest number so far, by that, and by more.
+TYPED_TEST(softmax, rising_blocks_keep_their_error) {
+  using B = small_blocks<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  constexpr std::size_t block = B::row.block_cols, cols = 9 * block + 3;
+  for (const double step : {0.25, 1.0, 2.0, 40.0})
+    for (const double scale : {1.0, 0.25}) {
+      SCOPED_TRACE(testing::Message() << "step " << step << ", scale " << scale);
+      problem<T> p({2, cols}, scale);
+      for (std::size_t j = 0; j < cols; ++j) {
+        p.x(0, j) = from_f64<T>(step * static_cast<double>(j / block) + static_cast<double>(j % 16) / 16);
+        p.x(1, j) = from_f64<T>(-to_f64(p.x(0, j)));
+      }
+      const auto wanted = reference(p.x.f64(), cols, scale);
+      p.template forward<B>(p.y.view());
+      EXPECT_TRUE(close(p.y.f64(), wanted, forward_bound.of<T>(), {.scale = smallest_step<T>}));
+    }
+}
+
 // What is odd in one block shows in all, and a block of only -inf is a block of zeros.
 TYPED_TEST(softmax, blocks_share_what_is_odd) {
   using B = small_blocks<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  constexpr std::size_t block = B::row.near_cols, cols = 3 * block + 5;
+  constexpr std::size_t block = B::row.block_cols, cols = 3 * block + 5;
   for (const std::size_t column : {std::size_t{3}, block + 7, cols - 1})
     for (const double bad : {nan, infinity}) {
       problem<T> p({2, cols});

@@ -358,6 +358,28 @@ TYPED_TEST(math, divides_within_the_stated_error) {
   EXPECT_TRUE(std::isnan(at<V>([](V x) { return reciprocal(x); }, NAN)));
 }
 
+TYPED_TEST(math, exponentials_for_results_of_few_bits) {
+  using V = TypeParam;
+  using A = typename V::value_type;
+  const auto of8 = [](A x) { return at<V>([](V v) { return simd::exp_nonpositive<8>(v); }, x); };
+  const auto of11 = [](A x) { return at<V>([](V v) { return simd::exp_nonpositive<11>(v); }, x); };
+  double worst8 = 0, worst11 = 0;
+  for (int k = 0; k <= 20000; ++k) {
+    const A x = static_cast<A>(1 - 41 * k / 20000.0);
+    const auto want = std::exp(wide<A>(x));
+    worst8 = std::max(worst8, static_cast<double>(std::abs(of8(x) / want - 1)));
+    worst11 = std::max(worst11, static_cast<double>(std::abs(of11(x) / want - 1)));
+  }
+  EXPECT_LE(worst8, sizeof(A) == 4 ? 8e-5 : 1e-15);
+  EXPECT_LE(worst11, sizeof(A) == 4 ? 5e-6 : 1e-15);
+  for (const double x : {-1000.0, -HUGE_VAL}) {
+    EXPECT_EQ(of8(static_cast<A>(x)), 0) << x;
+    EXPECT_EQ(of11(static_cast<A>(x)), 0) << x;
+  }
+  EXPECT_NEAR(static_cast<double>(of8(A(-86))) * std::exp(86.0), 1, 1e-4);
+  EXPECT_TRUE(std::isnan(of8(NAN)) && std::isnan(of11(NAN)));
+}
+
 TYPED_TEST(math, sigmoid_of_gates_between_its_ends) {
   using V = TypeParam;
   using A = typename V::value_type;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <tigon/simd/row_gradients.hpp>
+#include <tigon/simd/row_turns.hpp>
 
 #include <numeric>
 
@@ -235,6 +236,105 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
         }
         EXPECT_TRUE(y.padding_intact() && z.padding_intact());
       }
+}
+
+/// y = 2x with the sum of x and the maximum of -x.
+TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>()) {
+    SCOPED_TRACE(testing::Message() << cols << " columns");
+    auto x = whole_numbers<T>({7, cols, 1}, 5);
+    for (std::size_t i = 0; i < 7 && cols > 0; ++i) x(i, i * (cols - 1) / 6) = from_f64<T>(-300);
+    for (std::size_t j = 0; j < cols; ++j) x(6, j) = from_f64<T>(300);  // all below zero: no lane is a zero
+    guarded_matrix<T> y(7, cols, 2);
+    const auto a = x.view();
+    const auto out = y.view();
+    std::array<A, 2> got[7];
+    for_rows<B, A>(tigon::default_context(), 7, cols, [&](auto row) {
+      got[row.i] = row.map_sum_max(
+          out,
+          [](auto v) {
+            return pack{v + v, v, decltype(v)(A(0)) - v};
+          },
+          a);
+    });
+    for (std::size_t i = 0; i < 7; ++i) {
+      double sum = 0, most = -std::numeric_limits<double>::infinity();
+      for (std::size_t j = 0; j < cols; ++j) {
+        const double v = to_f64(x(i, j));
+        sum += v, most = std::max(most, -v);
+        ASSERT_EQ(to_f64(y(i, j)), 2 * v) << "row " << i << ", column " << j;
+      }
+      EXPECT_EQ(static_cast<double>(got[i][0]), sum);
+      EXPECT_EQ(static_cast<double>(got[i][1]), most);
+    }
+    EXPECT_TRUE(y.padding_intact());
+  }
+}
+
+/// What a row of two steps has seen of its blocks.
+struct seen_blocks {
+  static constexpr std::size_t most = 3;
+  double sum = 0, closed = 0;
+  std::size_t gathered = 0;
+};
+
+/// y = x + the sum of the row, by turns and not, with a copy of x in the row's scratch.
+TYPED_TEST(row, takes_turns) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  constexpr std::size_t rows = 5;
+  for (const std::size_t cols : {1u, 255u, 256u, 257u, 600u, 768u, 1500u})
+    for (const bool by_turns : {false, true}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns" << (by_turns ? ", by turns" : ""));
+      const auto x = whole_numbers<T>({rows, cols, 1}, 5);
+      guarded_matrix<T> y(rows, cols, 2);
+      const auto a = x.view();
+      const auto out = y.view();
+      std::vector<int> order;  // 2 i: a block of row i is gathered, 2 i + 1: written
+      context& ctx = tigon::default_context();
+      ctx.workspace().expect("test", tigon::simd::turns_workspace<B, A>(cols, 1, ctx));
+      tigon::for_rows_in_turns<B, A, seen_blocks>(
+          ctx, rows, cols, 1, 256, by_turns,
+          [&](auto block, seen_blocks& seen) {
+            order.push_back(2 * static_cast<int>(block.i));
+            EXPECT_EQ(seen.closed, 0);
+            ++seen.gathered;
+            seen.sum += static_cast<double>(block.map_sum(
+                block.scratch(0),
+                [](auto v) {
+                  return pack{v, v};
+                },
+                a));
+          },
+          [](seen_blocks& seen) { ++seen.closed; },
+          [&](auto block, const seen_blocks& seen, std::size_t) {
+            order.push_back(2 * static_cast<int>(block.i) + 1);
+            EXPECT_EQ(seen.closed, 1);
+            block.map(
+                out, [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); }, block.scratch(0));
+          });
+      for (std::size_t i = 0; i < rows; ++i) {
+        double sum = 0;
+        for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j));
+        for (std::size_t j = 0; j < cols; ++j)
+          ASSERT_EQ(to_f64(y(i, j)), to_f64(from_f64<T>(to_f64(x(i, j)) + sum))) << "row " << i << ", column " << j;
+      }
+      // At most three blocks a row, of at least 256 columns.
+      const std::size_t blocks = order.size() / (2 * rows);
+      EXPECT_EQ(blocks, cols <= 256 ? 1u : cols <= 512 ? 2u : cols <= 768 ? 3u : blocks);
+      EXPECT_LE(blocks, 3u);
+      EXPECT_EQ(order.size(), 2 * rows * blocks);
+      // By turns the second row's first block comes right after the first row's last, and then the first row's first;
+      // where they are of one task.
+      const bool turning = by_turns && tigon::simd::detail::turning_rows<B>(rows, cols) > 1;
+      EXPECT_EQ(order[blocks], turning ? 2 : 1);
+      if (turning) EXPECT_EQ(order[blocks + 1], 1);
+      EXPECT_TRUE(y.padding_intact());
+    }
 }
 
 TYPED_TEST(row, writes_from_every_alignment_and_in_place) {

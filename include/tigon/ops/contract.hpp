@@ -32,6 +32,12 @@ struct first_parameter<T, R, Ranges...> {
   using type = typename vector_element<R>::type;
 };
 
+/// Bits of a result of element type T, for functions that need not be more exact; all where the backend says so.
+template <class B, class T>
+inline constexpr std::size_t result_bits = !B::relaxed_16bit || sizeof(T) > 2 ? 53
+                                           : std::same_as<T, float16>         ? 11
+                                                                              : 8;
+
 // Aliasing of a norm that saves mean and rstd: forward, backward.
 inline void expect_centred_apart(const expects& expect, extent x, extent w, extent b, extent y, extent mean,
                                  extent rstd) {

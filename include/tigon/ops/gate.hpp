@@ -1,4 +1,4 @@
-// What the gated activations share: how exact a gate has to be, and what backward asks for.
+// What the gated activations share: what backward asks for.
 #ifndef TIGON_OPS_GATE_HPP
 #define TIGON_OPS_GATE_HPP
 
@@ -7,12 +7,6 @@
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
-
-/// Bits of a result of element type T, for functions that need not be more exact; all where the backend says so.
-template <class B, class T>
-inline constexpr std::size_t gate_bits = !B::relaxed_16bit || sizeof(T) > 2 ? 53
-                                         : std::same_as<T, float16>         ? 11
-                                                                            : 8;
 
 /// Shapes and aliasing of a gate's backward.
 template <class T>

@@ -87,7 +87,7 @@ struct kernel<op::geglu, backends::generic> {
   static void forward_rows(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
       row.map(
-          c, [](auto av, auto bv) { return rounded<T, Rounds>(gelu<F, detail::gate_bits<B, T>>(av)) * bv; }, a, b);
+          c, [](auto av, auto bv) { return rounded<T, Rounds>(gelu<F, detail::result_bits<B, T>>(av)) * bv; }, a, b);
     });
   }
 
@@ -98,7 +98,7 @@ struct kernel<op::geglu, backends::generic> {
       row.map(
           outs(da, db),
           [](auto dv, auto av, auto bv) {
-            const auto [v, slope] = gelu_and_slope<F, detail::gate_bits<B, T>>(av);
+            const auto [v, slope] = gelu_and_slope<F, detail::result_bits<B, T>>(av);
             return pack{dv * bv * slope, dv * rounded<T, Rounds>(v)};
           },
           dc, a, b);

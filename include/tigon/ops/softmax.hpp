@@ -4,6 +4,7 @@
 
 #include <tigon/ops/contract.hpp>
 #include <tigon/simd/row.hpp>
+#include <tigon/simd/row_turns.hpp>
 
 namespace tigon {
 
@@ -24,7 +25,8 @@ struct softmax {
 /// Precision  maximum, exponentials, sum and delta in f32 (f64 for f64), one rounding at y and dx. The sum of y is 1 up
 ///            to the rounding of y, which the division takes out of dy - delta.
 /// Writes     y, dx.
-/// Aliasing   forward: y may be x. backward: dx may be dy or y.
+/// Aliasing   forward: y may be x, and then rows of more than 1024 columns may round otherwise. backward: dx may be dy
+///            or y.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
@@ -36,23 +38,25 @@ struct softmax_options {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Sums of exponentials over the blocks of a row, each below the block's own maximum.
+/// Sums of exponentials over the blocks of a row, each below a number that none of its own exceeds by more than 1.
 template <class A>
 struct block_sums {
   static constexpr std::size_t most = 64;
   A top[most], sum[most];
   std::size_t count = 0;
+  A highest = std::numeric_limits<A>::lowest();  ///< of the tops so far
 
+  /// What the next block is taken below if this is its maximum.
+  TIGON_INLINE A reference(A largest, A scale) const { return (largest - highest) * scale > A(1) ? largest : highest; }
   TIGON_INLINE void add(A t, A s) {
-    top[count] = t;
+    top[count] = highest = t;
     sum[count++] = s;
   }
   /// What a block's exponentials are multiplied with to be the softmax of the row takes the place of its sum.
   TIGON_INLINE void to_factors(A scale) {
-    A highest = top[0], total(0);
-    for (std::size_t k = 1; k < count; ++k) highest = math::max(highest, top[k]);
+    A total(0);
     for (std::size_t k = 0; k < count; ++k) {
-      top[k] = math::exp_nonpositive((top[k] - highest) * scale);
+      top[k] = top[k] == highest ? A(1) : math::exp_nonpositive((top[k] - highest) * scale);
       total += top[k] * sum[k];
     }
     for (std::size_t k = 0; k < count; ++k) sum[k] = top[k] / total;
@@ -72,34 +76,39 @@ struct kernel<op::softmax, backends::generic> {
   static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale);
-    for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
-      auto e = row.scratch(0);
+    const bool once = std::same_as<T, A> && x.data == y.data;  // the exponentials take the place of x
+    const auto e = [=](const auto& block) TIGON_LAMBDA {
       if constexpr (std::same_as<T, A>)
-        if (y.data == x.data) e = {y.row(row.i), row.cols};
-      // By blocks of columns that stay in the first-level cache, each below its own maximum.
-      detail::block_sums<A> blocks;
-      const std::size_t width = std::max((row.cols + blocks.most - 1) / blocks.most, B::row.near_cols);
-      for (std::size_t first = 0; first < row.cols; first += width) {
-        const auto block = row.part(first, std::min(width, row.cols - first));
-        const A top = math::max(std::numeric_limits<A>::lowest(), block.max([](auto v) { return v; }, x));
-        const A sum = block.map_sum(
-            e,
-            [=](auto v) {
-              const auto p = exp_nonpositive((v - top) * scale);
-              return pack{p, p};
-            },
-            x);
-        blocks.add(top, sum);
-      }
-      blocks.to_factors(scale);
-      for (std::size_t k = blocks.count; k-- > 0;) {
-        const A r = blocks.factor(k);
-        // x is read, because y may be x, whose lines are near and not to be streamed.
-        row.part(k * width, std::min(width, row.cols - k * width))
-            .map(
-                y, [=](auto p, auto) { return p * r; }, e, x);
-      }
-    });
+        if (once) return vector_view<A>{y.row(block.i), block.cols};
+      return block.scratch(0);
+    };
+    for_rows_in_turns<B, A, detail::block_sums<A>>(
+        ctx, x.rows, x.cols, 1, once ? B::row.near_cols : B::row.block_cols, !once,
+        [=] TIGON_FN(auto block, auto& sums) {
+          // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
+          // there is no second time, its maximum is looked for first.
+          A top = sums.highest;
+          if (once || sums.count == 0) top = sums.reference(block.max([](auto v) { return v; }, x), scale);
+          for (;;) {
+            const auto [sum, largest] = block.map_sum_max(
+                e(block),
+                [=](auto v) {
+                  const auto p = simd::exp_nonpositive<detail::result_bits<B, T>>((v - top) * scale);
+                  return pack{p, p, v};
+                },
+                x);
+            const A wanted = sums.reference(largest, scale);
+            if (once || !(wanted > top)) return sums.add(top, sum);
+            top = wanted;
+          }
+        },
+        [=](auto& sums) { sums.to_factors(scale); },
+        [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
+          const A r = sums.factor(k);
+          // x is read, because y may be x, whose lines are near and not to be streamed.
+          block.map(
+              y, [=](auto p, auto) { return p * r; }, e(block), x);
+        });
   }
 
   template <backend B, element T>
@@ -130,7 +139,7 @@ void expect_scale(const expects& expect, double scale) {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return simd::turns_workspace<B, accumulator_t<T>>(cols, 1, ctx);
 }
 
 /// y from x. See softmax_options for the contract.

@@ -107,7 +107,7 @@ struct kernel<op::swiglu, backends::generic> {
 
   template <class B, element T>
   struct plain {
-    static constexpr std::size_t bits = detail::gate_bits<B, T>;
+    static constexpr std::size_t bits = detail::result_bits<B, T>;
 
     template <class V>
     TIGON_INLINE V operator()(V a, V b) const {
@@ -123,7 +123,7 @@ struct kernel<op::swiglu, backends::generic> {
   template <class B, element T>
   struct scaled {
     using A = accumulator_t<T>;
-    static constexpr std::size_t bits = detail::gate_bits<B, T>;
+    static constexpr std::size_t bits = detail::result_bits<B, T>;
     A g, d;
     bool round_gate;
 

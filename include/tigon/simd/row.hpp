@@ -126,6 +126,14 @@ class row_worker {
     return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
+  /// Map, sum and maximum in one pass: f returns a pack of what goes to y, a vector that is summed and one whose maximum
+  /// is taken. Returns the sum and the maximum, in which a NaN may or may not be seen.
+  template <class Out, class F, class... X>
+  TIGON_INLINE auto map_sum_max(Out y, F f, X... x) const {
+    const auto total = write<2, 1>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
+    return std::array{sum_lanes(total.v[0]), max_lanes(total.v[1])};
+  }
+
   /// Sum over the row of f(x[j]...); an array of sums where f returns a pack.
   template <class F, class... X>
   TIGON_INLINE auto sum(F f, X... x) const {
@@ -260,8 +268,9 @@ class row_worker {
   }
 
   // Outputs that outgrow the caches are streamed past them, each unless it is an operand. Writing passes also ask for
-  // the next row of every large operand, so that its first pass finds it near: memory works while lanes compute.
-  template <std::size_t K, class... Sink, class F, class... Source>
+  // the next row of every large operand, so that its first pass finds it near: memory works while lanes compute. Of K
+  // results that are reduced the last are maxima, the others sums.
+  template <std::size_t K, std::size_t Maxima = 0, class... Sink, class F, class... Source>
   TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
     std::size_t streamed = 0, head = 0;  // a bit for the first result of every output; columns before the first vector
@@ -275,12 +284,12 @@ class row_worker {
         if (head != 0) streamed = 0;  // the order of an errand depends on nothing but the columns
       if (streamed == 0) head = 0;
     }
-    return write_loop<K, V>(streamed, head, y, f, x...);
+    return write_loop<K, Maxima, V>(streamed, head, y, f, x...);
   }
 
   // The one loop that writes; where B says so from the end to the beginning in a row that was read before, because what
   // the pass before read last is still in the first-level cache.
-  template <std::size_t K, class V, class... Sink, class F, class... Source>
+  template <std::size_t K, std::size_t Maxima, class V, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_loop(std::size_t streamed, std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
     constexpr std::size_t U = B::row.unroll;
@@ -288,11 +297,20 @@ class row_worker {
     constexpr std::size_t block = 64 * U * N;
     using R = decltype(detail::as_pack(f(x.template load<V>(0)...)));
     static_assert(detail::pack_size<R> == W + K, "tigon: a map returns one vector for every output");
-    pack<V, K == 0 ? 1 : K> total;
-    detail::unrolled<K == 0 ? 1 : K>([&](auto k) TIGON_LAMBDA { total.v[k] = V(0); });
+    using S = typename V::value_type;
+    const auto none = [](auto k)
+                          TIGON_LAMBDA { return V(k + Maxima < K ? S(0) : -std::numeric_limits<S>::infinity()); };
+    const auto join = [](auto k, V a, V b) TIGON_LAMBDA {
+      if constexpr (k + Maxima < K)
+        return a + b;
+      else
+        return detail::larger(a, b);
+    };
+    pack<V, K == 0 ? 1 : K> total{};
+    detail::unrolled<K>([&](auto k) TIGON_LAMBDA { total.v[k] = none(k); });
     const auto total_of_none = total;
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
-      detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = sums.v[k] + r.v[W + k]; });
+      detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = join(k, sums.v[k], r.v[W + k]); });
     };
     typename Errand::state passing[U];
     const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
@@ -301,7 +319,7 @@ class row_worker {
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.put_n(r, k, j, n); });
       if constexpr (K != 0) {
         const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
-        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[W + k] = select(inside, r.v[W + k], V(0)); });
+        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[W + k] = select(inside, r.v[W + k], none(k)); });
         add(total, r);
       }
     };
@@ -332,9 +350,9 @@ class row_worker {
       }
       if constexpr (K != 0) {
         detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA {
-          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = acc[u].v[k] + acc[u + width].v[k]; });
+          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = join(k, acc[u].v[k], acc[u + width].v[k]); });
         });
-        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { total.v[k] = total.v[k] + acc[0].v[k]; });
+        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { total.v[k] = join(k, total.v[k], acc[0].v[k]); });
       }
       left -= count;
     }

@@ -83,7 +83,7 @@ struct kernel<op::geglu, backends::ascend> {
     const bool round_gate = opt.round_gate && sizeof(T) == 2;
     const auto with = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
       ub::gate<plan<B, T, tiling::pass::forward>, T>(ctx, a, b, c, [=](auto x, auto y) TIGON_LAMBDA {
-        const auto v = lanes::template gelu<F, detail::gate_bits<B, T>>(x);
+        const auto v = lanes::template gelu<F, detail::result_bits<B, T>>(x);
         return (round_gate ? round_to<T>(v) : v) * y;
       });
     };
@@ -96,7 +96,7 @@ struct kernel<op::geglu, backends::ascend> {
     const auto with = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
       ub::gate_gradient<plan<B, T, tiling::pass::backward>, T>(
           ctx, dc, a, b, da, db, [=](auto d, auto x, auto y) TIGON_LAMBDA {
-            const auto [v, slope] = lanes::template gelu_and_slope<F, detail::gate_bits<B, T>>(x);
+            const auto [v, slope] = lanes::template gelu_and_slope<F, detail::result_bits<B, T>>(x);
             return pack{d * y * slope, d * (round_gate ? round_to<T>(v) : v)};
           });
     };
