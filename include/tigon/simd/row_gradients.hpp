@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <tuple>
 #include <utility>
 
@@ -392,34 +393,44 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
     }
     stream_fence();
   });
-  const auto combine = [&]<class U>(parameter_gradient<U> g, std::size_t k, std::size_t begin, std::size_t end) {
-    if (g.out.data == nullptr) return;
-    for (std::size_t j = begin; j < end; j += V::size) {
-      const std::size_t n = std::min(V::size, end - j);
-      // Binary counter: level l holds the sum of 2^l consecutive tasks.
-      V level[64];
-      std::size_t used = 0;
-      for (std::size_t task = 0; task < tasks; ++task) {
-        V v = load<V>(partials + (task * K + k) * stride + j);
-        for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) v = level[--used] + v;
-        level[used++] = v;
-      }
-      V total(A(0));
-      while (used > 0) total = level[--used] + total;
-      if (n == V::size) {
-        if (g.mode == gradient::accumulate) total = load<V>(g.out.data + j) + total;
-        store(total, g.out.data + j);
-      } else {
-        if (g.mode == gradient::accumulate) total = load_n<V>(g.out.data + j, n) + total;
-        store_n(total, g.out.data + j, n);
-      }
+  // U vectors of columns, or what is left of one.
+  const auto combine = [&]<std::size_t U, class P>(const parameter_gradient<P>& g, std::size_t k, std::size_t j,
+                                                   std::size_t n) TIGON_LAMBDA {
+    using columns = pack<V, U>;
+    const auto add = [](columns& to, const columns& from) TIGON_LAMBDA {
+      detail::unrolled<U>([&](auto u) TIGON_LAMBDA { to.v[u] = from.v[u] + to.v[u]; });
+    };
+    // Binary counter: level l holds the sum of 2^l consecutive tasks.
+    columns level[std::bit_width(B::row.partials)], total;
+    std::size_t used = 0;
+    for (std::size_t task = 0; task < tasks; ++task) {
+      columns sum;
+      const A* const from = partials + (task * K + k) * stride + j;
+      detail::unrolled<U>([&](auto u) TIGON_LAMBDA { sum.v[u] = load<V>(from + u * V::size); });
+      for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) add(sum, level[--used]);
+      level[used++] = sum;
     }
+    detail::unrolled<U>([&](auto u) TIGON_LAMBDA { total.v[u] = V(A(0)); });
+    while (used > 0) add(total, level[--used]);
+    detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
+      P* const to = g.out.data + j + u * V::size;
+      if (n >= V::size)
+        store(g.mode == gradient::accumulate ? load<V>(to) + total.v[u] : total.v[u], to);
+      else
+        store_n(g.mode == gradient::accumulate ? load_n<V>(to, n) + total.v[u] : total.v[u], to, n);
+    });
+  };
+  const auto combine_all = [&]<class P>(const parameter_gradient<P>& g, std::size_t k, std::size_t j, std::size_t end) {
+    if (g.out.data == nullptr) return;
+    constexpr std::size_t U = 4;
+    for (; j + U * V::size <= end; j += U * V::size) combine.template operator()<U>(g, k, j, U * V::size);
+    for (; j < end; j += V::size) combine.template operator()<1>(g, k, j, std::min(V::size, end - j));
   };
   // A task per 1024 columns: a whole number of vectors of every engine.
   constexpr std::size_t width = 1024;
   ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
     std::size_t k = 0;
-    (combine(out, k++, task * width, std::min(cols, (task + 1) * width)), ...);
+    (combine_all(out, k++, task * width, std::min(cols, (task + 1) * width)), ...);
   });
 }
 
