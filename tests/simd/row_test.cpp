@@ -332,7 +332,9 @@ TYPED_TEST(row, takes_turns) {
       // where they are of one task.
       const bool turning = by_turns && tigon::simd::detail::turning_rows<B>(rows, cols) > 1;
       EXPECT_EQ(order[blocks], turning ? 2 : 1);
-      if (turning) EXPECT_EQ(order[blocks + 1], 1);
+      if (turning) {
+        EXPECT_EQ(order[blocks + 1], 1);
+      }
       EXPECT_TRUE(y.padding_intact());
     }
 }
