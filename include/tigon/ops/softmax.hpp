@@ -22,11 +22,11 @@ struct softmax {
 /// Formula    docs/formulas/softmax.md.
 /// Shapes     x, y, dy, dx [rows, cols]. cols >= 1, rows may be 0.
 /// Types      f32, bf16, f16, f64, one for all.
-/// Precision  maximum, exponentials, sum and delta in f32 (f64 for f64), one rounding at y and dx. The sum of y is 1 up
-///            to the rounding of y, which the division takes out of dy - delta.
+/// Precision  exponentials (for bf16 and f16 as exact as such a y shows), sum and delta in f32 (f64 for f64), one
+///            rounding at y and dx. The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
 /// Writes     y, dx.
-/// Aliasing   forward: y may be x, and then rows of more than 1024 columns may round otherwise. backward: dx may be dy
-///            or y.
+/// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
+///            dx may be dy or y.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
@@ -38,7 +38,7 @@ struct softmax_options {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Sums of exponentials over the blocks of a row, each below a number that none of its own exceeds by more than 1.
+/// Sums of exponentials over the blocks of a row, each below a number that it exceeds by 1 / scale at most.
 template <class A>
 struct block_sums {
   static constexpr std::size_t most = 64;

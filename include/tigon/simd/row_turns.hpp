@@ -1,6 +1,6 @@
 // Row programs of two steps, of which the second of a row and the first of the next are made by turns.
 //
-//   for_rows_in_turns<B, A, State>(ctx, rows, cols, scratch_rows, gather, close, write);
+//   for_rows_in_turns<B, A, State>(ctx, rows, cols, scratch_rows, width, by_turns, gather, close, write);
 #ifndef TIGON_SIMD_ROW_TURNS_HPP
 #define TIGON_SIMD_ROW_TURNS_HPP
 
