@@ -294,13 +294,13 @@ template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum, two of 16 bits, which are busier with arithmetic, and four of these
+// cache, four where they save more than one sum, two of 16 bits, which are busier with arithmetic, and one of these
 // where the sums are many. One where it is no row_map.
 template <class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
-    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? (Sums > 2 ? 4 : 2)
+    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? (Sums > 2 ? 1 : 2)
     : Sums > 1                                                                  ? 4
                                                                                 : 3;
 }  // namespace detail
