@@ -396,15 +396,15 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   // U vectors of columns, or what is left of one.
   const auto combine = [&]<std::size_t U, class P>(const parameter_gradient<P>& g, std::size_t k, std::size_t j,
                                                    std::size_t n) TIGON_LAMBDA {
-    using columns = pack<V, U>;
-    const auto add = [](columns& to, const columns& from) TIGON_LAMBDA {
+    using strip = pack<V, U>;
+    const auto add = [](strip& to, const strip& from) TIGON_LAMBDA {
       detail::unrolled<U>([&](auto u) TIGON_LAMBDA { to.v[u] = from.v[u] + to.v[u]; });
     };
     // Binary counter: level l holds the sum of 2^l consecutive tasks.
-    columns level[std::bit_width(B::row.partials)], total;
+    strip level[std::bit_width(B::row.partials)], total;
     std::size_t used = 0;
     for (std::size_t task = 0; task < tasks; ++task) {
-      columns sum;
+      strip sum;
       const A* const from = partials + (task * K + k) * stride + j;
       detail::unrolled<U>([&](auto u) TIGON_LAMBDA { sum.v[u] = load<V>(from + u * V::size); });
       for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) add(sum, level[--used]);
