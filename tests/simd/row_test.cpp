@@ -311,9 +311,12 @@ TYPED_TEST(row, takes_turns) {
                 a));
           },
           [](seen_blocks& seen) { ++seen.closed; },
-          [&](auto block, const seen_blocks& seen, std::size_t) {
-            order.push_back(2 * static_cast<int>(block.i) + 1);
+          [&](auto block, const seen_blocks& seen, std::size_t k) {
+            const int now = 2 * static_cast<int>(block.i) + 1;
+            const auto before = static_cast<std::size_t>(std::ranges::count(order, now));
+            order.push_back(now);
             EXPECT_EQ(seen.closed, 1);
+            EXPECT_EQ(k, by_turns ? before : seen.gathered - 1 - before);
             block.map(
                 out, [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); }, block.scratch(0));
           });

@@ -287,25 +287,24 @@ TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
 #else
   constexpr bool scales = false;
 #endif
-  // n + subnormal fits the exponent field for all n that can occur; the last product rounds.
-  constexpr A offset = scales ? A(0) : c::bias + c::subnormal;
-  if constexpr (sizeof(A) == 4 && Bits < 24) {
-    const V magic(c::whole + offset), y = max(V(c::exp_lowest), x);
-    const V t = fma(y, V(c::log2e), magic), n = t - magic, minus_f = fnma(y, V(c::log2e), n);
+  constexpr bool full = sizeof(A) == 8 || Bits >= 24;
+  if constexpr (full && scales) {
+    return exp(x);
+  } else {
+    // n + subnormal fits the exponent field for all n that can occur; the last product rounds.
+    const V y = max(V(c::exp_lowest), x);
+    const auto [t, n, r] = detail::reduce(y, scales ? A(0) : c::bias + c::subnormal);
     V m;
-    if constexpr (Bits > 8)
-      m = detail::polynomial_of_minus(minus_f, c::exp2_q11);
+    if constexpr (full)
+      m = detail::exp_reduced(r);
+    else if constexpr (Bits > 8)
+      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q11);
     else
-      m = detail::polynomial_of_minus(minus_f, c::exp2_q8);
+      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q8);
     if constexpr (scales)
       return scale(m, n);
     else
       return m * detail::exp2_field(t) * V(c::down);
-  } else if constexpr (scales) {
-    return exp(x);
-  } else {
-    const auto [t, n, r] = detail::reduce(max(V(c::exp_lowest), x), offset);
-    return detail::exp_reduced(r) * detail::exp2_field(t) * V(c::down);
   }
 }
 

@@ -318,7 +318,7 @@ class row_worker {
       R r = detail::as_pack(f(x.template load_n<V>(j, n)...));
       each(y, [&](auto out, auto k) TIGON_LAMBDA { out.put_n(r, k, j, n); });
       if constexpr (K != 0) {
-        const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
+        const auto inside = V::iota() < V(static_cast<S>(n));
         detail::unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[W + k] = select(inside, r.v[W + k], none(k)); });
         add(total, r);
       }

@@ -58,17 +58,16 @@ void for_rows_in_turns(context& ctx, std::size_t rows, std::size_t cols, std::si
       return row_worker<B, A>(i, cols, nullptr, own + i % 2 * scratch_rows * stride, stride)
           .part(k * width, std::min(width, cols - k * width));
     };
-    // Step i gathers row i and writes row i - lag.
-    const std::size_t lag = by_turns ? 1 : 0;
-    for (std::size_t i = begin; i < end + lag; ++i) {
+    // Row i is gathered and, by turns, row i - 1 is written.
+    for (std::size_t i = begin; i < end + (by_turns ? 1 : 0); ++i) {
+      const bool gathers = i < end, writes = by_turns && i > begin;
       State& next = states[i % 2];
-      if (i < end) next = State{};
-      const bool writes = i >= begin + lag;
+      if (gathers) next = State{};
       for (std::size_t k = 0; k < blocks; ++k) {
-        if (i < end) gather(block(i, k), next);
-        if (by_turns && writes) write(block(i - 1, k), states[(i - 1) % 2], k);
+        if (gathers) gather(block(i, k), next);
+        if (writes) write(block(i - 1, k), states[(i - 1) % 2], k);
       }
-      if (i < end) close(next);
+      if (gathers) close(next);
       if (!by_turns)
         for (std::size_t k = blocks; k-- > 0;) write(block(i, k), next, k);
     }
