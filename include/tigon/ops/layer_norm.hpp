@@ -81,20 +81,20 @@ struct kernel<op::layer_norm, backends::generic> {
     const A n = static_cast<A>(x.cols);
     const row_sum sums(
         [=](std::size_t i) {
-          const A m = mean[i], r = rstd[i];
+          const A m = mean[i];
           return [=](auto d, auto v, auto g) {
             const auto h = d * g;
-            return pack{(v - m) * r * h, h};
+            return pack{(m - v) * h, h};
           };
         },
         dy, x, or_ones(w));
     const row_map gradients(
         dx,
         [=](std::size_t i, std::array<A, 2> s) {
-          const A m = mean[i], r = rstd[i], c1 = s[0] / n, c2 = s[1] / n;
+          const A m = mean[i], r = rstd[i], c1 = s[0] * r / n, c2 = s[1] / n;
           return [=](auto d, auto v, auto g, auto sw, auto sb) {
             const auto xh = (v - m) * r;
-            return pack{fnma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
+            return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
         dy, x, or_ones(w));
