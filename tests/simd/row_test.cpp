@@ -668,14 +668,13 @@ TEST(row_sources, ask_for_rows_that_exist) {
   using B = eager<tigon::backends::highway, 4>;
   guarded_matrix<float> x(7, 64, 3);
   const matrix_view<const float> a = x.view();
-  for (std::size_t i = 0; i < 7; ++i)
-    for (const std::size_t ahead : {1u, 2u, 4u}) {
-      const tigon::simd::detail::place at{i, 6, 1, ahead};
-      const std::size_t next = i + ahead < 7 ? ahead * a.row_stride : 0;
-      EXPECT_EQ(tigon::simd::detail::source<B>(a, at).next, next) << i << ", " << ahead;
-      EXPECT_EQ(tigon::simd::detail::source<B>(tigon::even_columns{a}, at).next, next) << i << ", " << ahead;
-      EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(a), at).next, next) << i << ", " << ahead;
-    }
+  for (std::size_t i = 0; i < 7; ++i) {
+    const tigon::simd::detail::place at{i, 6};
+    const std::size_t next = i + 1 < 7 ? a.row_stride : 0;
+    EXPECT_EQ(tigon::simd::detail::source<B>(a, at).next, next) << i;
+    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::even_columns{a}, at).next, next) << i;
+    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(a), at).next, next) << i;
+  }
   EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(matrix_view<const float>{}), {}).next, 0u);
 }
 

@@ -15,7 +15,7 @@ struct row_tuning {
   std::size_t partials = 32;                 ///< most partial rows of a parameter gradient
   std::size_t stream_bytes = 4 << 20;        ///< outputs of at least this many bytes are written past the caches
   std::size_t prefetch_row_bytes = 1 << 18;  ///< widest rows whose successors are asked for during work; 0: never
-  std::size_t group_elements = 1 << (TIGON_INTEL_CORES ? 14 : 13);  ///< rows that parameter gradients take together
+  std::size_t group_elements = 1 << (TIGON_INTEL_CORES ? 14 : 15);  ///< rows that parameter gradients take together
   std::size_t block_cols = 1024;  ///< columns of those rows, or of rows that take turns, at a time; whole vectors
   std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time in place
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written

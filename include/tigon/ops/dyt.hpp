@@ -102,8 +102,8 @@ struct tanh_parts : simd::times_log2e<A> {
     if constexpr (full)
       y = simd::reciprocal(one + q);
     else
-      y = simd::detail::reciprocal_estimate(one + q);
-    const V less = fma(growth, sf, s - one);  // q - 1, without cancellation
+      y = simd::detail::reciprocal_estimate(fma(growth, sf, s + one));  // without waiting for q
+    const V less = fma(growth, sf, s - one);                            // q - 1, without cancellation
     return {bit_xor(less, bit_and(bit_xor(v, V(flip)), mark)), q, y};
   }
 

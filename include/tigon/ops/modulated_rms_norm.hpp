@@ -150,13 +150,14 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift, own);
+          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift,
+                                           rows_beside<B>(x.rows, groups), own);
         });
     };
-    if (groups < B::row.partials) {  // threads inside
+    if (!side_by_side<B>(groups)) {  // threads inside
       for (std::size_t j = 0; j < groups; ++j) backward(j, ctx);
     } else {
-      const std::size_t share = group_workspace<B, A>(size, cols);
+      const std::size_t share = group_workspace<B, A>(x.rows, cols, groups);
       std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * share);
       ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
         workspace scratch(std::span(memory + worker * share, share));
@@ -178,9 +179,20 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         },
         parameter_gradient<W>{dw, opt.dw});
   }
+  /// Whether groups are tasks, or each is cut into tasks.
+  template <backend B>
+  static constexpr bool side_by_side(std::size_t groups) {
+    return groups >= B::row.partials / 2;
+  }
+  template <backend B>
+  static constexpr simd::rows_of_all rows_beside(std::size_t rows, std::size_t groups) {
+    const std::size_t size = rows / std::max<std::size_t>(groups, 1);
+    return {size, side_by_side<B>(groups) ? rows : size};
+  }
   template <backend B, class A>
-  static std::size_t group_workspace(std::size_t rows, std::size_t cols) {
-    return simd::partials_workspace<B, A>(rows, cols, 2);
+  static std::size_t group_workspace(std::size_t rows, std::size_t cols, std::size_t groups) {
+    const auto beside = rows_beside<B>(rows, groups);
+    return simd::partials_workspace<B, A>(cols <= plain::narrow ? beside.count : beside, cols, 2);
   }
 
   /// dx and dshift of a group, and in place of its weight the gradient of that.
@@ -199,10 +211,10 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   }
   template <backend B, casting C, element T, element S, class A>
   static void backward_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, const A* rstd,
-                             rows_of<T> dx, parameter_gradient<S> dshift, context& ctx) {
+                             rows_of<T> dx, parameter_gradient<S> dshift, simd::rows_of_all rows, context& ctx) {
     const A n = static_cast<A>(x.cols);
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols,
+        ctx, rows, x.cols,
         row_sum([=](std::size_t) { return [](auto d, auto v, auto g) { return d * g * v; }; }, dy, x, w),
         row_map(
             dx,
@@ -225,10 +237,10 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
   if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
-  const std::size_t group = generic::group_workspace<B, A>(rows / std::max<std::size_t>(groups, 1), cols),
+  const std::size_t group = generic::group_workspace<B, A>(rows, cols, groups),
                     last = simd::partials_workspace<B, A>(groups, cols, 1);
   return workspace::bytes_for<A>(groups * cols) +
-         (groups < B::row.partials ? std::max(group, last) : ctx.executor().workers() * group + last);
+         (generic::template side_by_side<B>(groups) ? ctx.executor().workers() * group + last : std::max(group, last));
 }
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.

@@ -235,11 +235,11 @@ TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
 }  // namespace detail
 
 /// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow, by an
-/// estimate and one step on the remainder where division is slow.
+/// estimate and one step on the remainder where division is slow: on Intel's cores a step takes an eighth of its time.
 /// Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
-#if defined(TIGON_X86)
+#if defined(TIGON_X86) && TIGON_INTEL_CORES
   if constexpr (detail::raw_reciprocal<typename vec<E, A>::lanes>) {
     const auto y = detail::reciprocal_estimate(b);
     const auto q = a * y;

@@ -14,6 +14,15 @@
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
+
+/// Rows of a program with parameter gradients, and the rows of all such programs that run side by side: the more there
+/// are, the fewer tasks is each of them cut into.
+struct rows_of_all {
+  std::size_t count, all;
+  constexpr rows_of_all(std::size_t rows) : rows_of_all(rows, rows) {}
+  constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
+};
+
 namespace detail {
 
 // A value that the compiler must have before it goes on: a product that is added next stays a product and a sum.
@@ -91,9 +100,8 @@ struct sum_errand {
 // out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
 // returns what goes to its sink and the new sums. All rows are read before one is written: a read waits for an earlier
 // store at the same place of another page, where long rows often are. False, and nothing done, where stores past the
-// caches are wanted and the rows do not begin at whole vectors. Asks: for the R rows that come next, which no sum has
-// brought near.
-template <class B, bool Asks, class Sink, std::size_t R, class F, class... Source, class... A>
+// caches are wanted and the rows do not begin at whole vectors.
+template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
 TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
                                  const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = write_vec<B, std::tuple<Sink>, Source...>;
@@ -124,10 +132,6 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       });
       std::size_t k = 0;
       (store(acc.v[k++], sums + j + u * N), ...);
-      if constexpr (Asks)
-        unrolled<R>([&](auto r) TIGON_LAMBDA {
-          std::apply([&](auto... from) TIGON_LAMBDA { (from.template prefetch<u * N, 2>(j), ...); }, x[r]);
-        });
     });
     constexpr std::integral_constant<std::size_t, 0> k{};
     if (wanted)
@@ -152,9 +156,9 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
 
 /// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
-constexpr std::size_t partial_tasks(std::size_t rows) {
-  const std::size_t per_task = std::max<std::size_t>((rows + B::row.partials - 1) / B::row.partials, 16);
-  return (rows + per_task - 1) / per_task;
+constexpr std::size_t partial_tasks(rows_of_all rows) {
+  const std::size_t per_task = std::max<std::size_t>((rows.all + B::row.partials - 1) / B::row.partials, 16);
+  return (rows.count + per_task - 1) / per_task;
 }
 
 // Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
@@ -177,7 +181,7 @@ struct parameter_gradient {
 
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
-constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
+constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
   return workspace::bytes_for<A>(detail::partial_tasks<B>(rows) * count * detail::padded<A>(cols) +
                                  detail::page / sizeof(A));
 }
@@ -269,20 +273,18 @@ struct row_map {
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
   // cannot be streamed so.
-  template <class B, std::size_t R, bool Asks, class Values, class... Sums>
+  template <class B, std::size_t R, class Values, class... Sums>
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, const Values& values, Sums... sums) const {
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
       return std::apply(
           [&](auto... from) TIGON_LAMBDA {
-            constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
-            return std::make_tuple(detail::source<B>(from, {row, 0, R * matrices, R})...);
+            return std::make_tuple(detail::source<B>(from, {row, 0})...);
           },
           x);
     };
     return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
-      return detail::write_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...},
-                                             std::array{f(i + r, values(r))...}, std::array{sources(i + r)...},
-                                             sums...);
+      return detail::write_together<B>(cols, std::array{detail::sink(out, {i + r, 0})...},
+                                       std::array{f(i + r, values(r))...}, std::array{sources(i + r)...}, sums...);
     }(std::make_index_sequence<R>{});
   }
 };
@@ -294,15 +296,12 @@ template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum, two of 16 bits, which are busier with arithmetic, and one of these
-// where the sums are many. One where it is no row_map.
-template <class F, std::size_t Sums>
+// cache, four where they save more than one sum. One where it is no row_map, or where no statistic has brought the rows
+// near: memory is read half as fast from so many places at once, or in full, as the addresses of the code will have it.
+template <class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
-template <class Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
-    sizeof(typename decltype(sink(std::declval<Out>(), {}))::element_type) == 2 ? (Sums > 2 ? 1 : 2)
-    : Sums > 1                                                                  ? 4
-                                                                                : 3;
+template <class G, class... Y, class Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<row_sum<G, Y...>, row_map<Out, F, X...>, Sums> = Sums > 1 ? 4 : 3;
 }  // namespace detail
 
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
@@ -315,7 +314,7 @@ inline constexpr std::size_t rows_together<row_map<Out, F, X...>, Sums> =
 /// columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and its
 /// map adds up the statistic of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
-void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, F fn,
+void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
   using errand = decltype(statistic.template errand<B, A>(0, 0, nullptr));
@@ -326,10 +325,10 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
-  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<F, K> : 1;
+  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<Statistic, F, K> : 1;
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0);  // there are no partial rows to be kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
-  const std::size_t tasks = detail::partial_tasks<B>(rows);
+  const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
   constexpr std::size_t elements =
@@ -367,7 +366,7 @@ void for_rows_with_partials(context& ctx, std::size_t rows, std::size_t cols, St
         if constexpr (R > 1) {
           const auto together = [&]() TIGON_LAMBDA {
             return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-              return fn.template together<B, R, !errand::any>(
+              return fn.template together<B, R>(
                   first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
                   own + p * stride...);
             }(std::make_index_sequence<K>{});

@@ -172,10 +172,10 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
-// Where a worker is: its row and its first column; how many rows at a time it reads, of all matrices, which share the
-// caches with those that come next, and how far on these are.
+// Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
+// come next.
 struct place {
-  std::size_t row, column, matrices = 1, ahead = 1;
+  std::size_t row, column, matrices = 1;
 };
 
 // Bytes of a column of an operand that has a row of its own for every row.
@@ -195,9 +195,9 @@ inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operan
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
-  const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
+  const bool early = row_bytes != 0 && at.row + 1 < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
-  return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
+  return {m.row(at.row) + at.column, early ? m.row_stride : 0};
 }
 template <class B, class T>
 TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
@@ -366,12 +366,12 @@ struct pair_source {
 };
 template <class B, class T>
 TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
   return {whole.p, whole.next};
 }
 template <class B, class T>
 TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
   return {whole.p, whole.next};
 }
 
