@@ -181,7 +181,12 @@ TYPED_TEST(modulated_rms_norm, keeps_its_error_and_the_padding) {
   shapes.insert(shapes.end(), {{3, 2}, {5, 8, 1}, {3, 9}});  // few columns: terms of dx that nearly cancel
   for (const shape s : shapes)
     for (const variant& v : variants) check<B, T>({v.opt.group_rows == 2 ? 2 * s.rows : s.rows, s.cols, s.padding}, v);
-  for (const std::size_t cols : {5u, 37u}) check<B, T>({80, cols}, variants[3]);  // so many groups that they are tasks
+  variant sequences = variants[3];
+  sequences.opt.group_rows = 40;
+  for (const std::size_t cols : {5u, 37u}) {  // so many groups that they are tasks, of one partial row and of two
+    check<B, T>({80, cols}, variants[3]);
+    check<B, T>({640, cols}, sequences);
+  }
 }
 
 TYPED_TEST(modulated_rms_norm, casting_decides_where_is_rounded) {
@@ -320,10 +325,15 @@ TYPED_TEST(modulated_rms_norm, large_outputs_have_the_bits_of_small_ones) {
 TYPED_TEST(modulated_rms_norm, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const std::size_t group_rows : {1u, 2u, 38u, 190u}) {  // 2: so many groups that they are tasks
+  struct kind {
+    std::size_t rows, group_rows, cols;
+  };
+  // Twice so many groups that they are tasks: 95 and 16.
+  for (const auto [rows, group_rows, cols] :
+       {kind{190, 1, 1100}, kind{190, 2, 1100}, kind{190, 38, 1100}, kind{190, 190, 1100}, kind{640, 40, 70}}) {
     variant v = variants[4];
     v.opt.group_rows = group_rows;
-    problem<T> p({190, 1100}, v);
+    problem<T> p({rows, cols}, v);
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       p.y.clear(), p.dx.clear(), p.dw.clear(), p.rstd.clear(), p.dscale.clear(), p.dshift.clear();
       p.template both_ways<B>(ctx);
@@ -504,7 +514,8 @@ TEST_F(modulated_rms_norm_doors, need_the_workspace_that_they_name) {
   struct kind {
     std::size_t rows, groups, cols;
   };
-  for (const kind k : {kind{6, 1, 8}, kind{6, 6, 9}, kind{6, 3, 37}, kind{80, 40, 37}, kind{6, 6, 8}})
+  for (const kind k : {kind{6, 1, 8}, kind{6, 6, 9}, kind{6, 3, 37}, kind{80, 40, 37}, kind{640, 16, 37},
+                       kind{6400, 16, 8}, kind{6, 6, 8}})
     for (const std::size_t threads : {1u, 3u}) {
       SCOPED_TRACE(testing::Message() << k.rows << ", " << k.groups << ", " << k.cols);
       variant v = variants[0];
