@@ -84,7 +84,7 @@ struct kernel<op::layer_norm, backends::generic> {
           const A m = mean[i];
           return [=](auto d, auto v, auto g) {
             const auto h = d * g;
-            return pack{(m - v) * h, h};
+            return pack{(m - v) * h, h};  // v - m would load v first: one operation more that waits for memory
           };
         },
         dy, x, or_ones(w));
