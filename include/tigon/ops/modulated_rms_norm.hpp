@@ -137,7 +137,9 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                               matrix_view<const S> scale, const A* rstd, matrix_view<T> dx, vector_view<W> dw,
                               matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt,
                               context& ctx) {
-    const std::size_t groups = scale.rows, cols = x.cols, size = x.rows / std::max<std::size_t>(groups, 1);
+    const std::size_t groups = scale.rows, cols = x.cols;
+    const auto beside = rows_beside<B>(x.rows, groups);
+    const std::size_t size = beside.count;
     const A offset = static_cast<A>(opt.offset);
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
@@ -150,14 +152,14 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift,
-                                           rows_beside<B>(x.rows, groups), own);
+          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift, beside,
+                                           own);
         });
     };
     if (!side_by_side<B>(groups)) {  // threads inside
       for (std::size_t j = 0; j < groups; ++j) backward(j, ctx);
     } else {
-      const std::size_t share = group_workspace<B, A>(x.rows, cols, groups);
+      const std::size_t share = group_workspace<B, A>(beside, cols);
       std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * share);
       ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
         workspace scratch(std::span(memory + worker * share, share));
@@ -184,15 +186,15 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   static constexpr bool side_by_side(std::size_t groups) {
     return groups >= B::row.partials / 2;
   }
+  /// The rows of a group, and those that are gone over beside it.
   template <backend B>
   static constexpr simd::rows_of_all rows_beside(std::size_t rows, std::size_t groups) {
     const std::size_t size = rows / std::max<std::size_t>(groups, 1);
     return {size, side_by_side<B>(groups) ? rows : size};
   }
   template <backend B, class A>
-  static std::size_t group_workspace(std::size_t rows, std::size_t cols, std::size_t groups) {
-    const auto beside = rows_beside<B>(rows, groups);
-    return simd::partials_workspace<B, A>(cols <= plain::narrow ? beside.count : beside, cols, 2);
+  static std::size_t group_workspace(simd::rows_of_all rows, std::size_t cols) {
+    return simd::partials_workspace<B, A>(cols <= plain::narrow ? rows.count : rows, cols, 2);
   }
 
   /// dx and dshift of a group, and in place of its weight the gradient of that.
@@ -237,10 +239,10 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
   if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
-  const std::size_t group = generic::group_workspace<B, A>(rows, cols, groups),
+  const std::size_t group = generic::group_workspace<B, A>(generic::rows_beside<B>(rows, groups), cols),
                     last = simd::partials_workspace<B, A>(groups, cols, 1);
   return workspace::bytes_for<A>(groups * cols) +
-         (generic::template side_by_side<B>(groups) ? ctx.executor().workers() * group + last : std::max(group, last));
+         (generic::side_by_side<B>(groups) ? ctx.executor().workers() * group + last : std::max(group, last));
 }
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.

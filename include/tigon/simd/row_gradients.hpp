@@ -310,9 +310,9 @@ inline constexpr std::size_t rows_together<row_sum<G, Y...>, row_map<Out, F, X..
 /// `out`. Without rows the gradients are zero.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
-/// two to four of these at a time: memory is read and written in turns. Otherwise a few rows are gone over a block of
-/// columns at a time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and its
-/// map adds up the statistic of the rows that follow.
+/// three or four of these at a time: memory is read and written in turns. Otherwise, and without a statistic, a few rows
+/// are gone over a block of columns at a time, so that weights and partial rows stay in the first-level cache: fn sees
+/// parts of rows, and its map adds up the statistic, if any, of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
