@@ -35,7 +35,8 @@ struct eager : Parent {
                                          .group_elements = 300,
                                          .block_cols = 64,
                                          .sum_ahead = SumAhead,
-                                         .group_bytes = 3000};
+                                         .group_bytes = 3000,
+                                         .keep_order = !SumAhead};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.

@@ -20,8 +20,9 @@ struct row_tuning {
   std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time in place
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
-  std::size_t group_bytes = 1 << 18;   ///< of rows whose sums are made before they are written, where sum_ahead is off
+  std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
   int prefetch_level = TIGON_INTEL_CORES ? 2 : 1;  ///< cache that maps ask for the next row into: 1, the nearest, or 2
+  bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

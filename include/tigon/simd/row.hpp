@@ -321,7 +321,7 @@ class row_worker {
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = join(k, sums.v[k], r.v[W + k]); });
     };
-    constexpr bool in_order = K == 0 && detail::waits_for_memory<V, Source...>;
+    constexpr bool in_order = B::row.keep_order && K == 0 && detail::waits_for_memory<V, Source...>;
     const auto keep_order = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
