@@ -49,7 +49,8 @@ template <class T>
 inline constexpr std::size_t own_rows<row_source<T, true>> = 1;
 
 // Maps that read nothing but matrices, a cache line with every vector, wait for memory, and memory waits for the order in
-// which it is asked: vector by vector. Narrower vectors and elements compute for longer, and gain more where they mix.
+// which it is asked: for the next row first, then vector by vector. Narrower vectors and elements compute for longer, and
+// gain more where they mix.
 template <class V, class Source>
 inline constexpr bool reads_lines = false;
 template <class V, class T>
@@ -322,7 +323,7 @@ class row_worker {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = join(k, sums.v[k], r.v[W + k]); });
     };
     constexpr bool in_order = B::row.keep_order && K == 0 && detail::waits_for_memory<V, Source...>;
-    const auto keep_order = []() TIGON_LAMBDA {
+    const auto barrier = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
@@ -353,10 +354,10 @@ class row_worker {
         R r[U];
         if constexpr (in_order) ask(j);
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
-          keep_order();
+          barrier();
           r[u] = detail::as_pack(f(x.template load<V>(j, u * N)...));
         });
-        keep_order();
+        barrier();
         if constexpr (Errand::any) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j, u * N); });
         if constexpr (!in_order) ask(j);
         // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.

@@ -199,12 +199,12 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
-  // Of a column of a row, in the matrices.
-  static constexpr std::size_t bytes = (detail::matrix_bytes<X> + ... + 0);
-  // Bytes of rows that are summed up before they are written. Rows of 16 bits compute for longer than they are read and
-  // gain by fewer changes between the two.
-  static constexpr std::size_t near_bytes(std::size_t wanted) {
-    return ((detail::matrix_bytes<X> <= 2) && ...) ? 2 * wanted : wanted;
+  // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits compute for longer
+  // than they are read and gain by fewer changes between the two, so theirs may take twice the bytes.
+  static constexpr std::size_t near_columns(std::size_t bytes) {
+    constexpr std::size_t of_column = (detail::matrix_bytes<X> + ... + 0);
+    constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);
+    return (narrow ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
   }
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
@@ -245,8 +245,7 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
-  static constexpr std::size_t bytes = 0;
-  static constexpr std::size_t near_bytes(std::size_t wanted) { return wanted; }
+  static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
   template <class B, class A>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
     return {};
@@ -337,9 +336,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
-  constexpr std::size_t elements =
-      whole_rows ? Statistic::near_bytes(B::row.group_bytes) / std::max<std::size_t>(Statistic::bytes, 1)
-                 : B::row.group_elements;
+  constexpr std::size_t elements = whole_rows ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
