@@ -71,14 +71,22 @@
 #define TIGON_TARGET baseline
 #endif
 
-// The cores that the flags name decide about a few tuning values: 1 for Intel's with 512 bits. In that name, too.
+// The cores that the flags name decide about a few tuning values: Intel's with 512 bits, and Zen 4, for which older
+// compilers say Zen 3 with AVX-512. They say the same, or Zen 4, for Zen 5, which has more instructions. In that name, too.
 #if defined(__skylake_avx512__) || defined(__cascadelake__) || defined(__cooperlake__) ||       \
     defined(__icelake_server__) || defined(__sapphirerapids__) || defined(__graniterapids__) || \
     (defined(__corei7__) && defined(__AVX512F__))
 #define TIGON_INTEL_CORES 1
+#define TIGON_ZEN4_CORES 0
 #define TIGON_CORES _intel
+#elif (defined(__znver3__) || defined(__znver4__)) && defined(__AVX512F__) && !defined(__AVXVNNI__) && \
+    !defined(__MOVDIRI__) && !defined(__AVX512VP2INTERSECT__)
+#define TIGON_INTEL_CORES 0
+#define TIGON_ZEN4_CORES 1
+#define TIGON_CORES _zen4
 #else
 #define TIGON_INTEL_CORES 0
+#define TIGON_ZEN4_CORES 0
 #define TIGON_CORES
 #endif
 

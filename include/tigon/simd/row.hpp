@@ -44,25 +44,28 @@ using no_errand = no_sum<true>;
 
 // Sources with a row for every row of the program.
 template <class Source>
-inline constexpr std::size_t own_rows = 0;
+inline constexpr bool has_rows = false;
 template <class T>
-inline constexpr std::size_t own_rows<row_source<T, true>> = 1;
+inline constexpr bool has_rows<row_source<T, true>> = true;
 
 // Maps that read nothing but matrices, a cache line with every vector, wait for memory, and memory waits for the order in
 // which it is asked: for the next row first, then vector by vector. Narrower vectors and elements compute for longer, and
 // gain more where they mix.
 template <class V, class Source>
-inline constexpr bool reads_lines = false;
-template <class V, class T>
-inline constexpr bool reads_lines<V, row_source<T, true>> = V::size * sizeof(T) >= 64;
+constexpr bool reads_lines() {
+  if constexpr (has_rows<Source>)
+    return V::size * sizeof(typename Source::element_type) >= 64;
+  else
+    return false;
+}
 template <class V, class... Source>
-inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source> && ...);
+inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source>() && ...);
 
 // Asks for what lies 2 KiB beyond those columns, in this row or the next, once for every cache line.
 template <std::size_t Column, class Source>
 TIGON_INLINE void prefetch_ahead(const Source& x, std::size_t j) {
-  if constexpr (own_rows<Source> != 0) {
-    if constexpr (Column * sizeof(*x.p) % 64 == 0)
+  if constexpr (has_rows<Source>) {
+    if constexpr (Source::template begins_line<Column>)
       __builtin_prefetch(reinterpret_cast<const char*>(x.p + j + Column) + 2048);
   }
 }
@@ -235,7 +238,7 @@ class row_worker {
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
     constexpr std::size_t block = 64 * sets * N;
-    constexpr std::size_t rows = N == 1 ? 0 : (detail::own_rows<Source> + ... + 0);
+    constexpr std::size_t rows = N == 1 ? 0 : (std::size_t{detail::has_rows<Source>} + ... + 0);
     pack<V, K> total = identity;
     std::size_t j = 0;
     while (j + U * N <= cols) {

@@ -108,8 +108,11 @@ struct row_source {
   // where there is nothing to ask for, it asks for what it has.
   template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
-    if constexpr (Matrix && More * sizeof(T) % 64 == 0) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
+    if constexpr (Matrix && begins_line<More>) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
   }
+  // Of an unrolled step, where the step begins one.
+  template <std::size_t More>
+  static constexpr bool begins_line = More * sizeof(T) % 64 == 0;
 };
 
 inline constexpr std::size_t most_lanes = 64, most_unroll = 4;
