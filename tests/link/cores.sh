@@ -36,5 +36,6 @@ expect zen4 -march=znver3 -mavx512f
 expect zen4 -march=znver4
 expect none -march=znver3 -mavx512f -mavxvnni
 expect none -march=znver3 -mavx512f -mmovdiri
+expect none -march=znver3 -mavx512f -mavx512vp2intersect
 expect none -march=znver5
 exit $failed

@@ -21,7 +21,7 @@ struct row_tuning {
   bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
   std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
-  int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< of the cache that the next row is asked into
+  int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
   bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
