@@ -36,7 +36,8 @@ struct eager : Parent {
                                          .block_cols = 64,
                                          .sum_ahead = SumAhead,
                                          .group_bytes = 3000,
-                                         .keep_order = !SumAhead};
+                                         .keep_order = !SumAhead,
+                                         .sums_prefetch = !SumAhead};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.
@@ -101,7 +102,7 @@ TYPED_TEST(row, sums_and_maxima) {
             },
             a, b);
         for (std::size_t k = 0; k < 5; ++k) many[5 * row.i + k] = five[k];
-        sums[row.i] = row.sum([](auto u) { return u; }, a);
+        sums[row.i] = row.sum([](auto u) { return u; }, tigon::read_again(a));
         maxima[row.i] = row.max([](auto u) { return decltype(u)(A(-1)) - u; }, a);  // never 0, where registers begin
       });
       for (std::size_t i = 0; i < 3; ++i) {
@@ -119,6 +120,29 @@ TYPED_TEST(row, sums_and_maxima) {
         EXPECT_EQ(to_f64(maxima[i]), most);
       }
     }
+}
+
+TYPED_TEST(row, sums_ask_for_rows_further_down) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr std::size_t rows = 6, cols = 40, large = 3 * B::row.stream_bytes;
+  const auto x = whole_numbers<T>({rows, cols, 3}, 1);
+  const auto small = x.view();
+  // Only its numbers are looked at: nothing is read.
+  const matrix_view<const T> whole(small.data, large, 1, 5), wide(small.data, large, B::row.prefetch_row_bytes, 5);
+  const auto next = [](auto m, std::size_t row, std::size_t matrices, std::size_t ahead) {
+    return tigon::simd::detail::source<B>(tigon::read_again(m), {row, 0, matrices, ahead}).next;
+  };
+  EXPECT_EQ(next(whole, 0, 1, 1), 5u);
+  EXPECT_EQ(next(whole, 1, 1, 4), 20u);
+  EXPECT_EQ(next(whole, large - 5, 1, 4), 20u);
+  EXPECT_EQ(next(whole, large - 4, 1, 4), 0u) << "there is none";
+  EXPECT_EQ(next(wide, 0, 1, 1), 0u) << "two rows do not stay near";
+  EXPECT_EQ(next(whole, 0, B::row.prefetch_row_bytes, 1), 0u) << "nor do those of all matrices";
+  const std::size_t stride = rows * cols * sizeof(T) >= B::row.stream_bytes ? small.row_stride : 0;
+  EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is near anyhow";
+  using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
+  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.sums_prefetch);
 }
 
 TYPED_TEST(row, reduces_with_any_monoid) {

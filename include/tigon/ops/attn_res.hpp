@@ -146,7 +146,7 @@ struct kernel<op::attn_res, backends::generic> {
             [](auto x0, auto x1, auto x2, auto x3, auto c) {
               return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
             },
-            at(0), at(1), at(2), at(3), u);
+            read_again(at(0)), read_again(at(1)), read_again(at(2)), read_again(at(3)), u);
         for (std::size_t k = 0; k < count; ++k) {
           const auto [square, product] = row.cols <= narrow ? exact_sums(row, at(k), w_query, w_norm)
                                                             : std::array<double, 2>{s[k], s[together + k]};

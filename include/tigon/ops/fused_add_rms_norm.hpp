@@ -70,7 +70,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
             const auto v = round_computed_to<T>(a + b);
             return v * v;
           },
-          x, r);
+          read_again(x), read_again(r));
       const A scale = math::rsqrt(q / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = scale;
       row.map(

@@ -70,7 +70,7 @@ struct kernel<op::group_norm, backends::generic> {
                 const auto c = v - about;
                 return pack{c, c * c};
               },
-              channel(x, size, k));
+              read_again(channel(x, size, k)));
           sum[0] += s[0], sum[1] += s[1];
         }
         return std::array{sum[0] / n, sum[1] / n};
@@ -148,7 +148,7 @@ struct kernel<op::group_norm, backends::generic> {
                                    else
                                      return pack{t, d, c};
                                  },
-                                 channel(dy, size, k), channel(x, size, k));
+                                 read_again(channel(dy, size, k)), read_again(channel(x, size, k)));
           p += s[0], q += s[1], rest += s[2];
           if constexpr (exact) most += s[3];
         }

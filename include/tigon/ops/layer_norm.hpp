@@ -58,7 +58,7 @@ struct kernel<op::layer_norm, backends::generic> {
               const auto c = v - about;
               return pack{c, c * c};
             },
-            x);
+            read_again(x));
       };
       auto s = centred(m);
       if (s[0] * s[0] > n * s[1] * A(0.5)) {

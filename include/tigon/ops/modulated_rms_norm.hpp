@@ -77,7 +77,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                            context& ctx) {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
           y,
@@ -94,7 +94,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A eps = static_cast<A>(opt.eps);
     const std::size_t size = x.rows / std::max<std::size_t>(w.rows, 1);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, x) / static_cast<A>(row.cols) + eps);
+      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
           y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T, true>(v * r), g, t); }, x,

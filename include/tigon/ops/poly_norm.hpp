@@ -106,7 +106,7 @@ struct kernel<op::poly_norm, backends::generic> {
         const auto t = v * v;
         return pack{t * t * t, t * t, t};
       };
-      const auto s = row.sum(powers, x);
+      const auto s = row.sum(powers, read_again(x));
       auto r = detail::rstd_of_powers(s[0], s[1], s[2], static_cast<A>(row.cols), eps);
       const bool held = holds(r[0]);
       if (!held) r = forward_in_f64(row, x, weight, bias, y, wide_eps);

@@ -117,8 +117,8 @@ struct kernel<op::softmax, backends::generic> {
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
       // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
-      const A near = row.sum([](auto d, auto p) { return d * p; }, dy, y);
-      const auto s = row.sum([=](auto d, auto p) { return pack{(d - near) * p, p}; }, dy, y);
+      const A near = row.sum([](auto d, auto p) { return d * p; }, read_again(dy), read_again(y));
+      const auto s = row.sum([=](auto d, auto p) { return pack{(d - near) * p, p}; }, read_again(dy), read_again(y));
       const A rest = s[1] > A(0) ? s[0] / s[1] : s[0];
       row.map(
           dx, [=](auto d, auto p) { return (d - near - rest) * p * scale; }, dy, y);

@@ -47,6 +47,8 @@ template <class Source>
 inline constexpr bool has_rows = false;
 template <class T>
 inline constexpr bool has_rows<row_source<T, true>> = true;
+template <class Source>
+inline constexpr bool has_rows<asking_source<Source>> = has_rows<Source>;
 
 // Maps that read nothing but matrices, a cache line with every vector, wait for memory, and memory waits for the order in
 // which it is asked: for the next row first, then vector by vector. Narrower vectors and elements compute for longer, and
@@ -60,6 +62,12 @@ constexpr bool reads_lines() {
 }
 template <class V, class... Source>
 inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source>() && ...);
+
+// Asks for those columns of the next row, where a sum is to.
+template <std::size_t Column, int Level, class Source>
+TIGON_INLINE void ask_in_sum(const Source& x, std::size_t j) {
+  if constexpr (asks_in_sums<Source>) x.template prefetch<Column, Level>(j);
+}
 
 // Asks for what lies 2 KiB beyond those columns, in this row or the next, once for every cache line.
 template <std::size_t Column, class Source>
@@ -99,6 +107,13 @@ class row_worker {
     row_worker worker = *this;
     worker.cols = width;
     worker.at_.column = first;
+    return worker;
+  }
+
+  /// The same worker, which asks for the row that comes so many rows further down, not for the next.
+  TIGON_INLINE row_worker asking(std::size_t ahead) const {
+    row_worker worker = *this;
+    worker.at_.ahead = ahead;
     return worker;
   }
 
@@ -161,7 +176,7 @@ class row_worker {
           detail::unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
           return a;
         },
-        detail::source<B>(x, at_)...);
+        detail::source<B>(x, beside<X...>())...);
     return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
@@ -177,7 +192,7 @@ class row_worker {
           a.v[0] = detail::larger(a.v[0], b.v[0]);
           return a;
         },
-        detail::source<B>(x, at_)...);
+        detail::source<B>(x, beside<X...>())...);
     return max_lanes(total.v[0]);
   }
 
@@ -190,7 +205,7 @@ class row_worker {
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, at_)...);
+    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, beside<X...>())...);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -248,6 +263,7 @@ class row_worker {
       for (; j + U * N <= end; j += U * N) {
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
           if constexpr (rows > 3) (detail::prefetch_ahead<u * N>(x, j), ...);
+          if constexpr (N > 1) (detail::ask_in_sum<u * N, B::row.prefetch_level>(x, j), ...);
           acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
         });
       }
@@ -268,7 +284,7 @@ class row_worker {
   template <class... X>
   TIGON_INLINE detail::place beside() const {
     constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
-    return {at_.row, at_.column, B::row.sum_ahead ? 1 : matrices};
+    return {at_.row, at_.column, B::row.sum_ahead ? 1 : matrices, at_.ahead};
   }
 
   template <class Out>

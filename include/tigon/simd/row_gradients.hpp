@@ -100,8 +100,8 @@ struct sum_errand {
 // out = f(x..., sums...) for R rows, one after the other in every few columns, with their sums in registers. Every f
 // returns what goes to its sink and the new sums. All rows are read before one is written: a read waits for an earlier
 // store at the same place of another page, where long rows often are. False, and nothing done, where stores past the
-// caches are wanted and the rows do not begin at whole vectors.
-template <class B, class Sink, std::size_t R, class F, class... Source, class... A>
+// caches are wanted and the rows do not begin at whole vectors. It asks for the rows that come next, if so told.
+template <class B, bool Asks, class Sink, std::size_t R, class F, class... Source, class... A>
 TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
                                  const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = write_vec<B, std::tuple<Sink>, Source...>;
@@ -121,6 +121,11 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   };
   std::size_t j = 0;
   for (; j + U * N <= cols; j += U * N) {
+    if constexpr (Asks)
+      unrolled<R * U>([&](auto k) TIGON_LAMBDA {
+        unrolled<sizeof...(Source)>(
+            [&](auto s) TIGON_LAMBDA { std::get<s>(x[k / U]).template prefetch<k % U * N, B::row.prefetch_level>(j); });
+      });
     pack<V, 1> out[R][U];
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       pack<V, K> acc{{load<V>(sums + j + u * N)...}};
@@ -199,11 +204,12 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
+  static constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);  // rows of 16 bits
+
   // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits compute for longer
   // than they are read and gain by fewer changes between the two, so theirs may take twice the bytes.
   static constexpr std::size_t near_columns(std::size_t bytes) {
     constexpr std::size_t of_column = (detail::matrix_bytes<X> + ... + 0);
-    constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);
     return (narrow ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
   }
 
@@ -219,16 +225,23 @@ struct row_sum {
         },
         x);
   }
-  // The sums over a whole row, where none are made in passing.
-  template <class B, class A>
-  TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols) const {
+  // The sums over a whole row, where none are made in passing. If it asks for rows, then for those that begin `ahead` rows
+  // further down.
+  template <class B, class A, bool Asks>
+  TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
-          const row_worker<B, A> worker(row, cols);
+          const auto operand = [](auto x) TIGON_LAMBDA {
+            if constexpr (Asks)
+              return read_again(x);
+            else
+              return x;
+          };
+          const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(f(row), operand(from)...);
           if constexpr (sums<B> == 1)
-            return std::array<A, 1>{worker.sum(f(row), from...)};
+            return std::array<A, 1>{sum};
           else
-            return worker.sum(f(row), from...);
+            return sum;
         },
         x);
   }
@@ -245,13 +258,14 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
+  static constexpr bool narrow = false;
   static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
   template <class B, class A>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
     return {};
   }
-  template <class B, class A>
-  TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t) const {
+  template <class B, class A, bool>
+  TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t, std::size_t) const {
     return {};
   }
   template <class A>
@@ -277,19 +291,22 @@ struct row_map {
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
-  // cannot be streamed so.
-  template <class B, std::size_t R, class Values, class... Sums>
-  TIGON_INLINE bool together(std::size_t i, std::size_t cols, const Values& values, Sums... sums) const {
+  // cannot be streamed so. If it asks for rows, then for those that begin `ahead` rows further down.
+  template <class B, bool Asks, std::size_t R, class Values, class... Sums>
+  TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
+                             Sums... sums) const {
+    constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
       return std::apply(
           [&](auto... from) TIGON_LAMBDA {
-            return std::make_tuple(detail::source<B>(from, {row, 0})...);
+            return std::make_tuple(detail::source<B>(from, {row, 0, matrices, ahead})...);
           },
           x);
     };
     return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
-      return detail::write_together<B>(cols, std::array{detail::sink(out, {i + r, 0})...},
-                                       std::array{f(i + r, values(r))...}, std::array{sources(i + r)...}, sums...);
+      return detail::write_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...},
+                                             std::array{f(i + r, values(r))...}, std::array{sources(i + r)...},
+                                             sums...);
     }(std::make_index_sequence<R>{});
   }
 };
@@ -339,6 +356,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t elements = whole_rows ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
+  // Those of 16 bits, and those that are written one by one, compute for too long to wait for memory in their sums.
+  constexpr bool asks = R > 1 && B::row.sums_prefetch && !Statistic::narrow;
+  const std::size_t ahead = asks ? group : 1;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
     if constexpr (is_map)
       [&]<std::size_t... k>(std::index_sequence<k...>)
@@ -356,7 +376,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
     for (std::size_t first = begin; first < end; first += group) {
       const std::size_t n = std::min(group, end - first);
       if constexpr (!in_passing) {
-        for (std::size_t k = 0; k < n; ++k) now[k] = statistic.template total<B, A>(first + k, cols);
+        for (std::size_t k = 0; k < n; ++k) now[k] = statistic.template total<B, A, asks>(first + k, cols, ahead);
       } else if (first == begin) {
         std::fill(now, now + n, totals{});
         for (std::size_t column = 0; column < cols; column += B::row.block_cols)
@@ -370,14 +390,14 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
         if constexpr (R > 1) {
           const auto together = [&]() TIGON_LAMBDA {
             return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-              return fn.template together<B, R>(
-                  first + k, cols, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+              return fn.template together<B, asks, R>(
+                  first + k, cols, ahead, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
                   own + p * stride...);
             }(std::make_index_sequence<K>{});
           };
           while (k + R <= n && together()) k += R;
         }
-        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride), Statistic::value(now[k]));
+        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::value(now[k]));
         continue;
       }
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)

@@ -51,6 +51,13 @@ struct nearby {
   constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
 };
 
+/// Operand of a sum: rows that the pass that writes reads again. Where B says so, the sum asks for the next one as well.
+template <class Operand>
+struct read_again {
+  Operand operand;
+  constexpr TIGON_INLINE explicit read_again(Operand o) : operand(o) {}
+};
+
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
 template <class T>
 struct even_columns {
@@ -175,10 +182,18 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
+// A source that sums ask for the next row of.
+template <class Source>
+struct asking_source : Source {};
+template <class Source>
+inline constexpr bool asks_in_sums = false;
+template <class Source>
+inline constexpr bool asks_in_sums<asking_source<Source>> = true;
+
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next.
+// come next; and how many rows further down these are.
 struct place {
-  std::size_t row, column, matrices = 1;
+  std::size_t row, column, matrices = 1, ahead = 1;
 };
 
 // Bytes of a column of an operand that has a row of its own for every row.
@@ -194,13 +209,15 @@ template <class Operand, int Value>
 inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
 
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
-  const bool early = row_bytes != 0 && at.row + 1 < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
+  const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
                      m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
-  return {m.row(at.row) + at.column, early ? m.row_stride : 0};
+  return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
 }
 template <class B, class T>
 TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
@@ -219,14 +236,13 @@ TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
   return result{{given.p, given.next}, given.mask};
 }
 // Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
-template <class T>
-struct nearby_source {
+template <class Source>
+struct nearby_source : Source {
   using element_type = void;
-  const T* p;
-  std::size_t mask;
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    if constexpr (V::size > 1) (void)*reinterpret_cast<const volatile unsigned char*>(p + (j & mask) + more);
+    if constexpr (V::size > 1)
+      (void)*reinterpret_cast<const volatile unsigned char*>(this->p + (j & this->mask) + more);
     return V(typename V::value_type(0));
   }
   template <class V>
@@ -234,8 +250,6 @@ struct nearby_source {
     return V(typename V::value_type(0));
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
-  template <std::size_t, int>
-  TIGON_INLINE void prefetch(std::size_t) const {}
 };
 template <class B, class Operand>
 TIGON_INLINE auto source(nearby<Operand> n, place at) {
@@ -244,7 +258,15 @@ TIGON_INLINE auto source(nearby<Operand> n, place at) {
   if constexpr (B::row.sum_ahead)  // the sum is of rows that are written much later
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
-    return nearby_source<T>{given.p, given.mask};
+    return nearby_source<std::remove_const_t<decltype(given)>>{given};
+}
+template <class B, class Operand>
+TIGON_INLINE auto source(read_again<Operand> o, place at) {
+  const auto given = source<B>(o.operand, at);
+  if constexpr (B::row.sums_prefetch)
+    return asking_source<std::remove_const_t<decltype(given)>>{given};
+  else
+    return given;
 }
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
@@ -369,12 +391,12 @@ struct pair_source {
 };
 template <class B, class T>
 TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
   return {whole.p, whole.next};
 }
 template <class B, class T>
 TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
   return {whole.p, whole.next};
 }
 
@@ -519,6 +541,7 @@ using simd::or_ones;
 using simd::or_zeros;
 using simd::outs;
 using simd::pair_columns;
+using simd::read_again;
 using simd::row_at;
 using simd::rows_of;
 }  // namespace tigon
