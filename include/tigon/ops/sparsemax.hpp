@@ -121,7 +121,7 @@ struct kernel<op::sparsemax, backends::generic> {
       detail::sparsemax_threshold<A> t{row.narrow(few).max([](auto v) { return v; }, highest), A(-1)};
       t = project(row.narrow(few), t, highest);
       t = project(row.narrow(eighth), {t.high, t.low}, vector_view<const A>{tops, eighth});
-      t = project(row, {t.high, t.low}, x);
+      t = project(row, {t.high, t.low}, read_again(x));
       const A total = row.map_sum(
           y,
           [=](auto v) {
@@ -167,7 +167,7 @@ struct kernel<op::sparsemax, backends::generic> {
               const V c = select(inside, d - near, V(0));
               return pack{c, c * c, select(inside, V(1), V(0))};
             },
-            dy, y);
+            read_again(dy), read_again(y));
       };
       const A any = row.at(dy, 0);
       A near = any - any == A(0) ? any : A(0);
