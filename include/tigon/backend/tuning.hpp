@@ -22,7 +22,7 @@ struct row_tuning {
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
   std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
   int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
-  bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
+  bool keep_order = !TIGON_INTEL_CORES;   ///< maps that wait for memory take one vector after the other, not mixed
   bool sums_prefetch = TIGON_ZEN4_CORES;  ///< sums of rows that are read again ask for the next ones, too
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };

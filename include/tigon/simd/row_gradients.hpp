@@ -231,11 +231,11 @@ struct row_sum {
   TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
-          const auto operand = [](auto x) TIGON_LAMBDA {
+          const auto operand = [](auto given) TIGON_LAMBDA {
             if constexpr (Asks)
-              return read_again(x);
+              return read_again(given);
             else
-              return x;
+              return given;
           };
           const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(f(row), operand(from)...);
           if constexpr (sums<B> == 1)
