@@ -121,7 +121,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   };
   std::size_t j = 0;
   for (; j + U * N <= cols; j += U * N) {
-    if constexpr (Asks)
+    if constexpr (Asks)  // not by std::apply: g++ drops calls of a function that does nothing but ask
       unrolled<R * U>([&](auto k) TIGON_LAMBDA {
         unrolled<sizeof...(Source)>(
             [&](auto s) TIGON_LAMBDA { std::get<s>(x[k / U]).template prefetch<k % U * N, B::row.prefetch_level>(j); });
