@@ -63,7 +63,7 @@ constexpr bool reads_lines() {
 template <class V, class... Source>
 inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source>() && ...);
 
-// Asks for those columns of the next row, where a sum is to.
+// Asks for those columns of the next row, if the operand is read again.
 template <std::size_t Column, int Level, class Source>
 TIGON_INLINE void ask_in_sum(const Source& x, std::size_t j) {
   if constexpr (asks_in_sums<Source>) x.template prefetch<Column, Level>(j);
@@ -283,8 +283,7 @@ class row_worker {
   // The place of operands whose next rows are asked for.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
-    constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
-    return {at_.row, at_.column, B::row.sum_ahead ? 1 : matrices, at_.ahead};
+    return {at_.row, at_.column, B::row.sum_ahead ? 1 : detail::matrices_of<X...>, at_.ahead};
   }
 
   template <class Out>

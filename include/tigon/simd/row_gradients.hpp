@@ -295,11 +295,10 @@ struct row_map {
   template <class B, bool Asks, std::size_t R, class Values, class... Sums>
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
                              Sums... sums) const {
-    constexpr std::size_t matrices = ((detail::matrix_bytes<X> != 0) + ... + 0);
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
       return std::apply(
           [&](auto... from) TIGON_LAMBDA {
-            return std::make_tuple(detail::source<B>(from, {row, 0, matrices, ahead})...);
+            return std::make_tuple(detail::source<B>(from, {row, 0, detail::matrices_of<X...>, ahead})...);
           },
           x);
     };
@@ -356,7 +355,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t elements = whole_rows ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
-  // Those of 16 bits, and those that are written one by one, compute for too long to wait for memory in their sums.
+  // Rows of 16 bits gain nothing by it, and those that are written one by one lose (poly_norm's a tenth).
   constexpr bool asks = R > 1 && B::row.sums_prefetch && !Statistic::narrow;
   const std::size_t ahead = asks ? group : 1;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {

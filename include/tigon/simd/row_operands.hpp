@@ -212,6 +212,9 @@ inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operan
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
 
+template <class... X>
+inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
+
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
