@@ -264,6 +264,11 @@ TYPED_TEST(modulated_rms_norm, accumulates_where_asked) {
       }
 }
 
+TYPED_TEST(modulated_rms_norm, any_nan_in_rstd_stays_one) {
+  for (const variant& v : variants)
+    if (v.affine) check_norm_keeps_any_nan<problem<typename TypeParam::element>, typename TypeParam::backend>(v);
+}
+
 TYPED_TEST(modulated_rms_norm, nan_and_infinity_stay_in_their_rows) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

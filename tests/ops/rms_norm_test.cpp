@@ -151,6 +151,10 @@ TYPED_TEST(rms_norm, accumulates_into_dw_when_asked) {
   check_norm_accumulates<problem<T>, typename TypeParam::backend>(gradient_bound.of<T>());
 }
 
+TYPED_TEST(rms_norm, any_nan_in_rstd_stays_one) {
+  check_norm_keeps_any_nan<problem<typename TypeParam::element>, typename TypeParam::backend>();
+}
+
 TYPED_TEST(rms_norm, nan_and_infinity_stay_in_their_rows) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

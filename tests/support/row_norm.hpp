@@ -1,5 +1,5 @@
-// What the tests of rms_norm, fused_add_rms_norm and layer_norm share: the reference and its derivatives, the buffers,
-// and promises that all of them make.
+// What the tests of rms_norm, fused_add_rms_norm, modulated_rms_norm and layer_norm share: the reference and its
+// derivatives, the buffers, and promises that they make.
 #ifndef TIGON_TESTS_SUPPORT_ROW_NORM_HPP
 #define TIGON_TESTS_SUPPORT_ROW_NORM_HPP
 
@@ -9,6 +9,11 @@
 #include "errors.hpp"
 #include "guarded.hpp"
 #include "problem.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
 
 namespace tigon::test {
 
@@ -130,6 +135,29 @@ void check_norm_accumulates(double bound) {
         EXPECT_TRUE(close(added.gradients()[k]->f64(), wanted[k], bound)) << "gradient " << k;
       }
     }
+}
+
+/// A statistic that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other row.
+template <class Problem, class B, class... Variant>
+void check_norm_keeps_any_nan(const Variant&... v) {
+  const shape s{4, 37};
+  Problem clean(s, v...);
+  clean.template both_ways<B>();
+  using A = std::remove_cvref_t<decltype(clean.rstd[0])>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits all = ~bits{0}, exponent = std::bit_cast<bits>(std::numeric_limits<A>::infinity());
+  for (const bits nan : {all, all >> 1, exponent + 1}) {
+    SCOPED_TRACE(testing::Message() << "NaN " << std::hex << nan);
+    Problem p(s, v...);
+    p.template both_ways<B>();
+    std::memcpy(&p.rstd[1], &nan, sizeof nan);  // a signalling one may not pass through a register
+    p.template backward<B>(p.dx.view());
+    for (std::size_t j = 0; j < s.cols; ++j) {
+      EXPECT_TRUE(std::isnan(to_f64(p.dx(1, j)))) << j;
+      EXPECT_TRUE(std::isnan(to_f64(p.dw[j]))) << j;
+      for (const std::size_t i : {0u, 2u, 3u}) EXPECT_EQ(to_f64(p.dx(i, j)), to_f64(clean.dx(i, j))) << i << ", " << j;
+    }
+  }
 }
 
 }  // namespace tigon::test

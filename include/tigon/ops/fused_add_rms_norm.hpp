@@ -77,7 +77,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
           outs(s, y),
           [=](auto a, auto b, auto g) {
             const auto v = round_computed_to<T>(a + b);
-            return pack{v, detail::cast_normalised<C, T, true>(v * scale) * (g + offset)};
+            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
           },
           x, r, w);
     });
@@ -94,7 +94,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = rstd[i], c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
                 return pack{fnma(v, c, fma(d * (g + offset), r, e)), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
               };

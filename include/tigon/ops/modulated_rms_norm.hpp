@@ -82,7 +82,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       row.map(
           y,
           [=](auto v, auto g, auto s, auto t) {
-            return fma(detail::cast_normalised<C, T, true>(v * r) * (g + offset), s + A(1), t);
+            return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
           },
           x, or_ones(w), scale, or_zeros(shift));
     });
@@ -97,7 +97,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
-          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T, true>(v * r), g, t); }, x,
+          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T>(v * r), g, t); }, x,
           row_of(w, row.i / size), or_zeros(row_of(shift, row.i / size)));
     });
   }
@@ -118,7 +118,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
             },
             dy, x, or_ones(w), scale),
         [=] TIGON_FN(auto row, A k) {
-          const A r = rstd[row.i], c = r * r * r / n * k;
+          const A r = detail::canonical(rstd[row.i]), c = r * r * r / n * k;
           const auto dw_row = row.partial(0);
           row.map(
               outs(dx, to_shift, dscale, dw_row),
@@ -221,7 +221,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = rstd[i], c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sw, auto st) {
                 return pack{fnma(v, c, d * g * r), fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
               };

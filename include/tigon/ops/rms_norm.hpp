@@ -61,15 +61,19 @@ Options options_for_weight(Options opt, in_vector<W> w) {
   return opt;
 }
 
-/// The normalised row as the casting rule wants it, v = x * rstd. Fresh: rstd was made of x, and a NaN is one of x's.
-template <casting C, element T, bool Fresh = false, class V>
+/// The normalised row as the casting rule wants it, v = x * rstd, where rstd was made of x or is `canonical`.
+template <casting C, element T, class V>
 TIGON_INLINE V cast_normalised(V v) {
-  if constexpr (C == casting::llama && Fresh)
+  if constexpr (C == casting::llama)
     return round_computed_to<T>(v);
-  else if constexpr (C == casting::llama)
-    return round_to<T>(v);
   else
     return v;
+}
+
+/// A number that the caller kept, any NaN as the one without a payload: fewer operations round what is made of that.
+template <class A>
+TIGON_INLINE A canonical(A kept) {
+  return kept == kept ? kept : std::numeric_limits<A>::quiet_NaN();
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -105,7 +109,7 @@ struct kernel<op::rms_norm, backends::generic> {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
       row.map(
-          y, [=](auto v, auto g) { return detail::cast_normalised<C, T, true>(v * r) * (g + offset); }, x, w);
+          y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
     });
   }
 
@@ -119,7 +123,7 @@ struct kernel<op::rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = rstd[i], c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sum) {
                 return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
               };

@@ -56,7 +56,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                           outs(sv, yv),
                           [=](auto a, auto b, auto g) {
                             const auto v = round_computed_to<T>(a + b);
-                            return pack{v, detail::cast_normalised<C, T, true>(v * scale) * (g + offset)};
+                            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
                           },
                           xv, rv, wv);
                     });
@@ -86,7 +86,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
               core.fetch(rt);
               core.part(ub::reads(pt, dt, et, st, wt), ub::writes(dxt, drt),
                         [=](auto row, auto pv, auto dv, auto ev, auto sv, auto wv, auto dxv, auto drv) TIGON_LAMBDA {
-                          const A r = rt[row.i], k = c[row.i];
+                          const A r = detail::canonical(rt[row.i]), k = c[row.i];
                           row.map(
                               outs(dxv, drv, pv),
                               [=](auto d, auto e, auto v, auto g, auto acc) {

@@ -45,7 +45,7 @@ struct kernel<op::rms_norm, backends::ascend> {
           core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
             const A s = r[row.i];
             row.map(
-                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T, true>(v * s) * (g + offset); }, xv, wv);
+                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * s) * (g + offset); }, xv, wv);
           });
           core.store(r);
         },
@@ -74,7 +74,7 @@ struct kernel<op::rms_norm, backends::ascend> {
           core.part(
               ub::reads(pt, dt, xt, wt), ub::writes(dxt),
               [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                const A r = rt[row.i], k = c[row.i];
+                const A r = detail::canonical(rt[row.i]), k = c[row.i];
                 row.map(
                     outs(dxv, pv),
                     [=](auto d, auto v, auto g, auto acc) {
