@@ -141,8 +141,32 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_EQ(next(whole, 0, B::row.prefetch_row_bytes, 1), 0u) << "nor do those of all matrices";
   const std::size_t stride = rows * cols * sizeof(T) >= B::row.stream_bytes ? small.row_stride : 0;
   EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is near anyhow";
+  EXPECT_EQ(next(tigon::rows_of<const T>{small, B::row.stream_bytes}, 0, 1, 2), 2 * small.row_stride)
+      << "a part of a large one is not";
   using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
   EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.sums_prefetch);
+}
+
+template <class B, class A, class Errand>
+constexpr bool asks_in_maps(const tigon::simd::row_worker<B, A, Errand>&) {
+  return Errand::prefetches;
+}
+
+TYPED_TEST(row, maps_ask_for_the_rows_that_sums_ask_for) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const auto x = whole_numbers<T>({3, 40}, 1);
+  const auto a = x.view();
+  std::size_t rows = 0;
+  tigon::for_rows_with_partials<B, A>(
+      tigon::default_context(), 3, 40, tigon::row_sum([](std::size_t) { return [](auto v) { return v; }; }, a),
+      [&] TIGON_FN(auto row, A) {
+        EXPECT_EQ(asks_in_maps(row), B::row.sums_prefetch && (tigon::simd::vec<typename B::engine, A>::size > 1));
+        ++rows;
+      },
+      tigon::parameter_gradient<T>{});
+  EXPECT_EQ(rows, 3u);
 }
 
 TYPED_TEST(row, reduces_with_any_monoid) {

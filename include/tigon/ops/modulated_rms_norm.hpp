@@ -143,7 +143,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
-    const std::size_t bytes = dx.rows * dx.cols * sizeof(T);
+    const std::size_t bytes = x.rows * x.cols * sizeof(T);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight = row_of(weights, j);
@@ -152,8 +152,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_group<B, rule.value, T>(rows(dy), rows(x), weight, rstd + j * size, {rows(dx), bytes}, shift, beside,
-                                           own);
+          backward_group<B, rule.value, T>({rows(dy), bytes}, {rows(x), bytes}, weight, rstd + j * size,
+                                           {rows(dx), bytes}, shift, beside, own);
         });
     };
     if (!side_by_side<B>(groups)) {  // threads inside
@@ -212,11 +212,11 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     plain::backward_narrow<B>(dy, x, in_vector<A>(w), dx, w, {.eps = opt.eps, .casting = opt.casting}, ctx);
   }
   template <backend B, casting C, element T, element S, class A>
-  static void backward_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, const A* rstd,
-                             rows_of<T> dx, parameter_gradient<S> dshift, simd::rows_of_all rows, context& ctx) {
-    const A n = static_cast<A>(x.cols);
+  static void backward_group(rows_of<const T> dy, rows_of<const T> x, vector_view<A> w, const A* rstd, rows_of<T> dx,
+                             parameter_gradient<S> dshift, simd::rows_of_all rows, context& ctx) {
+    const A n = static_cast<A>(x.part.cols);
     for_rows_with_partials<B, A>(
-        ctx, rows, x.cols,
+        ctx, rows, x.part.cols,
         row_sum([=](std::size_t) { return [](auto d, auto v, auto g) { return d * g * v; }; }, dy, x, w),
         row_map(
             dx,

@@ -204,12 +204,11 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
-  static constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);  // rows of 16 bits
-
   // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits compute for longer
   // than they are read and gain by fewer changes between the two, so theirs may take twice the bytes.
   static constexpr std::size_t near_columns(std::size_t bytes) {
     constexpr std::size_t of_column = (detail::matrix_bytes<X> + ... + 0);
+    constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);
     return (narrow ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
   }
 
@@ -258,7 +257,6 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
-  static constexpr bool narrow = false;
   static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
   template <class B, class A>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
@@ -343,21 +341,21 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
   // a row's bits would depend on its place.
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
-  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any>>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<Statistic, F, K> : 1;
-  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0);  // there are no partial rows to be kept near
+  // Both passes over rows ask for those that are next: no more of these than are written together.
+  constexpr bool asks = errand::any && V::size > 1 && !in_passing && B::row.sums_prefetch;
+  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks);  // no partial rows that are kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
+  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
   constexpr std::size_t elements = whole_rows ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
-  const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, most);
+  const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
-  // Rows of 16 bits gain nothing by it, and those that are written one by one lose (poly_norm's a tenth).
-  constexpr bool asks = R > 1 && B::row.sums_prefetch && !Statistic::narrow;
-  const std::size_t ahead = asks ? group : 1;
+  [[maybe_unused]] const std::size_t ahead = asks ? group : 1;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
     if constexpr (is_map)
       [&]<std::size_t... k>(std::index_sequence<k...>)

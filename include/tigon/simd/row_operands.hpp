@@ -74,7 +74,7 @@ struct pair_columns {
 };
 
 /// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
-/// all of it are.
+/// all of it are. Some rows may also be an operand, whose next ones are asked for as those of all of it are.
 template <class T>
 struct row_at {
   T* data;
@@ -202,6 +202,8 @@ inline constexpr std::size_t matrix_bytes = 0;
 template <class T>
 inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
 template <class T>
+inline constexpr std::size_t matrix_bytes<rows_of<T>> = sizeof(T);
+template <class T>
 inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
 template <class T>
 inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
@@ -216,11 +218,16 @@ template <class... X>
 inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
 
 template <class B, class T>
-TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
+TIGON_INLINE row_source<T, true> source(rows_of<T> r, place at) {
   constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
+  const matrix_view<T> m = r.part;
   const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
-                     m.rows * m.cols * sizeof(T) >= B::row.stream_bytes;
+                     r.bytes >= B::row.stream_bytes;
   return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
+}
+template <class B, class T>
+TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
+  return source<B>(rows_of<T>{m, m.rows * m.cols * sizeof(T)}, at);
 }
 template <class B, class T>
 TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
