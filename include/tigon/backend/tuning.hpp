@@ -23,7 +23,7 @@ struct row_tuning {
   std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
   int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
   bool keep_order = !TIGON_INTEL_CORES;   ///< maps that wait for memory take one vector after the other, not mixed
-  bool sums_prefetch = TIGON_ZEN4_CORES;  ///< sums of rows that are read again ask for the next ones, too
+  bool sums_prefetch = TIGON_ZEN4_CORES;  ///< every pass over rows asks for the next ones, not only the last
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

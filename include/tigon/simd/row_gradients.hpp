@@ -315,12 +315,15 @@ template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum. One where it is no row_map, or where no statistic has brought the rows
-// near: memory is read half as fast from so many places at once, or in full, as the addresses of the code will have it.
-template <class Statistic, class F, std::size_t Sums>
+// cache, four where they save more than one sum. One where it is no row_map. Without a statistic that has brought the
+// rows near, two where they are asked for; elsewhere one, because memory is read half as fast from so many places at
+// once, or in full, as the addresses of the code will have it.
+template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
-template <class G, class... Y, class Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<row_sum<G, Y...>, row_map<Out, F, X...>, Sums> = Sums > 1 ? 4 : 3;
+template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> = Sums > 1 ? 4 : 3;
+template <class B, class Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...>, Sums> = B::row.sums_prefetch ? 2 : 1;
 }  // namespace detail
 
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
@@ -329,9 +332,11 @@ inline constexpr std::size_t rows_together<row_sum<G, Y...>, row_map<Out, F, X..
 /// `out`. Without rows the gradients are zero.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
-/// three or four of these at a time: memory is read and written in turns. Otherwise, and without a statistic, a few rows
-/// are gone over a block of columns at a time, so that weights and partial rows stay in the first-level cache: fn sees
-/// parts of rows, and its map adds up the statistic, if any, of the rows that follow.
+/// three or four of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no
+/// more rows than are written at a time, and both passes ask for those that come next: memory is read all the time.
+/// Otherwise, and without a statistic, a few rows are gone over a block of columns at a time, so that weights and partial
+/// rows stay in the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that
+/// follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
@@ -343,9 +348,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
-  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<Statistic, F, K> : 1;
-  // Both passes over rows ask for those that are next: no more of these than are written together.
-  constexpr bool asks = errand::any && V::size > 1 && !in_passing && B::row.sums_prefetch;
+  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
+  // Every pass over rows asks for those that are next: no more of these than are written together.
+  constexpr bool asks = V::size > 1 && !in_passing && B::row.sums_prefetch && (errand::any || R > 1);
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks);  // no partial rows that are kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
