@@ -315,13 +315,17 @@ template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum. One where it is no row_map. Without a statistic that has brought the
-// rows near, two where they are asked for; elsewhere one, because memory is read half as fast from so many places at
-// once, or in full, as the addresses of the code will have it.
+// cache, four where they save more than one sum; where they are asked for, no more than have room in one of eight ways.
+// One where it is no row_map. Without a statistic that has brought the rows near, two where they are asked for; elsewhere
+// one, because memory is read half as fast from so many places at once, or in full, as the addresses of the code will
+// have it.
 template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> = Sums > 1 ? 4 : 3;
+inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> =
+    B::row.sums_prefetch ? std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices_of<X...>, 1), 1, 3)
+    : Sums > 1           ? 4
+                         : 3;
 template <class B, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...>, Sums> = B::row.sums_prefetch ? 2 : 1;
 }  // namespace detail
@@ -332,7 +336,7 @@ inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...
 /// `out`. Without rows the gradients are zero.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
-/// three or four of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no
+/// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no
 /// more rows than are written at a time, and both passes ask for those that come next: memory is read all the time.
 /// Otherwise, and without a statistic, a few rows are gone over a block of columns at a time, so that weights and partial
 /// rows stay in the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that
