@@ -37,7 +37,7 @@ struct eager : Parent {
                                          .sum_ahead = SumAhead,
                                          .group_bytes = 3000,
                                          .keep_order = !SumAhead,
-                                         .sums_prefetch = !SumAhead};
+                                         .sums_prefetch = !SumAhead && Unroll == 4};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.

@@ -315,10 +315,10 @@ template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum; where they are asked for, no more than have room in one of eight ways.
-// One where it is no row_map. Without a statistic that has brought the rows near, two where they are asked for; elsewhere
-// one, because memory is read half as fast from so many places at once, or in full, as the addresses of the code will
-// have it.
+// cache, four where they save more than one sum; where they are asked for, as many as have room in the eight ways of a
+// set, and no more than three. One where it is no row_map. Without a statistic that has brought the rows near, two where
+// they are asked for; elsewhere one, because memory is read half as fast from so many places at once, or in full, as the
+// addresses of the code will have it.
 template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
@@ -336,11 +336,10 @@ inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...
 /// `out`. Without rows the gradients are zero.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
-/// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no
-/// more rows than are written at a time, and both passes ask for those that come next: memory is read all the time.
-/// Otherwise, and without a statistic, a few rows are gone over a block of columns at a time, so that weights and partial
-/// rows stay in the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that
-/// follow.
+/// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
+/// than are written at a time, and both passes ask for those that come next: memory is read all the time. Otherwise, and
+/// without a statistic, a few rows are gone over a block of columns at a time, so that weights and partial rows stay in
+/// the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
