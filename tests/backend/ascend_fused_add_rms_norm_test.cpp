@@ -2,6 +2,7 @@
 #include <tigon/ops/fused_add_rms_norm.hpp>
 
 #include "ascend_chips.hpp"
+#include "support/row_norm.hpp"
 
 namespace {
 
@@ -40,16 +41,24 @@ struct problem {
         dw(random_vector<T>(of.cols, 4, side)),
         rstd(of.rows, side) {}
   template <class B>
-  TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {
-    const auto both_ways = [&](const auto& weight, auto&& gradient) {
-      tigon::fused_add_rms_norm_forward<B>(x, r, weight, y.view(), s.view(), rstd, v.opt, ctx);
-      tigon::fused_add_rms_norm_backward<B>(dy, v.later_use ? ds.view() : matrix_view<T>{}, s, weight, rstd, dx.view(),
-                                            gradient, v.opt, v.copy ? dr.view() : matrix_view<T>{}, ctx);
-    };
+  TIGON_TEST_NOINLINE void forward(context& ctx = default_context()) {
     if (v.weighted)
-      both_ways(w, dw);
+      tigon::fused_add_rms_norm_forward<B>(x, r, w, y.view(), s.view(), rstd, v.opt, ctx);
     else
-      both_ways(tigon::absent, tigon::absent);
+      tigon::fused_add_rms_norm_forward<B>(x, r, tigon::absent, y.view(), s.view(), rstd, v.opt, ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(matrix_view<T> to, context& ctx = default_context()) {
+    const auto later = v.later_use ? ds.view() : matrix_view<T>{}, to_r = v.copy ? dr.view() : matrix_view<T>{};
+    if (v.weighted)
+      tigon::fused_add_rms_norm_backward<B>(dy, later, s, w, rstd, to, dw, v.opt, to_r, ctx);
+    else
+      tigon::fused_add_rms_norm_backward<B>(dy, later, s, tigon::absent, rstd, to, tigon::absent, v.opt, to_r, ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void both_ways(context& ctx = default_context()) {
+    forward<B>(ctx);
+    backward<B>(dx.view(), ctx);
   }
 };
 
@@ -81,14 +90,14 @@ TYPED_TEST(ascend_fused_add_rms_norm, agrees_with_its_parents) {
     for (const variant& v : variants()) {
       SCOPED_TRACE(testing::Message() << s << ", variant with eps " << v.opt.eps << (v.weighted ? "" : ", no weight"));
       problem<T> p(s, v, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, v);
-      p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      p.template both_ways<B>();
+      q.template both_ways<tigon::backends::highway>();
       expect_equal(p, q, parity.of<T>() * (v.opt.casting == tigon::casting::llama ? 2 : 1));
     }
   if constexpr (compared_with_generic<T>) {
     problem<T> p({50, 300, 4}), q({50, 300, 4});
-    p.template run<B>();
-    q.template run<tigon::backends::generic>();
+    p.template both_ways<B>();
+    q.template both_ways<tigon::backends::generic>();
     expect_equal(p, q, 2 * parity.of<T>());
   }
 }
@@ -98,7 +107,7 @@ TYPED_TEST(ascend_fused_add_rms_norm, works_in_place) {
   using T = typename TypeParam::element;
   for (const shape s : {shape{45, 300, 9}, shape{3, 30000}}) {
     problem<T> p(s), q(s), r(s);
-    p.template run<B>();
+    p.template both_ways<B>();
     // s over r and y over x; then the other way round.
     tigon::fused_add_rms_norm_forward<B>(q.x, q.r, q.w, q.x.view(), q.r.view(), q.rstd);
     EXPECT_EQ(q.r.f64(), p.s.f64());
@@ -118,9 +127,13 @@ TYPED_TEST(ascend_fused_add_rms_norm, gives_the_same_bits_for_any_threads) {
   for (const shape s : {shape{161, 301}, shape{83, 2100}})
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       problem<typename TypeParam::element> p(s);
-      p.template run<typename TypeParam::backend>(ctx);
+      p.template both_ways<typename TypeParam::backend>(ctx);
       return bits_of(p.y, p.s, p.dx, p.dw, p.rstd);
     }));
+}
+
+TYPED_TEST(ascend_fused_add_rms_norm, any_nan_in_rstd_stays_one) {
+  check_norm_keeps_any_nan<problem<typename TypeParam::element>, typename TypeParam::backend>();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <tigon/ops/rms_norm.hpp>
 
 #include "ascend_chips.hpp"
+#include "support/row_norm.hpp"
 
 namespace {
 
@@ -36,14 +37,23 @@ struct problem {
         dw(random_vector<W>(s.cols, 4, side)),
         rstd(s.rows, side) {}
   template <class B>
-  TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {
-    if (v.weighted) {
+  TIGON_TEST_NOINLINE void forward(context& ctx = default_context()) {
+    if (v.weighted)
       tigon::rms_norm_forward<B>(x, w, y.view(), rstd, v.opt, ctx);
-      tigon::rms_norm_backward<B>(dy, x, w, rstd, dx.view(), dw, v.opt, ctx);
-    } else {
+    else
       tigon::rms_norm_forward<B>(x, tigon::absent, y.view(), rstd, v.opt, ctx);
-      tigon::rms_norm_backward<B>(dy, x, tigon::absent, rstd, dx.view(), tigon::absent, v.opt, ctx);
-    }
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = default_context()) {
+    if (v.weighted)
+      tigon::rms_norm_backward<B>(dy, x, w, rstd, to, dw, v.opt, ctx);
+    else
+      tigon::rms_norm_backward<B>(dy, x, tigon::absent, rstd, to, tigon::absent, v.opt, ctx);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void both_ways(context& ctx = default_context()) {
+    forward<B>(ctx);
+    backward<B>(dx.view(), ctx);
   }
 };
 
@@ -70,14 +80,14 @@ TYPED_TEST(ascend_rms_norm, agrees_with_its_parents) {
     for (const variant& v : variants()) {
       SCOPED_TRACE(testing::Message() << s << ", variant with eps " << v.opt.eps << (v.weighted ? "" : ", no weight"));
       problem<T> p(s, v, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, v);
-      p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      p.template both_ways<B>();
+      q.template both_ways<tigon::backends::highway>();
       expect_equal(p, q, parity.of<T>() * (v.opt.casting == tigon::casting::llama ? 2 : 1));
     }
   if constexpr (compared_with_generic<T>) {
     problem<T> p({50, 300, 4}), q({50, 300, 4});
-    p.template run<B>();
-    q.template run<tigon::backends::generic>();
+    p.template both_ways<B>();
+    q.template both_ways<tigon::backends::generic>();
     expect_equal(p, q, 2 * parity.of<T>());
   }
 }
@@ -87,7 +97,7 @@ TYPED_TEST(ascend_rms_norm, works_in_place) {
   using T = typename TypeParam::element;
   for (const shape s : {shape{45, 300, 9}, shape{3, 30000}}) {
     problem<T> p(s), q(s), r(s);
-    p.template run<B>();
+    p.template both_ways<B>();
     q.rstd.assign(p.rstd.f64());
     r.rstd.assign(p.rstd.f64());
     tigon::rms_norm_backward<B>(q.dy, q.x, q.w, q.rstd, q.dy.view(), q.dw);
@@ -102,15 +112,19 @@ TYPED_TEST(ascend_rms_norm, gives_the_same_bits_for_any_threads) {
   for (const shape s : {shape{161, 301}, shape{83, 2100}})
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       problem<typename TypeParam::element> p(s);
-      p.template run<typename TypeParam::backend>(ctx);
+      p.template both_ways<typename TypeParam::backend>(ctx);
       return bits_of(p.y, p.dx, p.dw, p.rstd);
     }));
 }
 
+TYPED_TEST(ascend_rms_norm, any_nan_in_rstd_stays_one) {
+  check_norm_keeps_any_nan<problem<typename TypeParam::element>, typename TypeParam::backend>();
+}
+
 TEST(ascend_rms_norm_types, may_differ) {
   problem<tigon::bfloat16, float> p({50, 3000}), q({50, 3000});
-  p.run<usual_chip>();
-  q.run<tigon::backends::highway>();
+  p.both_ways<usual_chip>();
+  q.both_ways<tigon::backends::highway>();
   EXPECT_TRUE(close(p.y.f64(), q.y.f64(), 2 * parity.bf16));
   EXPECT_TRUE(close(p.dw.f64(), q.dw.f64(), 2 * parity.bf16));
 }
