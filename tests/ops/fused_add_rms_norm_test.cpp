@@ -142,23 +142,26 @@ TYPED_TEST(fused_add_rms_norm, has_the_bits_of_an_addition_and_a_norm) {
 TYPED_TEST(fused_add_rms_norm, results_may_overwrite_inputs) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  const shape of{3, 4 * lanes<B, T> + 3, 2};
-  problem<T> apart(of), p(of), q(of), no_copy(of);
-  apart.template both_ways<B>();
-  p.template forward<B>(p.r.view(), p.x.view());  // y over r, s over x
-  EXPECT_EQ(bits_of(p.r, p.x), bits_of(apart.y, apart.s));
-  q.template forward<B>(q.x.view(), q.r.view());  // y over x, s over r
-  EXPECT_EQ(bits_of(q.x, q.r), bits_of(apart.y, apart.s));
-  for (const bool over_dy : {true, false}) {
-    problem<T> back(of);
-    auto& to = over_dy ? back.dy : back.ds;
-    back.template forward<B>(back.y.view(), back.s.view());
-    back.template backward<B>(to.view(), back.dr.view());
-    EXPECT_EQ(bits_of(to, back.dr, back.dw), bits_of(apart.dx, apart.dr, apart.dw)) << over_dy;
+  constexpr std::size_t cols = 4 * lanes<B, T> + 3;
+  for (const std::size_t padding : {std::size_t{2}, 128 - cols % 128}) {  // with the second rows begin at cache lines
+    const auto fresh = [=] { return problem<T>({3, cols, padding}, variants[0], guard::before); };
+    auto apart = fresh(), p = fresh(), q = fresh(), no_copy = fresh();
+    apart.template both_ways<B>();
+    p.template forward<B>(p.r.view(), p.x.view());  // y over r, s over x
+    EXPECT_EQ(bits_of(p.r, p.x), bits_of(apart.y, apart.s));
+    q.template forward<B>(q.x.view(), q.r.view());  // y over x, s over r
+    EXPECT_EQ(bits_of(q.x, q.r), bits_of(apart.y, apart.s));
+    for (const bool over_dy : {true, false}) {
+      auto back = fresh();
+      auto& to = over_dy ? back.dy : back.ds;
+      back.template forward<B>(back.y.view(), back.s.view());
+      back.template backward<B>(to.view(), back.dr.view());
+      EXPECT_EQ(bits_of(to, back.dr, back.dw), bits_of(apart.dx, apart.dr, apart.dw)) << over_dy;
+    }
+    no_copy.template forward<B>(no_copy.y.view(), no_copy.s.view());
+    no_copy.template backward<B>(no_copy.dx.view());
+    EXPECT_EQ(bits_of(no_copy.dx, no_copy.dw), bits_of(apart.dx, apart.dw));
   }
-  no_copy.template forward<B>(no_copy.y.view(), no_copy.s.view());
-  no_copy.template backward<B>(no_copy.dx.view());
-  EXPECT_EQ(bits_of(no_copy.dx, no_copy.dw), bits_of(apart.dx, apart.dw));
 }
 
 TYPED_TEST(fused_add_rms_norm, accumulates_into_dw_when_asked) {
@@ -196,23 +199,25 @@ TYPED_TEST(fused_add_rms_norm, nan_and_infinity_stay_in_their_rows) {
 TYPED_TEST(fused_add_rms_norm, large_outputs_have_the_bits_of_small_ones) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  const shape of{B::row.stream_bytes / (1000 * sizeof(T)) + 2, 1001, 4};
-  problem<T> p(of), small({3, of.cols, of.padding});
-  p.template both_ways<B>();
-  EXPECT_TRUE(p.y.padding_intact() && p.s.padding_intact() && p.dx.padding_intact() && p.dr.padding_intact());
-  for (const std::size_t first : {std::size_t{0}, of.rows - 3}) {
-    const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
-    tigon::fused_add_rms_norm_forward<B>(part(p.x), part(p.r), p.w, small.y.view(), small.s.view(), small.rstd,
-                                         p.v.opt);
-    tigon::fused_add_rms_norm_backward<B>(part(p.dy), part(p.ds), part(p.s), p.w, small.rstd, small.dx.view(), small.dw,
-                                          p.v.opt);
-    for (std::size_t i = 0; i < 3; ++i)
-      for (std::size_t j = 0; j < of.cols; ++j) {
-        ASSERT_EQ(to_f64(p.s(first + i, j)), to_f64(small.s(i, j))) << "row " << first + i << ", column " << j;
-        ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
-        ASSERT_EQ(to_f64(p.dx(first + i, j)), to_f64(small.dx(i, j))) << "row " << first + i << ", column " << j;
-        ASSERT_EQ(to_f64(p.dr(first + i, j)), to_f64(small.dx(i, j))) << "row " << first + i << ", column " << j;
-      }
+  for (const bool lines : {false, true}) {  // rows that begin at cache lines, or not
+    const shape of{B::row.stream_bytes / (1000 * sizeof(T)) + 2, 1001, lines ? 23u : 4u};
+    problem<T> p(of, variants[0], lines ? guard::before : guard::behind), small({3, of.cols, 4});
+    p.template both_ways<B>();
+    EXPECT_TRUE(p.y.padding_intact() && p.s.padding_intact() && p.dx.padding_intact() && p.dr.padding_intact());
+    for (const std::size_t first : {std::size_t{0}, of.rows - 3}) {
+      const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
+      tigon::fused_add_rms_norm_forward<B>(part(p.x), part(p.r), p.w, small.y.view(), small.s.view(), small.rstd,
+                                           p.v.opt);
+      tigon::fused_add_rms_norm_backward<B>(part(p.dy), part(p.ds), part(p.s), p.w, small.rstd, small.dx.view(),
+                                            small.dw, p.v.opt);
+      for (std::size_t i = 0; i < 3; ++i)
+        for (std::size_t j = 0; j < of.cols; ++j) {
+          ASSERT_EQ(to_f64(p.s(first + i, j)), to_f64(small.s(i, j))) << "row " << first + i << ", column " << j;
+          ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
+          ASSERT_EQ(to_f64(p.dx(first + i, j)), to_f64(small.dx(i, j))) << "row " << first + i << ", column " << j;
+          ASSERT_EQ(to_f64(p.dr(first + i, j)), to_f64(small.dx(i, j))) << "row " << first + i << ", column " << j;
+        }
+    }
   }
 }
 

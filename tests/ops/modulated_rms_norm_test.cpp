@@ -300,9 +300,11 @@ TYPED_TEST(modulated_rms_norm, nan_and_infinity_stay_in_their_rows) {
 TYPED_TEST(modulated_rms_norm, large_outputs_have_the_bits_of_small_ones) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  const shape of{B::row.stream_bytes / (1000 * sizeof(T)) + 2, 1001, 4};
-  for (const std::size_t which : {0u, 1u, 4u}) {
-    problem<T> p(of, variants[which]), small({3, of.cols, of.padding}, variants[which]);
+  for (const auto [which, lines] : {std::pair(0u, false), {0u, true}, {1u, false}, {1u, true}, {4u, false}}) {
+    // rows begin at cache lines, or not
+    const shape of{B::row.stream_bytes / (1000 * sizeof(T)) + 2, 1001, lines ? 23u : 4u};
+    problem<T> p(of, variants[which], lines ? guard::before : guard::behind);
+    problem<T> small({3, of.cols, 4}, variants[which]);
     p.template both_ways<B>();
     EXPECT_TRUE(p.padding_intact());
     const bool by_row = p.v.by_row;

@@ -532,6 +532,60 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
       }
 }
 
+TYPED_TEST(row, programs_that_make_their_statistic_take_whole_rows) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  constexpr std::size_t rows = 40;
+  for (const std::size_t cols : lengths<B, T>()) {
+    SCOPED_TRACE(testing::Message() << cols << " columns");
+    const auto x = whole_numbers<T>({rows, cols}, 18);
+    const auto a = x.view();
+    guarded_matrix<T> early(rows, cols, 2), y(rows, cols, 1);
+    const auto to_early = early.view(), to_y = y.view();
+    guarded_matrix<A> dw(1, cols);
+    guarded<A> sums(rows);
+    std::size_t calls[rows] = {};
+    tigon::for_rows_with_partials<B, A>(
+        tigon::default_context(), rows, cols, tigon::own_statistic{},
+        [&](auto row, int) {
+          ++calls[row.i];
+          ASSERT_EQ(row.cols, cols);
+          const A sum = row.map_sum(
+              to_early,
+              [](auto v) {
+                return pack{v, v + v};
+              },
+              a);
+          sums[row.i] = sum;
+          const auto acc = row.partial(0);
+          row.map(
+              outs(to_y, acc),
+              [](auto v, auto s) {
+                return pack{v * v, s + v};
+              },
+              a, acc);
+        },
+        tigon::parameter_gradient<A>{{dw.view().data, cols}});
+    for (std::size_t i = 0; i < rows; ++i) {
+      ASSERT_EQ(calls[i], 1u) << "row " << i;
+      double sum = 0;
+      for (std::size_t j = 0; j < cols; ++j) {
+        sum += 2 * to_f64(x(i, j));
+        ASSERT_EQ(to_f64(early(i, j)), to_f64(x(i, j))) << "row " << i << ", column " << j;
+        ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) * to_f64(x(i, j))) << "row " << i << ", column " << j;
+      }
+      ASSERT_EQ(to_f64(sums[i]), sum) << "row " << i;
+    }
+    for (std::size_t j = 0; j < cols; ++j) {
+      double sum = 0;
+      for (std::size_t i = 0; i < rows; ++i) sum += to_f64(x(i, j));
+      ASSERT_EQ(to_f64(dw(0, j)), sum) << "column " << j;
+    }
+    EXPECT_TRUE(early.padding_intact() && y.padding_intact());
+  }
+}
+
 TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -22,8 +22,10 @@ struct row_tuning {
   bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
   std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
   int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
-  bool keep_order = !TIGON_INTEL_CORES;   ///< maps that wait for memory take one vector after the other, not mixed
-  bool sums_prefetch = TIGON_ZEN4_CORES;  ///< every pass over rows asks for the next ones, not only the last
+  bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
+  /// Memory is read while it is written: every pass over rows asks for the next ones and writes what it can, not only the
+  /// last.
+  bool sums_prefetch = TIGON_ZEN4_CORES;
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

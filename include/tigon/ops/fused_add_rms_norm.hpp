@@ -64,20 +64,43 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   static void forward_rows(matrix_view<const T> x, matrix_view<const T> r, Weight w, matrix_view<T> y, matrix_view<T> s,
                            A* rstd, rms_norm_options opt, context& ctx) {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
+    // Where memory is read while it is written, both passes write: s the first, y the second. Not where the second reads
+    // s, as x or r; and of 16 bits no pass waits for memory.
+    [[maybe_unused]] const bool early = simd::rows_begin_lines(s) && s.data != x.data && s.data != r.data;
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A q = row.sum(
-          [](auto a, auto b) {
-            const auto v = round_computed_to<T>(a + b);
+      const auto add = [](auto a, auto b) TIGON_LAMBDA { return round_computed_to<T>(a + b); };
+      const auto norm = [=](auto v, A scale, auto g)
+                            TIGON_LAMBDA { return detail::cast_normalised<C, T>(v * scale) * (g + offset); };
+      const auto scale_for = [=](A squares) TIGON_LAMBDA {
+        const A scale = math::rsqrt(squares / static_cast<A>(row.cols) + eps);
+        if (row.first()) rstd[row.i] = scale;
+        return scale;
+      };
+      if constexpr (B::row.sums_prefetch && sizeof(T) > 2) {
+        if (early) {
+          const A scale = scale_for(row.map_sum(
+              s,
+              [=](auto a, auto b) {
+                const auto v = add(a, b);
+                return pack{v, v * v};
+              },
+              x, r));
+          row.map(
+              y, [=](auto a, auto b, auto g) { return norm(add(a, b), scale, g); }, x, r, w);
+          return;
+        }
+      }
+      const A scale = scale_for(row.sum(
+          [=](auto a, auto b) {
+            const auto v = add(a, b);
             return v * v;
           },
-          read_again(x), read_again(r));
-      const A scale = math::rsqrt(q / static_cast<A>(row.cols) + eps);
-      if (row.first()) rstd[row.i] = scale;
+          read_again(x), read_again(r)));
       row.map(
           outs(s, y),
           [=](auto a, auto b, auto g) {
-            const auto v = round_computed_to<T>(a + b);
-            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+            const auto v = add(a, b);
+            return pack{v, norm(v, scale, g)};
           },
           x, r, w);
     });

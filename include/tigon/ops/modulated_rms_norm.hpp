@@ -108,27 +108,50 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                             matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
     const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
     const auto old_scale = added_to(dscale, opt.dscale), old_shift = added_to(dshift, opt.dscale);
+    const parameter_gradient<W> to_dw{dw, opt.dw};
+    const auto dot = [=](auto d, auto v, auto g, auto s) TIGON_LAMBDA { return d * (s + A(1)) * (g + offset) * v; };
+    const auto gradients = [=](std::size_t i, A k) TIGON_LAMBDA {  // dx, dscale, the sum for dw
+      const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+      return [=](auto d, auto v, auto g, auto s, auto s_was, auto acc) TIGON_LAMBDA {
+        const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised<C, T>(v * r);
+        return pack{u * f * r - v * c, fma(d, xh * f, s_was), fma(u, xh, acc)};
+      };
+    };
+    if constexpr (B::row.sums_prefetch) {
+      // Memory is written while it is read: dshift, which needs no sum, is written by the pass that makes it.
+      if (simd::rows_begin_lines(dshift)) {
+        for_rows_with_partials<B, A>(
+            ctx, x.rows, x.cols, own_statistic{},
+            [=] TIGON_FN(auto row, int) {
+              const A k = row.map_sum(
+                  dshift,
+                  [=](auto d, auto v, auto g, auto s, auto was) {
+                    return pack{d + was, dot(d, v, g, s)};
+                  },
+                  dy, x, or_ones(w), scale, old_shift);
+              const auto dw_row = row.partial(0);
+              row.map(outs(dx, dscale, dw_row), gradients(row.i, k), dy, x, or_ones(w), scale, old_scale, dw_row);
+            },
+            to_dw);
+        return;
+      }
+    }
     // Without a shift, what would be its gradient is overwritten by that of scale.
     const matrix_view<S> to_shift = dshift.data == nullptr ? dscale : dshift;
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols,
-        row_sum(
-            [=](std::size_t) {
-              return [=](auto d, auto v, auto g, auto s) { return d * (s + A(1)) * (g + offset) * v; };
-            },
-            dy, x, or_ones(w), scale),
+        ctx, x.rows, x.cols, row_sum([=](std::size_t) { return dot; }, dy, x, or_ones(w), scale),
         [=] TIGON_FN(auto row, A k) {
-          const A r = detail::canonical(rstd[row.i]), c = r * r * r / n * k;
+          const auto others = gradients(row.i, k);
           const auto dw_row = row.partial(0);
           row.map(
               outs(dx, to_shift, dscale, dw_row),
               [=](auto d, auto v, auto g, auto s, auto t_was, auto s_was, auto acc) {
-                const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised<C, T>(v * r);
-                return pack{u * f * r - v * c, d + t_was, fma(d, xh * f, s_was), fma(u, xh, acc)};
+                const auto r = others(d, v, g, s, s_was, acc);
+                return pack{r.v[0], d + t_was, r.v[1], r.v[2]};
               },
               dy, x, or_ones(w), scale, old_shift, old_scale, dw_row);
         },
-        parameter_gradient<W>{dw, opt.dw});
+        to_dw);
   }
 
   /// The gradient of a group's weight takes its place; dscale and dw are multiples of it.

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -376,6 +377,8 @@ class row_worker {
           r[u] = detail::as_pack(f(x.template load<V>(j, u * N)...));
         });
         barrier();
+        // Here, as where nothing is written, so that compilers contract products and sums alike.
+        if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
         if constexpr (Errand::any) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { errand_.add(passing[u], j, u * N); });
         if constexpr (!in_order) ask(j);
         // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.
@@ -385,7 +388,6 @@ class row_worker {
           else
             out.template put<false>(r, k, j);
         });
-        if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { add(acc[u], r[u]); });
       }
       if constexpr (K != 0) {
         detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA {
@@ -442,6 +444,15 @@ constexpr std::size_t padded(std::size_t cols) {
 }
 
 }  // namespace detail
+
+/// Whether there are rows and each begins at a cache line: a sum that map_sum makes while it writes them has the bits of
+/// one that is made alone, whether they are written past the caches or not.
+template <class T>
+bool rows_begin_lines(matrix_view<T> m) {
+  constexpr std::size_t line = 64;
+  return m.data != nullptr && reinterpret_cast<std::uintptr_t>(m.data) % line == 0 &&
+         m.row_stride * sizeof(T) % line == 0;
+}
 
 /// Calls fn(row) for every row.
 template <class B, class A = float, class F>

@@ -272,6 +272,9 @@ struct no_statistic {
   }
 };
 
+/// Statistic of a program that makes it itself: fn(row, 0) takes whole rows, by as many passes as it likes.
+struct own_statistic : no_statistic {};
+
 /// Program of a row that adds to parameter gradients. For row i and its statistic,
 ///   f(i, value)(x[j]..., sums[j]...)
 /// is a pack of the outputs at column j, and of the sums with what this row adds to them.
@@ -352,9 +355,10 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
+  constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
   // Every pass over rows asks for those that are next: no more of these than are written together.
   constexpr bool asks = V::size > 1 && !in_passing && B::row.sums_prefetch && (errand::any || R > 1);
-  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks);  // no partial rows that are kept near
+  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
@@ -468,6 +472,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
 namespace tigon {
 using simd::for_rows_with_partials;
 using simd::no_statistic;
+using simd::own_statistic;
 using simd::parameter_gradient;
 using simd::row_map;
 using simd::row_sum;
