@@ -37,7 +37,8 @@ struct eager : Parent {
                                          .sum_ahead = SumAhead,
                                          .group_bytes = 3000,
                                          .keep_order = !SumAhead,
-                                         .sums_prefetch = !SumAhead && Unroll == 4};
+                                         .sums_prefetch = !SumAhead && Unroll == 4,
+                                         .follows_rows = !SumAhead};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.
@@ -143,6 +144,14 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is near anyhow";
   EXPECT_EQ(next(tigon::rows_of<const T>{small, B::row.stream_bytes}, 0, 1, 2), 2 * small.row_stride)
       << "a part of a large one is not";
+  const auto in_line = [](auto operand, std::size_t ahead, std::size_t width) {
+    return tigon::simd::detail::lies_in_line(tigon::simd::detail::source<B>(operand, {0, 0, 1, ahead}), width);
+  };
+  EXPECT_TRUE(in_line(whole, 1, 5));
+  EXPECT_FALSE(in_line(whole, 2, 5)) << "asks for the row after the next";
+  EXPECT_FALSE(in_line(whole, 1, 4)) << "part of a row";
+  EXPECT_FALSE(in_line(vector_view<const T>{small.data, cols}, 1, cols)) << "the same for every row";
+  EXPECT_TRUE(in_line(tigon::constant<double>{1}, 1, 5));
   using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
   EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.sums_prefetch);
 }

@@ -64,6 +64,16 @@ constexpr bool reads_lines() {
 template <class V, class... Source>
 inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source>() && ...);
 
+// Whether rows of so many columns of an operand lie one behind the other, or there are none: processors follow those by
+// themselves.
+template <class Source>
+TIGON_INLINE bool lies_in_line(const Source& x, std::size_t cols) {
+  if constexpr (has_rows<Source>)
+    return x.next == cols;
+  else
+    return is_constant<Source>;
+}
+
 // Asks for those columns of the next row, if the operand is read again.
 template <std::size_t Column, int Level, class Source>
 TIGON_INLINE void ask_in_sum(const Source& x, std::size_t j) {
@@ -345,9 +355,17 @@ class row_worker {
     const auto barrier = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
+    // A single one is asked for a little ahead, because a processor follows several at a time.
+    const bool followed = B::row.follows_rows && !read_ && (detail::lies_in_line(x, cols) && ...);
+    constexpr bool single = (std::size_t{detail::has_rows<Source>} + ... + 0) == 1;
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
-      if constexpr (Errand::prefetches)
-        detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (x.template prefetch<u * N, B::row.prefetch_level>(j), ...); });
+      if constexpr (Errand::prefetches) {
+        if (!followed)
+          detail::unrolled<U>([&](auto u)
+                                  TIGON_LAMBDA { (x.template prefetch<u * N, B::row.prefetch_level>(j), ...); });
+        else if constexpr (single)
+          detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (detail::prefetch_ahead<u * N>(x, j), ...); });
+      }
     };
     typename Errand::state passing[U];
     const auto part = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {

@@ -182,6 +182,11 @@ struct constant_source {
   TIGON_INLINE void prefetch(std::size_t) const {}
 };
 
+template <class Source>
+inline constexpr bool is_constant = false;
+template <class A>
+inline constexpr bool is_constant<constant_source<A>> = true;
+
 // A source that sums ask for the next row of.
 template <class Source>
 struct asking_source : Source {};
