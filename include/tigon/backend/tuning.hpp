@@ -26,7 +26,7 @@ struct row_tuning {
   /// Memory is read while it is written: every pass over rows asks for the next ones and writes what it can, not only the
   /// last.
   bool sums_prefetch = TIGON_ZEN4_CORES;
-  bool follows_rows = TIGON_ZEN4_CORES;  ///< maps of nothing but rows that lie one behind the other ask for none
+  bool follows_rows = TIGON_ZEN4_CORES;  ///< maps of nothing but rows that lie one behind the other ask for no next row
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

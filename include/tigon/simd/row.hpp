@@ -50,6 +50,8 @@ template <class T>
 inline constexpr bool has_rows<row_source<T, true>> = true;
 template <class Source>
 inline constexpr bool has_rows<asking_source<Source>> = has_rows<Source>;
+template <class... Source>
+inline constexpr std::size_t with_rows = (std::size_t{has_rows<Source>} + ... + 0);
 
 // Maps that read nothing but matrices, a cache line with every vector, wait for memory, and memory waits for the order in
 // which it is asked: for the next row first, then vector by vector. Narrower vectors and elements compute for longer, and
@@ -264,7 +266,7 @@ class row_worker {
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
     constexpr std::size_t block = 64 * sets * N;
-    constexpr std::size_t rows = N == 1 ? 0 : (std::size_t{detail::has_rows<Source>} + ... + 0);
+    constexpr std::size_t rows = N == 1 ? 0 : detail::with_rows<Source...>;
     pack<V, K> total = identity;
     std::size_t j = 0;
     while (j + U * N <= cols) {
@@ -355,15 +357,14 @@ class row_worker {
     const auto barrier = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
-    // A single one is asked for a little ahead, because a processor follows several at a time.
-    const bool followed = B::row.follows_rows && !read_ && (detail::lies_in_line(x, cols) && ...);
-    constexpr bool single = (std::size_t{detail::has_rows<Source>} + ... + 0) == 1;
+    // The processor alone follows a single one too closely: that is asked for a little ahead.
+    const bool followed = B::row.follows_rows && K == 0 && !read_ && (detail::lies_in_line(x, cols) && ...);
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
       if constexpr (Errand::prefetches) {
         if (!followed)
           detail::unrolled<U>([&](auto u)
                                   TIGON_LAMBDA { (x.template prefetch<u * N, B::row.prefetch_level>(j), ...); });
-        else if constexpr (single)
+        else if constexpr (detail::with_rows<Source...> == 1)
           detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (detail::prefetch_ahead<u * N>(x, j), ...); });
       }
     };
