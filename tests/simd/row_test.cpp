@@ -38,7 +38,8 @@ struct eager : Parent {
                                          .group_bytes = 3000,
                                          .keep_order = !SumAhead,
                                          .sums_prefetch = !SumAhead && Unroll == 4,
-                                         .follows_rows = !SumAhead};
+                                         .follows_rows = !SumAhead,
+                                         .turn_round = !SumAhead};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.
@@ -176,6 +177,59 @@ TYPED_TEST(row, maps_ask_for_the_rows_that_sums_ask_for) {
       },
       tigon::parameter_gradient<T>{});
   EXPECT_EQ(rows, 3u);
+}
+
+/// Which way a map goes over rows: a vector's last columns are still near where the next row begins with them. Where
+/// nothing is read again, or the map sums up too, it goes on from the beginning.
+TYPED_TEST(row, maps_turn_round_for_vectors) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  using V = tigon::simd::vec<typename B::engine, A>;
+  constexpr std::size_t rows = 4, step = B::row.unroll, cols = 4 * step * V::size;
+  const auto x = whole_numbers<T>({rows, cols, 1}, 1), weight = whole_numbers<T>({1, cols}, 2);
+  guarded_matrix<T> y(rows, cols, 2);
+  const auto a = x.view();
+  const auto out = y.view();
+  const vector_view<const T> w{weight.view().data, cols};
+  for_rows<B, A>(tigon::default_context(), rows, cols, [&](auto row) {
+    std::vector<A> seen;
+    const auto saw = [&](auto j) {
+      alignas(64) A lanes[V::size];
+      tigon::simd::store(j, lanes);
+      seen.push_back(lanes[0]);
+    };
+    const auto backwards = [&](auto pass) {
+      seen.clear();
+      pass();
+      return seen.at(step) < seen.at(0);  // the second step, the first one
+    };
+    const auto f = [&](auto v, auto g, auto j) {
+      saw(j);
+      return v * g;
+    };
+    const auto map = [&] { row.map(out, f, a, w, tigon::columns); };
+    const auto map_alone = [&] { row.map(out, f, a, a, tigon::columns); };
+    const auto map_and_sum = [&] {
+      (void)row.map_sum(
+          out,
+          [&](auto v, auto g, auto j) {
+            saw(j);
+            return pack{v * g, v};
+          },
+          a, w, tigon::columns);
+    };
+    EXPECT_FALSE(backwards(map)) << "of a row that was not read before";
+    (void)row.sum([](auto v) { return v; }, a);
+    const bool every_row = B::row.reverse;
+    EXPECT_EQ(backwards(map), every_row || (B::row.turn_round && row.i % 2 != 0));
+    EXPECT_EQ(backwards(map_alone), every_row) << "without a vector";
+    EXPECT_EQ(backwards(map_and_sum), every_row) << "bits of sums would depend on the row's place";
+    map();
+  });
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) * to_f64(weight(0, j)));
+  EXPECT_TRUE(y.padding_intact());
 }
 
 TYPED_TEST(row, reduces_with_any_monoid) {

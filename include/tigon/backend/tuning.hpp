@@ -27,6 +27,7 @@ struct row_tuning {
   /// last.
   bool sums_prefetch = TIGON_ZEN4_CORES;
   bool follows_rows = TIGON_ZEN4_CORES;  ///< maps of nothing but rows that lie one behind the other ask for no next row
+  bool turn_round = TIGON_ZEN4_CORES;  ///< a row that was read before and vectors: from either end, row by row in turns
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

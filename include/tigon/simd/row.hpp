@@ -50,6 +50,13 @@ template <class T>
 inline constexpr bool has_rows<row_source<T, true>> = true;
 template <class Source>
 inline constexpr bool has_rows<asking_source<Source>> = has_rows<Source>;
+// Vectors, which are the same for every row.
+template <class Source>
+inline constexpr bool is_vector = false;
+template <class T>
+inline constexpr bool is_vector<row_source<T, false>> = true;
+template <class T>
+inline constexpr bool is_vector<optional_source<T, false>> = true;
 template <class... Source>
 inline constexpr std::size_t with_rows = (std::size_t{has_rows<Source>} + ... + 0);
 
@@ -329,7 +336,8 @@ class row_worker {
   }
 
   // The one loop that writes; where B says so from the end to the beginning in a row that was read before, because what
-  // the pass before read last is still in the first-level cache.
+  // the pass before read last is still in the first-level cache. Or so in every other row: vectors that leave that cache
+  // with every row begin with the columns that the row before has left there.
   template <std::size_t K, std::size_t Maxima, class V, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_loop(std::size_t streamed, std::size_t head, std::tuple<Sink...> y, F f, Source... x) const {
     constexpr std::size_t N = V::size;
@@ -380,7 +388,9 @@ class row_worker {
       }
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
-    const bool backwards = !Errand::any && B::row.reverse && read_;
+    constexpr bool turns_round =
+        B::row.turn_round && K == 0 && detail::with_rows<Source...> == 1 && (detail::is_vector<Source> || ...);
+    const bool backwards = !Errand::any && read_ && (B::row.reverse || (turns_round && at_.row % 2 != 0));
     std::size_t at = backwards ? last - U * N : head;
     const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
     for (std::size_t left = last - head; left > 0;) {
