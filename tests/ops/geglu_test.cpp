@@ -87,6 +87,25 @@ TEST(geglu_forms, erf_is_relaxed_in_bf16_by_no_more_than_it_says) {
   }
 }
 
+TEST(geglu_forms, erf_keeps_the_digits_of_its_tail_in_f32) {
+  constexpr std::size_t n = 4000;
+  gate_problem<geglu_gate, float> p({1, n}, {.form = gelu_form::erf});
+  for (std::size_t j = 0; j < n; ++j) {
+    const float v = 13 * static_cast<float>(std::pow(1e-4, static_cast<double>(j) / n));
+    p.a(0, j) = j % 2 == 0 ? v : -v, p.b(0, j) = p.dc(0, j) = 1;
+  }
+  p.forward<tigon::default_backend>(p.c.view());
+  p.backward<tigon::default_backend>(p.da.view(), p.db.view());
+  for (std::size_t j = 0; j < n; ++j) {
+    const double a = to_f64(p.a(0, j)), below = std::erfc(-a / std::numbers::sqrt2) / 2, gelu = a * below,
+                 slope = below + a * std::exp(-a * a / 2) / std::sqrt(2 * std::numbers::pi);
+    ASSERT_NEAR(to_f64(p.c(0, j)), gelu, 5.5e-8 + 6e-8 * std::abs(gelu)) << "at " << a;
+    ASSERT_NEAR(to_f64(p.db(0, j)), gelu, std::abs(a) <= 5 ? 1e-6 * std::abs(gelu) : 6e-8 * (1 + std::abs(gelu)))
+        << "at " << a;
+    ASSERT_NEAR(to_f64(p.da(0, j)), slope, 1.3e-7) << "at " << a;
+  }
+}
+
 TEST(geglu_forms, tanh_is_relaxed_in_bf16_by_no_more_than_it_says) {
   gate_problem<geglu_gate, tigon::bfloat16> p({1, 4000});
   for (std::size_t j = 0; j < 4000; ++j) {
