@@ -235,9 +235,7 @@ struct kernel<op::geglu, backends::generic> {
       const V t = min(V(A(13.27)), abs(a)), square = t * t, by(A(std::numbers::log2e / 2)), magic(c::whole + c::bias);
       const V power = fnma(square, by, magic), f = fnma(square, by, magic - power), s = simd::detail::exp2_field(power);
       const V decay = fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s);
-      const V high = fma(fma(t + V(mills_q[4]), t, V(mills_q[3])), t, V(mills_q[2]));
-      const V q = fma(fma(high, t, V(mills_q[1])), t, V(mills_q[0]));
-      const V mills = simd::quotient(simd::detail::polynomial(t, mills_p), q);
+      const V mills = simd::quotient(simd::detail::polynomial(t, mills_p), simd::detail::monic_polynomial(t, mills_q));
       constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // 1 / sqrt(2 pi)
       return {t, decay * mills, decay * fnma(t, V(A(density)), mills)};
     }
@@ -245,8 +243,8 @@ struct kernel<op::geglu, backends::generic> {
   // 1 - t p(t) / P(-t), for 8 bits: within 2.7e-4 of itself or of 0.05.
   static constexpr float tail_slope[] = {0x1.ffdc62p-1f,  -0x1.9668a6p-1f, -0x1.4c2476p-1f,
                                          -0x1.895212p-4f, 0x1.dfe47p-7f,   -0x1.e5f39p-11f};
-  // P(-t) e^(t^2 / 2), Mills' ratio but for a factor, is p(t) / (q(t) + t^5) within 1.5e-8 of itself for t <= 13.3. Linear
-  // programs, too; the 1 before t^5 because a sum is cheaper than a product.
+  // P(-t) e^(t^2 / 2), Mills' ratio but for a factor, is p(t) / q(t), where q goes on with t^5, within 1.5e-8 of itself for
+  // t <= 13.3. Linear programs, too.
   static constexpr float mills_p[] = {0x1.8d0b34p+5f, 0x1.59f29p+5f, 0x1.1fe8f4p+4f, 0x1.fbeb6cp+1f, 0x1.9885dp-2f};
   static constexpr float mills_q[] = {0x1.8d0b34p+6f, 0x1.4b5f12p+7f, 0x1.da3944p+6f, 0x1.70b5d4p+5f, 0x1.3e509cp+3f};
 

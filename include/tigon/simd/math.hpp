@@ -136,7 +136,17 @@ TIGON_INLINE V polynomial(V x, const A (&c)[N]) {
   return p;
 }
 
-// The same in pairs, c[0] + c[1] x + x^2 (c[2] + c[3] x + ...): one product more in a chain half as long, for functions
+// c[0] + c[1] x + ... + x^N: its first step is a sum, which is cheaper than a product.
+template <class V, class A, std::size_t N>
+TIGON_INLINE V monic_polynomial(V x, const A (&c)[N]) {
+  V p = x + V(c[N - 1]);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((p = fma(p, x, V(c[N - 2 - I]))), ...);
+  }(std::make_index_sequence<N - 1>());
+  return p;
+}
+
+// The first in pairs, c[0] + c[1] x + x^2 (c[2] + c[3] x + ...): one product more in a chain half as long, for functions
 // that are little more than the polynomial.
 template <class V, class A, std::size_t N>
 TIGON_INLINE V polynomial_in_pairs(V x, const A (&c)[N]) {

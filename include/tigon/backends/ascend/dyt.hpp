@@ -59,19 +59,17 @@ struct kernel<op::dyt, backends::ascend> {
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const A factor = static_cast<A>(alpha.data[0]);
-    [[maybe_unused]] static constexpr std::size_t bits = std::same_as<T, bfloat16> && B::relaxed_16bit ? 8 : 53;
+    const detail::scaled_tanh<detail::dyt_bits<B, T>, A> tanh_of(static_cast<A>(alpha.data[0]));
     using plan = ub::plan<B, op::dyt, tiling::pass::forward, A>;
     ub::for_strips<plan>(
         ctx, x.rows, x.cols, ub::strips(plan::cut_of(x.cols), x.rows, x.cols),
         [=](auto& core, std::size_t, auto blocks, auto& xt, auto& gt, auto& bt, auto& yt) TIGON_LAMBDA {
           blocks([&]() TIGON_LAMBDA {
-            core.part(
-                ub::reads(xt, gt, bt), ub::writes(yt), [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
-                  row.map(
-                      yv, [=](auto v, auto g, auto b) { return fma(detail::tanh_factor<bits>(v * factor), g, b); }, xv,
-                      gv, bv);
-                });
+            core.part(ub::reads(xt, gt, bt), ub::writes(yt),
+                      [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
+                        row.map(
+                            yv, [=](auto v, auto g, auto b) { return fma(tanh_of(v), g, b); }, xv, gv, bv);
+                      });
           });
         },
         x, gamma, or_zeros(beta), y);
