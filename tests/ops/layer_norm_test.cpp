@@ -142,10 +142,23 @@ TYPED_TEST(layer_norm, centres_before_it_squares) {
   EXPECT_TRUE(close(p.y.f64(), p.y_wanted(), std::same_as<A, float> ? forward_bound.f32 : 1e-12));
 }
 
+TYPED_TEST(layer_norm, squares_of_a_large_mean_may_overflow) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  const A large = std::ldexp(A(1), std::numeric_limits<A>::max_exponent / 2 + 2);
+  problem<A> p({2, 256});
+  for (std::size_t j = 0; j < 256; ++j) p.x(0, j) = large, p.x(1, j) = j % 2 == 0 ? large : 2 * large;
+  p.template forward<B>();
+  for (std::size_t j = 0; j < 256; ++j) ASSERT_EQ(p.y(0, j), p.b[j]);
+  EXPECT_EQ(p.mean[0], large);
+  EXPECT_NEAR(to_f64(p.rstd[0]) * std::sqrt(p.opt.eps), 1, 1e-6) << "a row without variance";
+  EXPECT_EQ(p.mean[1], large * A(1.5));
+}
+
 TYPED_TEST(layer_norm, first_columns_may_be_far_from_the_others) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;
-  // The mean is estimated from the first columns; here that estimate is no use.
+  // A mean that is estimated from the first columns is no use here.
   problem<A> p({2, 20000});
   p.x.assign(normal_values(40000, 1, {.mean = 0, .deviation = 1}));
   for (std::size_t i = 0; i < 2; ++i)

@@ -23,8 +23,8 @@ struct layer_norm {
 /// Formula    docs/formulas/layer_norm.md; Ba, Kiros and Hinton, "Layer Normalization", 2016.
 /// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`; mean, rstd [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from the centred row, never from E[x^2] - mean^2; sums, mean and rstd in f32 (f64 for f64);
-///            y, dx, dw, db rounded once.
+/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
+///            rstd in f32 (f64 for f64); y, dx, dw, db rounded once.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
@@ -48,22 +48,21 @@ struct kernel<op::layer_norm, backends::generic> {
     const A eps = static_cast<A>(opt.eps);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A n = static_cast<A>(row.cols);
-      // Sums of x - m and its square for a mean m that is estimated from a few columns. What m lacks shows in the
-      // first; where that is much, the second has lost digits, and both are made once more.
-      const std::size_t few = std::min<std::size_t>(row.cols, 16);
-      A m = row.narrow(few).sum([](auto v) { return v; }, x) / static_cast<A>(few);
-      const auto centred = [=](A about) {
+      // Sums of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
+      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact.
+      const auto sums = [=](auto centred) {
         return row.sum(
             [=](auto v) {
-              const auto c = v - about;
+              const auto c = centred(v);
               return pack{c, c * c};
             },
             read_again(x));
       };
-      auto s = centred(m);
-      if (s[0] * s[0] > n * s[1] * A(0.5)) {
-        m += s[0] / n;
-        s = centred(m);
+      A m = 0;
+      auto s = sums([](auto v) { return v; });
+      if (!(s[0] * s[0] < n * s[1] * A(0.5))) {
+        m = s[0] / n;
+        s = sums([m](auto v) { return v - m; });
       }
       const A e = s[0] / n;
       const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
