@@ -214,10 +214,24 @@ TYPED_TEST(group_norm, centres_before_it_squares) {
   }
 }
 
+TYPED_TEST(group_norm, squares_of_a_large_mean_may_overflow) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  const A large = std::ldexp(A(1), std::numeric_limits<A>::max_exponent / 2 + 2);
+  problem<A> p({1, 2, 1, 256});
+  for (std::size_t c = 0; c < 2; ++c)
+    for (std::size_t j = 0; j < 256; ++j) p.x(c, j) = large;
+  p.template forward<B>();
+  for (std::size_t c = 0; c < 2; ++c)
+    for (std::size_t j = 0; j < 256; ++j) ASSERT_EQ(p.y(c, j), p.b[c]);
+  EXPECT_EQ(p.mean[0], large);
+  EXPECT_NEAR(to_f64(p.rstd[0]) * std::sqrt(eps), 1, 1e-6);
+}
+
 TYPED_TEST(group_norm, channels_may_be_far_from_one_another) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;
-  // The mean is estimated from the first values; here that estimate is no use.
+  // A mean that is estimated from the first values is no use here.
   problem<A> p({1, 1250, 1, 16});
   p.x.assign(normal_values(20000, 1));
   for (std::size_t j = 0; j < 16; ++j) p.x(0, j) = A(1000);

@@ -5,6 +5,8 @@
 #include <tigon/ops/contract.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
+#include <limits>
+
 namespace tigon {
 
 namespace op {
@@ -27,8 +29,8 @@ struct group_norm {
 ///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
 ///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from centred values, never from E[x^2] - mean^2; sums, mean and rstd in f32 (f64 for f64);
-///            backward makes up for the rounding of mean; y, dx, dw, db rounded once.
+/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
+///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
@@ -58,16 +60,14 @@ struct kernel<op::group_norm, backends::generic> {
     const std::size_t pieces = x.row_stride == positions ? 1 : size, width = size * positions / pieces;
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
-      // Means of x - m and its square for an m that is estimated from a few values. What m lacks shows in the first;
-      // where that is much, the second has lost digits, and both are made once more.
-      const std::size_t few = std::min<std::size_t>(width, 16);
-      A m = row.narrow(few).sum([](auto v) { return v; }, channel(x, size, 0)) / static_cast<A>(few);
-      const auto centred = [=](A about) {
+      // Means of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
+      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact.
+      const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
           const auto s = row.narrow(width).sum(
               [=](auto v) {
-                const auto c = v - about;
+                const auto c = centred(v);
                 return pack{c, c * c};
               },
               read_again(channel(x, size, k)));
@@ -75,10 +75,11 @@ struct kernel<op::group_norm, backends::generic> {
         }
         return std::array{sum[0] / n, sum[1] / n};
       };
-      auto s = centred(m);
-      if (s[0] * s[0] > s[1] * 0.5) {
-        m += static_cast<A>(s[0]);
-        s = centred(m);
+      A m = 0;
+      auto s = means_of([](auto v) { return v; });
+      if (!(s[0] * s[0] < s[1] * 0.5 && s[1] < std::numeric_limits<double>::infinity())) {
+        m = static_cast<A>(s[0]);
+        s = means_of([m](auto v) { return v - m; });
       }
       const A e = static_cast<A>(s[0]);
       const A r = static_cast<A>(math::rsqrt(math::max(0.0, s[1] - s[0] * s[0]) + eps));
