@@ -61,7 +61,8 @@ struct kernel<op::group_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       // Means of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
-      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact.
+      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in groups
+      // of a few values, whose dx nearly cancels.
       const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
@@ -77,7 +78,7 @@ struct kernel<op::group_norm, backends::generic> {
       };
       A m = 0;
       auto s = means_of([](auto v) { return v; });
-      if (!(s[0] * s[0] < s[1] * 0.5 && s[1] < std::numeric_limits<double>::infinity())) {
+      if (row.cols <= 16 || !(s[0] * s[0] < s[1] * 0.5 && s[1] < std::numeric_limits<double>::infinity())) {
         m = static_cast<A>(s[0]);
         s = means_of([m](auto v) { return v - m; });
       }

@@ -49,7 +49,8 @@ struct kernel<op::layer_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A n = static_cast<A>(row.cols);
       // Sums of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
-      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact.
+      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in rows of
+      // a few columns, whose dx nearly cancels.
       const auto sums = [=](auto centred) {
         return row.sum(
             [=](auto v) {
@@ -60,7 +61,7 @@ struct kernel<op::layer_norm, backends::generic> {
       };
       A m = 0;
       auto s = sums([](auto v) { return v; });
-      if (!(s[0] * s[0] < n * s[1] * A(0.5))) {
+      if (row.cols <= 16 || !(s[0] * s[0] < n * s[1] * A(0.5))) {
         m = s[0] / n;
         s = sums([m](auto v) { return v - m; });
       }
