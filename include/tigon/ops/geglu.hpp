@@ -115,6 +115,7 @@ struct kernel<op::geglu, backends::generic> {
 
   static constexpr double k = 2 * std::numbers::inv_sqrtpi * std::numbers::sqrt2;  // 2 sqrt(2 / pi)
   static constexpr double l = 0.044715;
+  static constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // of the normal distribution at 0
 
   /// Between these gelu(a) is neither 0 nor a. In the tanh form z stays within what gate_sigmoid takes.
   template <gelu_form F, class A>
@@ -160,7 +161,6 @@ struct kernel<op::geglu, backends::generic> {
       return {low * s, fma(near * s * (rest * inverse), fma(square, V(A(3 * k * l)), V(A(k))), s)};
     } else {
       const V s = upper_normal(near);
-      constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // 1 / sqrt(2 pi)
       return {low * s, fma(near * V(A(density)), exp(square * V(A(-0.5))), s)};
     }
   }
@@ -236,7 +236,6 @@ struct kernel<op::geglu, backends::generic> {
       const V power = fnma(square, by, magic), f = fnma(square, by, magic - power), s = simd::detail::exp2_field(power);
       const V decay = fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s);
       const V mills = simd::quotient(simd::detail::polynomial(t, mills_p), simd::detail::monic_polynomial(t, mills_q));
-      constexpr double density = std::numbers::inv_sqrtpi / std::numbers::sqrt2;  // 1 / sqrt(2 pi)
       return {t, decay * mills, decay * fnma(t, V(A(density)), mills)};
     }
   }
