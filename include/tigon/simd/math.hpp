@@ -37,6 +37,10 @@ concept raw_reciprocal = requires(decltype(L::raw(typename L::reg{})) v) {
   { x86::reciprocal_estimate(v) } -> std::same_as<decltype(v)>;  // clang takes a register of f64 for one of f32
 };
 template <class L>
+concept raw_lookup = requires(decltype(L::raw(typename L::reg{})) v) {
+  { x86::lookup(v, v) } -> std::same_as<decltype(v)>;
+};
+template <class L>
 concept raw_square_root = requires(decltype(L::raw(typename L::reg{})) v) { x86::square_root(v); };
 #endif
 
@@ -165,6 +169,29 @@ TIGON_INLINE V polynomial_of_minus(V y, const A (&c)[N]) {
   V p(c[N - 1]);
   [&]<std::size_t... I>(std::index_sequence<I...>)
       TIGON_LAMBDA { ((p = fnma(p, y, V(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());
+  return p;
+}
+
+// Whether a vector holds a number for each of sixteen pieces of a function and has an instruction that looks them up.
+template <class V>
+inline constexpr bool looks_up =
+#if defined(TIGON_X86)
+    raw_lookup<typename V::lanes>;
+#else
+    false;
+#endif
+
+// c[0][k] + c[1][k] x + ... in piece k of sixteen; the index is k + whole.
+template <class V, class A, std::size_t N>
+  requires looks_up<V>
+TIGON_INLINE V polynomial_by_pieces(V x, V index, const A (&c)[N][16]) {
+  using L = typename V::lanes;
+  const auto of_piece = [&](const A(&of)[16]) TIGON_LAMBDA {
+    return V::from(L::from_raw(x86::lookup(L::raw(L::load(of)), L::raw(index.r))));
+  };
+  V p = of_piece(c[N - 1]);
+  [&]<std::size_t... I>(std::index_sequence<I...>)
+      TIGON_LAMBDA { ((p = fma(p, x, of_piece(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());
   return p;
 }
 

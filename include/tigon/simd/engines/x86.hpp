@@ -26,6 +26,7 @@ void mantissa(none);
 void exponent(none);
 void reciprocal_estimate(none);
 void square_root(none);
+void lookup(none);
 void fma(none);
 void fnma(none);
 
@@ -147,6 +148,10 @@ TIGON_INLINE __m512 exponent(__m512 x) { return _mm512_getexp_ps(x); }
 TIGON_INLINE __m512d exponent(__m512d x) { return _mm512_getexp_pd(x); }
 /// 1 / x within 2^-14. There is none for f64, where division is rare, nor for narrower registers, where it is fast.
 TIGON_INLINE __m512 reciprocal_estimate(__m512 x) { return _mm512_rcp14_ps(x); }
+/// The lanes of the table whose numbers are the last four bits of each lane of the index.
+TIGON_INLINE __m512 lookup(__m512 table, __m512 index) {
+  return _mm512_permutexvar_ps(_mm512_castps_si512(index), table);
+}
 TIGON_INLINE __m512 square_root(__m512 x) { return _mm512_sqrt_ps(x); }
 TIGON_INLINE __m512d square_root(__m512d x) { return _mm512_sqrt_pd(x); }
 /// a * b + c and c - a * b, for libraries that leave the fusion to the compiler.
