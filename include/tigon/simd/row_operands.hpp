@@ -490,16 +490,13 @@ struct pair_sink {
   template <bool Stream, std::size_t U, class R, class K>
   TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
-    const row_sink<T, true> row{p, bytes};
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       const V a = r[u].v[k], b = r[u].v[k + 1];
-      const std::size_t at = 2 * (j + u * V::size);
-      if constexpr (V::size == 1) {
-        row.store(a, at), row.store(b, at + 1);
-      } else {
-        const pack<V, 1> both[2] = {{{zip_low(a, b)}}, {{zip_high(a, b)}}};
-        row.template put<Stream>(both, std::integral_constant<std::size_t, 0>{}, at);
-      }
+      T* const to = p + 2 * (j + u * V::size);
+      if constexpr (V::size == 1)
+        simd::store(a, to), simd::store(b, to + 1);
+      else
+        simd::store_zipped<Stream>(a, b, to);
     });
   }
   template <class R, class K>

@@ -222,6 +222,27 @@ TIGON_INLINE void store_pair(V first, V second, T* p) {
     store(first, p), store(second, p + V::size);
 }
 
+/// Two vectors by turns, even[0], odd[0], even[1], ...; streamed, p is aligned to the bytes of both.
+template <bool Stream, class V, element T>
+  requires(V::size > 1)
+TIGON_INLINE void store_zipped(V even, V odd, T* p) {
+#if defined(TIGON_X86)
+  if constexpr (stores_pairs<V, T>) {
+    using L = typename V::lanes;
+    if constexpr (Stream)
+      x86::stream_zipped(L::raw(even.r), L::raw(odd.r), p);
+    else
+      x86::store_zipped(L::raw(even.r), L::raw(odd.r), p);
+    return;
+  }
+#endif
+  const V low = zip_low(even, odd), high = zip_high(even, odd);
+  if constexpr (Stream)
+    stream(low, p), stream(high, p + V::size);
+  else
+    store(low, p), store(high, p + V::size);
+}
+
 TIGON_INLINE void stream_fence() {
 #if defined(TIGON_X86)
   _mm_sfence();
