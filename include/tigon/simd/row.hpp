@@ -134,6 +134,7 @@ class row_worker {
   TIGON_INLINE row_worker asking(std::size_t ahead) const {
     row_worker worker = *this;
     worker.at_.ahead = ahead;
+    worker.leads_ = true;
     return worker;
   }
 
@@ -366,7 +367,7 @@ class row_worker {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
     // The processor alone follows a single one too closely: that is asked for a little ahead.
-    const bool followed = B::row.follows_rows && K == 0 && !read_ && (detail::lies_in_line(x, cols) && ...);
+    const bool followed = B::row.follows_rows && K == 0 && !read_ && !leads_ && (detail::lies_in_line(x, cols) && ...);
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
       if constexpr (Errand::prefetches) {
         if (!followed)
@@ -457,6 +458,7 @@ class row_worker {
   detail::place at_;
   [[no_unique_address]] Errand errand_;
   mutable bool read_ = false;  // a pass over this row has been made
+  bool leads_ = false;         // it asks for rows that the processor, which is behind at this one, does not follow
 };
 
 namespace detail {
