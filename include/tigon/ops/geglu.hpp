@@ -192,7 +192,7 @@ struct kernel<op::geglu, backends::generic> {
     constexpr bool rough = Bits == 8;
     if constexpr (rough && simd::detail::looks_up<V>) {
       const V t = min(V(tail_end), abs(a));
-      return {t, simd::detail::polynomial_by_pieces(t - V(tail_centre), tail_piece(t), tail_pieces)};
+      return {t, by_tail_pieces(t, tail_pieces)};
     }
     // 127 of minus_log2 is an exponent field of 0.
     const V t = min(V(A(rough ? 12.59 : 13)), abs(a));
@@ -235,7 +235,7 @@ struct kernel<op::geglu, backends::generic> {
       const auto [t, tail] = normal_tail<Bits>(a);
       V slope;  // of itself
       if constexpr (simd::detail::looks_up<V>)
-        slope = simd::detail::polynomial_by_pieces(t - V(tail_centre), tail_piece(t), tail_slope_pieces);
+        slope = by_tail_pieces(t, tail_slope_pieces);
       else
         slope = simd::detail::polynomial_in_pairs(t, tail_slope);
       return {t, tail, tail * slope};
@@ -251,13 +251,13 @@ struct kernel<op::geglu, backends::generic> {
   // 1 - t p(t) / P(-t), for 8 bits: within 2.7e-4 of itself or of 0.05.
   static constexpr float tail_slope[] = {0x1.ffdc62p-1f,  -0x1.9668a6p-1f, -0x1.4c2476p-1f,
                                          -0x1.895212p-4f, 0x1.dfe47p-7f,   -0x1.e5f39p-11f};
-  // The tail and its slope of itself for 8 bits by pieces, which grow narrower from 0 to 5: cubics in t - tail_centre,
-  // within 4.1e-4 of the one, 6.7e-5 of the other or of 0.05. The last piece, from 5.02 on, is 0.
-  static constexpr float tail_end = 0x1.4676fap+2f, tail_centre = 2.5f;
-  template <class V>
-  static TIGON_INLINE V tail_piece(V t) {
-    using A = typename V::value_type;
-    return fma(t, fma(t, V(A(0x1.a5a604p-2)), V(A(0x1.ae2ab2p-1))), V(simd::detail::constants<A>::whole));
+  // The tail and its slope of itself for 8 bits by pieces, which grow narrower from 0 to 5: cubics in t - 2.5, within 4.1e-4
+  // of the one, 6.7e-5 of the other or of 0.05. The last piece, from 5.02 on, is 0. Linear programs, as above.
+  static constexpr float tail_end = 0x1.4676fap+2f;
+  template <class V, class A>
+  static TIGON_INLINE V by_tail_pieces(V t, const A (&pieces)[4][16]) {
+    const V piece = fma(t, fma(t, V(A(0x1.a5a604p-2)), V(A(0x1.ae2ab2p-1))), V(simd::detail::constants<A>::whole));
+    return simd::detail::polynomial_by_pieces(t - V(A(2.5)), piece, pieces);
   }
   alignas(64) static constexpr float tail_pieces[4][16] = {
       {0x1.d090acp-2f, 0x1.ecd82ep-4f, 0x1.5b5b38p-7f, 0x1.717dfap-8f, 0x1.96665p-8f, 0x1.97012cp-8f, 0x1.8e3b02p-8f,

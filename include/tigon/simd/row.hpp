@@ -458,7 +458,7 @@ class row_worker {
   detail::place at_;
   [[no_unique_address]] Errand errand_;
   mutable bool read_ = false;  // a pass over this row has been made
-  bool leads_ = false;         // it asks for rows that the processor, which is behind at this one, does not follow
+  bool leads_ = false;         // others may have read it before: the processor does not see the next rows being read
 };
 
 namespace detail {
