@@ -440,7 +440,7 @@ TYPED_TEST(math, gates_of_a_slope_and_of_base_two) {
     const A z = static_cast<A>(x / slope), w = static_cast<A>(x * std::numbers::log2e);
     const wide<A> of_z = wide<A>(slope) * wide<A>(z), of_w = std::numbers::ln2_v<wide<A>> * wide<A>(w);
     const auto log2 = []<std::size_t Bits>(std::integral_constant<std::size_t, Bits>) {
-      return [](V v) { return tigon::simd::gate_of_log2<Bits>(v, V(1)); };
+      return [](V v) { return tigon::simd::gate_of_log2<Bits>(v, V(A(tigon::simd::detail::exp2_parts<V>))); };
     };
     worst = std::max(
         {worst, errors(by_slope, z, of_z)[0], errors(log2(std::integral_constant<std::size_t, 53>()), w, of_w)[0]});

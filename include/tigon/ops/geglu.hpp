@@ -136,7 +136,7 @@ struct kernel<op::geglu, backends::generic> {
     } else if constexpr (F == gelu_form::tanh && Bits == 8) {
       // e^-z is infinite at the lower limit and 0 at the upper one.
       const V low = max(V(A(-10.06)), a), near = min(V(A(10.03)), low);
-      return low * simd::sigmoid_of_log2(near, log2_of_gate(near * near));
+      return low * simd::sigmoid_of_log2(near, log2_of_gate<1>(near * near));
     } else if constexpr (F == gelu_form::tanh) {
       const V low = max(V(lowest<F, A>), a), near = min(V(highest<F, A>), low);
       return low * (gate<Bits>(near, near * near).inverse * V(simd::gate_parts<V>::unit));
@@ -165,17 +165,17 @@ struct kernel<op::geglu, backends::generic> {
     }
   }
 
-  /// z log2(e) / a, from the square of a.
-  template <class V>
+  /// Parts z log2(e) / a, from the square of a.
+  template <int Parts, class V>
   static TIGON_INLINE V log2_of_gate(V square) {
     using A = typename V::value_type;
-    constexpr double by = k * std::numbers::log2e;
+    constexpr double by = Parts * k * std::numbers::log2e;
     return fma(square, V(A(by * l)), V(A(by)));
   }
   /// The gate of z, from a and its square.
   template <std::size_t Bits, class V>
   static TIGON_INLINE simd::gate_parts<V> gate(V a, V square) {
-    return simd::gate_of_log2<Bits>(a, log2_of_gate(square));
+    return simd::gate_of_log2<Bits>(a, log2_of_gate<simd::detail::exp2_parts<V>>(square));
   }
 
   /// t = |a| and P(-t), the tail of the normal distribution, in f32: gelu(a) = max(a, 0) - t P(-t). Error of t P(-t):
@@ -194,15 +194,15 @@ struct kernel<op::geglu, backends::generic> {
       const V t = min(V(tail_end), abs(a));
       return {t, by_tail_pieces(t, tail_pieces)};
     }
-    // 127 of minus_log2 is an exponent field of 0.
-    const V t = min(V(A(rough ? 12.59 : 13)), abs(a));
-    const V minus_log2 = simd::detail::polynomial_in_pairs(t, of_bits<Bits>(tail_log2_q8, tail_log2_q24));
-    const V magic(c::whole + c::bias), power = magic - minus_log2, f = (magic - power) - minus_log2;
-    const V s = simd::detail::exp2_field(power);
+    // At the limit minus_log2 is 127, an exponent field of 0.
+    constexpr int parts = simd::detail::exp2_parts<V>;
+    const V t = min(V(A(rough ? 12.59 : 13.0035)), abs(a));
+    const V minus_log2 = simd::detail::polynomial_in_pairs(t, of_bits<Bits>(tail_log2_q8, tail_log2_q24<parts>));
+    const V magic(c::whole + parts * c::bias), power = magic - minus_log2, f = (magic - power) - minus_log2;
     if constexpr (rough)
-      return {t, simd::detail::polynomial_in_pairs(f, c::exp2_q8) * s};
+      return {t, simd::detail::polynomial_in_pairs(f, c::exp2_q8) * simd::detail::exp2_field(power)};
     else
-      return {t, fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s)};
+      return {t, simd::detail::exp2_of_parts(power, f)};
   }
   /// Coefficients for results of so many bits.
   template <std::size_t Bits, std::size_t N, std::size_t M>
@@ -214,9 +214,11 @@ struct kernel<op::geglu, backends::generic> {
   }
   // -log2(P(-t)): within 1e-7 for t <= 2 and what is 2e-9 of P(-t) beyond; of 8 bits within 5.2e-4 for t <= 5. Linear
   // programs; each coefficient is rounded and the next ones make up for it.
-  static constexpr float tail_log2_q24[] = {0x1.fffffcp-1f,  0x1.26af1ap+0f,   0x1.d6334ap-2f,  0x1.ae994ep-5f,
-                                            -0x1.d3200ep-8f, 0x1.3a58b8p-13f,  0x1.b0aa6cp-13f, -0x1.ce36fcp-15f,
-                                            0x1.f2df3cp-18f, -0x1.3470f6p-21f, 0x1.9bc5dap-26f, -0x1.cb1522p-32f};
+  template <int Parts>
+  static constexpr float tail_log2_q24[] = {
+      Parts * 0x1.fffffcp-1f,  Parts * 0x1.26af1ap+0f,   Parts * 0x1.d6334ap-2f,  Parts * 0x1.ae994ep-5f,
+      Parts * -0x1.d3200ep-8f, Parts * 0x1.3a58b8p-13f,  Parts * 0x1.b0aa6cp-13f, Parts * -0x1.ce36fcp-15f,
+      Parts * 0x1.f2df3cp-18f, Parts * -0x1.3470f6p-21f, Parts * 0x1.9bc5dap-26f, Parts * -0x1.cb1522p-32f};
   static constexpr float tail_log2_q8[] = {0x1.00220ep+0f, 0x1.24fe1ep+0f,  0x1.e40526p-2f,
                                            0x1.5f0918p-5f, -0x1.2441b4p-8f, 0x1.a335eap-13f};
 
@@ -240,10 +242,11 @@ struct kernel<op::geglu, backends::generic> {
         slope = simd::detail::polynomial_in_pairs(t, tail_slope);
       return {t, tail, tail * slope};
     } else {
-      // The exponent field of e^(-t^2 / 2) is 0 at the limit.
-      const V t = min(V(A(13.27)), abs(a)), square = t * t, by(A(std::numbers::log2e / 2)), magic(c::whole + c::bias);
-      const V power = fnma(square, by, magic), f = fnma(square, by, magic - power), s = simd::detail::exp2_field(power);
-      const V decay = fma(simd::detail::polynomial(f, c::exp2_q24), s * f, s);
+      // At the limit e^(-t^2 / 2) is 2^-127, an exponent field of 0.
+      constexpr int parts = simd::detail::exp2_parts<V>;
+      const V t = min(V(A(13.2686)), abs(a)), square = t * t, by(A(parts * std::numbers::log2e / 2));
+      const V magic(c::whole + parts * c::bias), power = fnma(square, by, magic), f = fnma(square, by, magic - power);
+      const V decay = simd::detail::exp2_of_parts(power, f);
       const V mills = simd::quotient(simd::detail::polynomial(t, mills_p), simd::detail::monic_polynomial(t, mills_q));
       return {t, decay * mills, decay * fnma(t, V(A(density)), mills)};
     }

@@ -11,6 +11,7 @@
 #include <tigon/simd/engines/scalar.hpp>
 #include <tigon/simd/vec.hpp>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -54,6 +55,7 @@ template <>
 struct constants<float> {
   static constexpr int fraction = 23;  // bits
   static constexpr float fraction_mask = std::bit_cast<float>(0x007fffffu);
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
   static constexpr float bias = 127;
   static constexpr float whole = 0x1.8p23f;  // added to a small number it leaves the nearest whole one in the last bits
   static constexpr float implicit = 0x1p23f;
@@ -76,8 +78,11 @@ struct constants<float> {
   static constexpr float exp2_q24[] = {0x1.62e42ap-1f, 0x1.ebf9a4p-3f, 0x1.c6b596p-5f, 0x1.3cf3bap-7f, 0x1.5cbae6p-10f};
   static constexpr float exp2_q11[] = {0x1.ffffe8p-1f, 0x1.62e0dp-1f, 0x1.ec060cp-3f, 0x1.ca1ab6p-5f, 0x1.39e5e8p-7f};
   static constexpr float exp2_q8[] = {0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f764p-5f};
-  static constexpr float gate_lowest = -112, gate_highest = 43, gate_shift = 64;
+  static constexpr float gate_lowest = -112, gate_highest = 42.9f, gate_shift = 64;
   static constexpr float gate_one = 0x1p-64f;
+  // 2^(f / 32) for |f| <= 1/2, by the bits of the result: 5.4e-8, the second 6e-5 of it; without its leading 1.
+  static constexpr float root_q24[] = {0x1.62e584p-6f, 0x1.ebfbep-13f};
+  static constexpr float root_q8 = 0x1.62e43p-6f;
   // log(1 + f) = f + f^2 l(f) for -1/4 <= f <= 1/2; 4.9e-9.
   static constexpr float log_l[] = {-0x1p-1f,       0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
                                     0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
@@ -195,10 +200,39 @@ TIGON_INLINE V polynomial_by_pieces(V x, V index, const A (&c)[N][16]) {
   return p;
 }
 
-// 2^n for t = n + bias + whole, -bias < n <= bias: the last bits of t become the exponent, all others leave.
-template <class V>
+// The fractions of 2^(k / 32) for k = 0 to 31.
+alignas(64) inline constexpr auto root_fractions = std::bit_cast<std::array<float, 32>>(std::array<std::uint32_t, 32>{
+    0x000000u, 0x02cd87u, 0x05aac3u, 0x08980fu, 0x0b95c2u, 0x0ea43au, 0x11c3d3u, 0x14f4f0u,
+    0x1837f0u, 0x1b8d3au, 0x1ef532u, 0x227043u, 0x25fed7u, 0x29a15bu, 0x2d583fu, 0x3123f6u,
+    0x3504f3u, 0x38fbafu, 0x3d08a4u, 0x412c4du, 0x45672au, 0x49b9beu, 0x4e248cu, 0x52a81eu,
+    0x5744fdu, 0x5bfbb8u, 0x60ccdfu, 0x65b907u, 0x6ac0c7u, 0x6fe4bau, 0x75257du, 0x7a83b3u});
+
+// How many parts of a power of two exp2_field tells apart: where roots of two are looked up, a short polynomial is left.
+template <class V, int Roots = 32>
+inline constexpr int exp2_parts = looks_up<V> ? Roots : 1;
+
+// 2^(n / Parts) for t = n + Parts bias + whole, -bias < n / Parts < bias + 1: the last bits of t become the exponent, all
+// others leave. 0 for n = -Parts bias; between the two not accurate, but less than the smallest normal number.
+template <int Parts = 1, class V>
 TIGON_INLINE V exp2_field(V t) {
-  return t.template shl<constants<typename V::value_type>::fraction>();
+  using c = constants<typename V::value_type>;
+  if constexpr (Parts == 1) {
+    return t.template shl<c::fraction>();
+  } else {
+    static_assert(looks_up<V> && (Parts == 16 || Parts == 32));
+    using L = typename V::lanes;
+    const auto index = L::raw(t.r);
+    const V exponent = bit_and(t.template shl<c::fraction - std::bit_width(Parts - 1u)>(), V(c::infinity));
+    if constexpr (Parts == 16) {
+      alignas(64) static constexpr auto roots = []<std::size_t... I>(std::index_sequence<I...>) {
+        return std::array<float, 16>{root_fractions[2 * I]...};
+      }(std::make_index_sequence<16>());
+      return bit_or(exponent, V::from(L::from_raw(x86::lookup(L::raw(L::load(roots.data())), index))));
+    } else {
+      const auto lower = L::raw(L::load(root_fractions.data())), upper = L::raw(L::load(root_fractions.data() + 16));
+      return bit_or(exponent, V::from(L::from_raw(x86::lookup(lower, upper, index))));
+    }
+  }
 }
 
 // x = n ln(2) + r, |r| <= ln(2) / 2; t = n + offset + whole.
@@ -506,11 +540,48 @@ struct gate_parts {
 
 namespace detail {
 
-// For e^-x = 2^(n + f), |f| <= 1/2; power = n + bias - gate_shift + whole.
+// 2^((n + f) / 32), |f| <= 1/2, for results of so many bits; power = n + 32 bias + whole.
+template <std::size_t Bits, class V>
+  requires looks_up<V>
+TIGON_INLINE V exp2_by_roots(V power, V f) {
+  using c = constants<typename V::value_type>;
+  const V s = exp2_field<32>(power), sf = s * f;
+  if constexpr (Bits == 8)
+    return fma(sf, V(c::root_q8), s);
+  else
+    return fma(sf, fma(f, V(c::root_q24[1]), V(c::root_q24[0])), s);
+}
+
+// 2^((n + f) / exp2_parts), |f| <= 1/2; power = n + exp2_parts bias + whole. Error: 2e-7.
+template <class V>
+TIGON_INLINE V exp2_of_parts(V power, V f) {
+  if constexpr (looks_up<V>) {
+    return exp2_by_roots<24>(power, f);
+  } else {
+    const V s = exp2_field(power);
+    return fma(polynomial(f, constants<typename V::value_type>::exp2_q24), s * f, s);
+  }
+}
+
+// power for an exponent of 0 in gate_of_parts.
+template <class V, class A = typename V::value_type>
+inline constexpr A gate_magic = constants<A>::whole + exp2_parts<V> * (constants<A>::bias - constants<A>::gate_shift);
+
+// log2(e) less the same in f32.
+inline constexpr float log2e_low = static_cast<float>(std::numbers::log2e - constants<float>::log2e);
+
+// For e^-x = 2^((n + f) / exp2_parts), |f| <= 1/2; power = n + gate_magic.
 template <std::size_t Bits, class V, class A = typename V::value_type>
 TIGON_INLINE gate_parts<V> gate_of_parts(V power, V f) {
   using c = constants<A>;
   constexpr bool full = sizeof(A) == 8 || Bits >= 24;
+  if constexpr (looks_up<V>) {
+    const V rest = exp2_by_roots<Bits>(power, f), sum = rest + V(c::gate_one);
+    if constexpr (full)
+      return {reciprocal(sum), rest};
+    else
+      return {reciprocal_estimate(sum), rest};
+  }
   V m;
   if constexpr (full)
     m = fma(f, polynomial(f, c::exp2_q24), V(1));
@@ -547,19 +618,18 @@ struct scaled_gate : times_log2e<A> {
   template <class E>
   TIGON_INLINE gate_parts<vec<E, A>> operator()(vec<E, A> z) const {
     using V = vec<E, A>;
-    using c = detail::constants<A>;
-    const V magic(c::whole + c::bias - c::gate_shift), power = fnma(z, V(high), magic);
-    V f = fnma(z, V(high), magic - power);
-    if constexpr (sizeof(A) == 8 || Bits >= 24) f = fnma(z, V(low), f);
+    constexpr A parts = detail::exp2_parts<V>;
+    const V magic(detail::gate_magic<V>), by(parts * high), power = fnma(z, by, magic);
+    V f = fnma(z, by, magic - power);
+    if constexpr (sizeof(A) == 8 || Bits >= 24) f = fnma(z, V(parts * low), f);
     return detail::gate_of_parts<Bits>(power, f);
   }
 };
 
-/// The gate of x = ln(2) z by.
+/// The gate of x = ln(2) z by / exp2_parts.
 template <std::size_t Bits, class V>
 TIGON_INLINE gate_parts<V> gate_of_log2(V z, V by) {
-  using c = detail::constants<typename V::value_type>;
-  const V magic(c::whole + c::bias - c::gate_shift), power = fnma(z, by, magic);
+  const V magic(detail::gate_magic<V>), power = fnma(z, by, magic);
   return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
 }
 
@@ -580,6 +650,14 @@ TIGON_INLINE sigmoids<vec<E, A>> gate_sigmoid(vec<E, A> x) {
   using V = vec<E, A>;
   using c = detail::constants<A>;
   constexpr bool full = Bits >= 24;
+  if constexpr (detail::looks_up<V>) {
+    constexpr A log2e = 32 * c::log2e, low = 32 * detail::log2e_low;
+    const V magic(detail::gate_magic<V>), by(log2e), power = fnma(x, by, magic);
+    V f = fnma(x, by, magic - power);
+    if constexpr (full) f = fnma(x, V(low), f);
+    const auto [inverse, rest] = detail::gate_of_parts < full ? 24 : Bits > (power, f);
+    return {inverse * V(c::gate_one), rest * inverse};
+  }
   // e = e^-x and 1 are scaled so that neither e nor 1 / (1 + e) leaves the normal numbers: no sign to look at.
   const V magic(c::whole + c::bias - c::gate_shift), one(c::gate_one);
   const V t = fma(x, V(-c::log2e), magic);

@@ -166,6 +166,10 @@ TIGON_INLINE __m512 reciprocal_estimate(__m512 x) { return _mm512_rcp14_ps(x); }
 TIGON_INLINE __m512 lookup(__m512 table, __m512 index) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(index), table);
 }
+/// The same of two tables, the lower and the upper half of one whose index has five bits.
+TIGON_INLINE __m512 lookup(__m512 lower, __m512 upper, __m512 index) {
+  return _mm512_permutex2var_ps(lower, _mm512_castps_si512(index), upper);
+}
 TIGON_INLINE __m512 square_root(__m512 x) { return _mm512_sqrt_ps(x); }
 TIGON_INLINE __m512d square_root(__m512d x) { return _mm512_sqrt_pd(x); }
 /// a * b + c and c - a * b, for libraries that leave the fusion to the compiler.
