@@ -186,17 +186,21 @@ inline constexpr bool looks_up =
     false;
 #endif
 
+// The numbers of a table of sixteen that the last bits of `index` say.
+template <class V, class A>
+  requires looks_up<V>
+TIGON_INLINE V looked_up(const A (&table)[16], V index) {
+  using L = typename V::lanes;
+  return V::from(L::from_raw(x86::lookup(L::raw(L::load(table)), L::raw(index.r))));
+}
+
 // c[0][k] + c[1][k] x + ... in piece k of sixteen; the index is k + whole.
 template <class V, class A, std::size_t N>
   requires looks_up<V>
 TIGON_INLINE V polynomial_by_pieces(V x, V index, const A (&c)[N][16]) {
-  using L = typename V::lanes;
-  const auto of_piece = [&](const A(&of)[16]) TIGON_LAMBDA {
-    return V::from(L::from_raw(x86::lookup(L::raw(L::load(of)), L::raw(index.r))));
-  };
-  V p = of_piece(c[N - 1]);
+  V p = looked_up(c[N - 1], index);
   [&]<std::size_t... I>(std::index_sequence<I...>)
-      TIGON_LAMBDA { ((p = fma(p, x, of_piece(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());
+      TIGON_LAMBDA { ((p = fma(p, x, looked_up(c[N - 2 - I], index))), ...); }(std::make_index_sequence<N - 1>());
   return p;
 }
 
