@@ -123,15 +123,15 @@ struct tanh_parts : simd::times_log2e<A> {
   }
 
  private:
-  // Half of what each of the sixteen roots of two below 1 lost when it was rounded. It shows where q is near 1; at smaller
-  // q what is added here is too much, and too small to show.
+  // Half of what each of the sixteen roots of two lost when it was rounded: what q lost from 1/2 to 1, where it shows.
+  // Below that too much is added, which is too little to show.
   alignas(64) static constexpr float lost[] = {+0x0.000000p-26f, +0x1.9f3122p-26f, -0x1.c15742p-28f, +0x1.ceac48p-26f,
                                                +0x1.4636e2p-26f, +0x1.824684p-26f, -0x1.593abcp-26f, -0x1.5bd5ecp-28f,
                                                +0x1.9fcef4p-27f, -0x1.829fd0p-26f, +0x1.15506ep-28f, +0x1.51f848p-28f,
                                                -0x1.a94b14p-27f, -0x1.3d56b2p-28f, -0x1.822dbcp-28f, +0x1.52486cp-28f};
 
-  // (2^(f / Parts) - 1) / f for |f| <= 1/2; the error is 1.5e-8 of tanh and its slope, with 16 parts 1.1e-7 of a tanh near 0
-  // and 3e-9 of all others, in bf16 1.3e-5 and 4e-5. In pairs, because the length of the chain counts here.
+  // (2^(f / Parts) - 1) / f for |f| <= 1/2; the error is 1.5e-8 of tanh and its slope, with 16 parts 1.1e-7 of a tanh
+  // near 0 and 3e-9 of all else, in bf16 1.3e-5 and 4e-5. In pairs, because the length of the chain counts here.
   template <int Parts, class V>
   static TIGON_INLINE V growth_by(V f) {
     if constexpr (Parts == 16 && full) {

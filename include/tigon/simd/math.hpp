@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <span>
 #include <utility>
 
 namespace tigon::simd {
@@ -187,11 +188,11 @@ inline constexpr bool looks_up =
 #endif
 
 // The numbers of a table of sixteen that the last bits of `index` say.
-template <class V, class A>
+template <class V>
   requires looks_up<V>
-TIGON_INLINE V looked_up(const A (&table)[16], V index) {
+TIGON_INLINE V looked_up(std::span<const typename V::value_type, 16> table, V index) {
   using L = typename V::lanes;
-  return V::from(L::from_raw(x86::lookup(L::raw(L::load(table)), L::raw(index.r))));
+  return V::from(L::from_raw(x86::lookup(L::raw(L::load(table.data())), L::raw(index.r))));
 }
 
 // c[0][k] + c[1][k] x + ... in piece k of sixteen; the index is k + whole.
@@ -224,17 +225,16 @@ TIGON_INLINE V exp2_field(V t) {
     return t.template shl<c::fraction>();
   } else {
     static_assert(looks_up<V> && (Parts == 16 || Parts == 32));
-    using L = typename V::lanes;
-    const auto index = L::raw(t.r);
     const V exponent = bit_and(t.template shl<c::fraction - std::bit_width(Parts - 1u)>(), V(c::infinity));
     if constexpr (Parts == 16) {
       alignas(64) static constexpr auto roots = []<std::size_t... I>(std::index_sequence<I...>) {
         return std::array<float, 16>{root_fractions[2 * I]...};
       }(std::make_index_sequence<16>());
-      return bit_or(exponent, V::from(L::from_raw(x86::lookup(L::raw(L::load(roots.data())), index))));
+      return bit_or(exponent, looked_up(roots, t));
     } else {
+      using L = typename V::lanes;
       const auto lower = L::raw(L::load(root_fractions.data())), upper = L::raw(L::load(root_fractions.data() + 16));
-      return bit_or(exponent, V::from(L::from_raw(x86::lookup(lower, upper, index))));
+      return bit_or(exponent, V::from(L::from_raw(x86::lookup(lower, upper, L::raw(t.r)))));
     }
   }
 }
