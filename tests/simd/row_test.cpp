@@ -703,6 +703,86 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
       }
 }
 
+/// Rows in groups, each with a vector of its own, and a statistic that is made in two passes.
+template <class B, class T>
+TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std::size_t cols, std::size_t offset,
+                                        bool in_place) {
+  using A = accumulator_t<T>;
+  SCOPED_TRACE(testing::Message() << rows << " x " << cols << " in groups of " << size << " from " << offset
+                                  << (in_place ? " in place" : ""));
+  const std::size_t groups = (rows + size - 1) / size;
+  const shape buffer{rows, cols + offset, 64 - (cols + offset) % 64};
+  auto x = whole_numbers<T>(buffer, 21);
+  const auto before = x.f64();
+  guarded_matrix<T> y(buffer.rows, buffer.cols, buffer.padding);
+  const auto factors = whole_numbers<T>({groups, cols}, 22), terms = whole_numbers<T>({1, cols}, 23);
+  const matrix_view<const T> a(x.view().data + offset, rows, cols, x.view().row_stride);
+  auto& to = in_place ? x : y;
+  const matrix_view<T> out(to.view().data + offset, rows, cols, to.view().row_stride);
+  const matrix_view<const T> w = factors.view();
+  const vector_view<const T> b{terms.view().data, cols};
+  guarded<A> seen(rows);
+  seen.assign(std::vector<double>(rows));
+  A* const statistic = seen.data();
+  tigon::map_rows<B, A>(
+      tigon::default_context(), rows, size, cols,
+      [=](const auto& row) {
+        const A most = row.max([](auto v) { return v; }, tigon::read_again(a));
+        statistic[row.i] += row.sum([](auto v) { return v; }, tigon::read_again(a));
+        return row.cols == 0 ? A(0) : most;
+      },
+      [=](std::size_t group) {
+        const vector_view<const T> f{w.row(group), cols};
+        return tigon::row_map(
+            out,
+            [=](std::size_t i, A most) {
+              const A row_number = static_cast<A>(i);
+              return [=](auto v, auto g, auto t) { return pack{v * g + t + most + row_number}; };
+            },
+            a, f, tigon::or_zeros(b));
+      });
+  for (std::size_t i = 0; i < rows; ++i) {
+    double sum = 0, most = 0;
+    const auto value = [&](std::size_t j) { return before[i * buffer.cols + offset + j]; };
+    for (std::size_t j = 0; j < cols; ++j) sum += value(j), most = std::max(most, value(j));
+    ASSERT_EQ(to_f64(seen[i]), sum) << "row " << i;
+    for (std::size_t j = 0; j < cols; ++j)
+      ASSERT_EQ(to_f64(out.row(i)[j]),
+                value(j) * to_f64(factors(i / size, j)) + to_f64(terms(0, j)) + most + static_cast<double>(i))
+          << "row " << i << ", column " << j;
+  }
+  EXPECT_TRUE(to.padding_intact());
+  // The same without a statistic and in one group.
+  tigon::map_rows<B, A>(
+      tigon::default_context(), rows, cols, tigon::no_statistic{},
+      tigon::row_map(
+          out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b));
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t j = 0; j < cols; ++j)
+      ASSERT_EQ(to_f64(out.row(i)[j]), to_f64(terms(0, j)) + 1) << "row " << i << ", column " << j;
+  EXPECT_TRUE(to.padding_intact());
+}
+template <class B, class T>
+TIGON_TEST_NOINLINE void check_map_rows() {
+  for (const std::size_t cols : {std::size_t{0}, std::size_t{1}, lanes<B, T> + 1, std::size_t{64}, std::size_t{1100}})
+    for (const std::size_t rows : {0u, 1u, 7u, 40u})
+      for (const std::size_t size : {1u, 3u, 10u, 40u})
+        for (const std::size_t offset : {0u, 1u})  // of y: at a whole vector, and not
+          for (const bool in_place : {false, true}) check_map_rows<B, T>(rows, size, cols, offset, in_place);
+}
+
+TYPED_TEST(row, maps_take_rows_in_groups) {
+  check_map_rows<typename TypeParam::backend, typename TypeParam::element>();
+}
+TEST(row_maps, of_16_bits_take_four_rows_where_memory_is_read_while_it_is_written) {
+  using B = eager<tigon::backends::highway, 4, false>;
+  using T = tigon::bfloat16;
+  using map = tigon::simd::row_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
+  constexpr bool alone = tigon::simd::vec<B::engine, float>::size == 1;
+  EXPECT_EQ((tigon::simd::detail::rows_mapped<B, tigon::no_statistic, map>), alone ? 1u : 4u);
+  check_map_rows<B, T>();
+}
+
 TYPED_TEST(row, absent_operands_are_ones_or_zeros) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -46,7 +46,7 @@ struct kernel<op::layer_norm, backends::generic> {
                       context& ctx) {
     using A = accumulator_t<T>;
     const A eps = static_cast<A>(opt.eps);
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+    const auto statistic = [=] TIGON_FN(const auto& row) {
       const A n = static_cast<A>(row.cols);
       // Sums of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
       // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in rows of
@@ -68,9 +68,17 @@ struct kernel<op::layer_norm, backends::generic> {
       const A e = s[0] / n;
       const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
       if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
-      row.map(
-          y, [=](auto v, auto g, auto c) { return fma((v - m - e) * r, g, c); }, x, or_ones(w), or_zeros(b));
-    });
+      return std::array{m, e, r};
+    };
+    map_rows<B, A>(ctx, x.rows, x.cols, statistic,
+                   row_map(
+                       y,
+                       [](std::size_t, std::array<A, 3> of) {
+                         const auto [m, e, r] = of;
+                         return
+                             [m = m, e = e, r = r](auto v, auto g, auto c) { return pack{fma((v - m - e) * r, g, c)}; };
+                       },
+                       x, or_ones(w), or_zeros(b)));
   }
 
   template <backend B, element T, element W>

@@ -92,13 +92,19 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   static void forward_groups(matrix_view<const T> x, matrix_view<A> w, matrix_view<const S> shift, matrix_view<T> y,
                              A* rstd, modulated_rms_norm_options opt, context& ctx) {
     const A eps = static_cast<A>(opt.eps);
-    const std::size_t size = x.rows / std::max<std::size_t>(w.rows, 1);
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+    const std::size_t size = std::max<std::size_t>(x.rows / std::max<std::size_t>(w.rows, 1), 1);
+    const auto statistic = [=] TIGON_FN(const auto& row) {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
-      row.map(
-          y, [=](auto v, auto g, auto t) { return fma(detail::cast_normalised<C, T>(v * r), g, t); }, x,
-          row_of(w, row.i / size), or_zeros(row_of(shift, row.i / size)));
+      return r;
+    };
+    map_rows<B, A>(ctx, x.rows, size, x.cols, statistic, [=](std::size_t group) {
+      return row_map(
+          y,
+          [](std::size_t, A r) {
+            return [=](auto v, auto g, auto t) { return pack{fma(detail::cast_normalised<C, T>(v * r), g, t)}; };
+          },
+          x, row_of(w, group), or_zeros(row_of(shift, group)));
     });
   }
 

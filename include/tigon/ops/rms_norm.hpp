@@ -105,12 +105,19 @@ struct kernel<op::rms_norm, backends::generic> {
   static void forward_rows(matrix_view<const T> x, Weight w, matrix_view<T> y, A* rstd, rms_norm_options opt,
                            context& ctx) {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+    const auto statistic = [=] TIGON_FN(const auto& row) {
       const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
       if (row.first()) rstd[row.i] = r;
-      row.map(
-          y, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * r) * (g + offset); }, x, w);
-    });
+      return r;
+    };
+    map_rows<B, A>(ctx, x.rows, x.cols, statistic,
+                   row_map(
+                       y,
+                       [=](std::size_t, A r) {
+                         return
+                             [=](auto v, auto g) { return pack{detail::cast_normalised<C, T>(v * r) * (g + offset)}; };
+                       },
+                       x, w));
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>

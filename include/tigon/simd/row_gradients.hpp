@@ -106,6 +106,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
                                  const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = write_vec<B, std::tuple<Sink>, Source...>;
   constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
+  constexpr std::size_t held = K == 0 ? 1 : K;
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
@@ -114,7 +115,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
     possible = possible && y[r].template head<V>() == 0;
   });
   if (wanted && !possible) return false;
-  const auto call = [&](auto r, auto load, const pack<V, K>& sum) TIGON_LAMBDA {
+  const auto call = [&](auto r, auto load, const pack<V, held>& sum) TIGON_LAMBDA {
     return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
       return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
     }(std::make_index_sequence<K>{});
@@ -128,7 +129,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       });
     pack<V, 1> out[R][U];
     unrolled<U>([&](auto u) TIGON_LAMBDA {
-      pack<V, K> acc{{load<V>(sums + j + u * N)...}};
+      pack<V, held> acc{{load<V>(sums + j + u * N)...}};
       unrolled<R>([&](auto r) TIGON_LAMBDA {
         const auto v = call(
             r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); }, acc);
@@ -146,7 +147,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   }
   for (; j < cols; j += N) {
     const std::size_t n = std::min(N, cols - j);
-    pack<V, K> acc{{load_n<V>(sums + j, n)...}};
+    pack<V, held> acc{{load_n<V>(sums + j, n)...}};
     unrolled<R>([&](auto r) TIGON_LAMBDA {
       const auto v = call(
           r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
@@ -333,6 +334,62 @@ template <class B, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...>, Sums> = B::row.sums_prefetch ? 2 : 1;
 }  // namespace detail
 
+namespace detail {
+// Rows that map_rows writes at a time where memory is read while it is written. Of 16 bits four, because vectors beside
+// them are widened once for all. Of others two, if a statistic has brought them near and they are read beside two vectors
+// or more, which leave the first-level cache with every row.
+template <class B, class Statistic, class Map>
+inline constexpr std::size_t rows_mapped = 1;
+template <class B, class Statistic, class T, class F, class... X>
+inline constexpr std::size_t rows_mapped<B, Statistic, row_map<matrix_view<T>, F, X...>> =
+    !B::row.sums_prefetch || vec_of<B, X...>::size == 1                              ? 1
+    : sizeof(T) == 2                                                                 ? 4
+    : !std::same_as<Statistic, no_statistic> && sizeof...(X) - matrices_of<X...> > 1 ? 2
+                                                                                     : 1;
+}  // namespace detail
+
+/// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
+/// map_of(group), a row_map, writes it. The statistic takes the row by reference: the map of a row that was read goes
+/// another way. Or it is no_statistic, and the map's value 0.
+template <class B, class A, class Statistic, class F>
+void map_rows(context& ctx, std::size_t rows, std::size_t size, std::size_t cols, Statistic statistic, F map_of) {
+  constexpr std::size_t R = detail::rows_mapped<B, Statistic, decltype(map_of(std::size_t{}))>;
+  const auto value_of = [=](const auto& row) TIGON_LAMBDA {
+    if constexpr (std::same_as<Statistic, no_statistic>)
+      return 0;
+    else
+      return statistic(row);
+  };
+  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    const std::size_t end = std::min(rows, (task + 1) * per_task);
+    for (std::size_t i = task * per_task; i < end;) {
+      const std::size_t group = i / size, last = std::min(end, (group + 1) * size);
+      const auto map = map_of(group);
+      if constexpr (R > 1) {
+        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).asking(R); };
+        for (; i + R <= last; i += R) {
+          std::array<decltype(value_of(row(i))), R> values;
+          for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));
+          const auto value = [&](std::size_t r) TIGON_LAMBDA { return values[r]; };
+          if (!map.template together<B, true, R>(i, cols, R, value))
+            for (std::size_t r = 0; r < R; ++r) map.one(row(i + r), values[r]);
+        }
+      }
+      for (; i < last; ++i) {
+        const row_worker<B, A> row(i, cols);
+        map.one(row, value_of(row));
+      }
+    }
+    stream_fence();
+  });
+}
+template <class B, class A, class Statistic, class Map>
+void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, Map map) {
+  map_rows<B, A>(ctx, rows, std::max<std::size_t>(rows, 1), cols, statistic,
+                 [=](std::size_t) TIGON_LAMBDA { return map; });
+}
+
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
 /// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
@@ -471,6 +528,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
 
 namespace tigon {
 using simd::for_rows_with_partials;
+using simd::map_rows;
 using simd::no_statistic;
 using simd::own_statistic;
 using simd::parameter_gradient;
