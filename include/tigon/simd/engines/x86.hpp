@@ -115,10 +115,10 @@ TIGON_INLINE __m512 round_to(__m512 v, bfloat16) { return in_upper_halves(to_bfl
 /// The same where v is what arithmetic on such numbers made: a NaN is quiet, and its payload has no lower half that
 /// could carry into the sign.
 TIGON_INLINE __m512 round_computed_to(__m512 v, bfloat16) {
-  const __m512i u = _mm512_castps_si512(v), half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
-  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
-  const __m512i sum = _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
-  return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32(-0x10000)));
+  // u + 0x7fff + its bit 16, as u less the complement of 0x7ffe + that bit: logic instead of a mask and a sum.
+  const __m512i u = _mm512_castps_si512(v), shifted = _mm512_srli_epi32(u, 16);
+  const __m512i less = _mm512_ternarylogic_epi32(shifted, _mm512_set1_epi32(1), _mm512_set1_epi32(0x7ffe), 0x15);
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_sub_epi32(u, less), _mm512_set1_epi32(-0x10000)));
 }
 TIGON_INLINE __m256i to_float16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 TIGON_INLINE __m512 round_to(__m512 v, float16) { return _mm512_cvtph_ps(to_float16(v)); }
