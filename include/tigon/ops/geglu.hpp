@@ -154,7 +154,7 @@ struct kernel<op::geglu, backends::generic> {
     const V square = near * near;
     if constexpr (F == gelu_form::erf && sizeof(A) == 4) {
       const auto [t, tail, slope] = normal_tail_and_slope<Bits>(a);
-      return {fnma(t, tail, max(V(0), a)), select(a < V(0), slope, V(1) - slope)};
+      return {fnma(t, tail, max(V(0), a)), select(a >= V(0), V(1) - slope, slope)};
     } else if constexpr (F == gelu_form::tanh) {
       const auto [inverse, rest] = gate<Bits>(near, square);
       const V s = inverse * V(simd::gate_parts<V>::unit);

@@ -214,7 +214,7 @@ struct kernel<op::swiglu, backends::generic> {
         da = times(dc * up * s * fma(near(z) * V(slope), rest * inverse, V(1)), d * g);
         db = times(dc * rounded(z * s), d);
       }
-      return {select(open > V(limit), V(0), da), select(abs(b) > V(limit), V(0), db)};
+      return {select(not_above(open, V(limit)), da, V(0)), select(not_above(abs(b), V(limit)), db, V(0))};
     }
   };
 

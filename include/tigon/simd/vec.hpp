@@ -57,6 +57,13 @@ struct vec {
   friend TIGON_INLINE mask_type operator>(vec a, vec b) { return {lanes::lt(b.r, a.r)}; }
   friend TIGON_INLINE mask_type operator>=(vec a, vec b) { return {lanes::le(b.r, a.r)}; }
   friend TIGON_INLINE mask_type operator==(vec a, vec b) { return {lanes::eq(a.r, b.r)}; }
+  /// Not a > b: true where one of them is a NaN.
+  friend TIGON_INLINE mask_type not_above(vec a, vec b) {
+    if constexpr (requires { lanes::not_above(a.r, b.r); })
+      return {lanes::not_above(a.r, b.r)};
+    else
+      return !(a > b);
+  }
 
   /// a * b + c with one rounding where the target has the instruction.
   friend TIGON_INLINE vec fma(vec a, vec b, vec c) { return from(lanes::fma(a.r, b.r, c.r)); }

@@ -132,6 +132,9 @@ struct highway::lanes {
     return hn::GetLane(hn::MinOfLanes(tag(), a));
   }
 
+#if defined(TIGON_X86) && HWY_TARGET <= HWY_AVX3
+  static TIGON_INLINE mask not_above(reg a, reg b) { return mask{x86::not_above(a.raw, b.raw)}; }
+#endif
 #if defined(TIGON_X86) && HWY_TARGET <= HWY_SSSE3
   static TIGON_INLINE auto raw(reg a) { return a.raw; }
   template <class R>

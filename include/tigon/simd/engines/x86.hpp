@@ -148,6 +148,9 @@ TIGON_INLINE void store_n(__m512 v, bfloat16* p, std::size_t n) {
 TIGON_INLINE void store_n(__m512 v, float16* p, std::size_t n) {
   _mm256_mask_storeu_epi16(p, first16(n), to_float16(v));
 }
+/// Not a > b, by one comparison.
+TIGON_INLINE __mmask16 not_above(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NGT_UQ); }
+TIGON_INLINE __mmask8 not_above(__m512d a, __m512d b) { return _mm512_cmp_pd_mask(a, b, _CMP_NGT_UQ); }
 /// x * 2^n for whole n, rounded once, right at overflow, underflow and NaN.
 TIGON_INLINE __m512 scale(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 TIGON_INLINE __m512d scale(__m512d x, __m512d n) { return _mm512_scalef_pd(x, n); }
