@@ -178,12 +178,16 @@ TYPED_TEST(storage, rounds_what_was_computed_alike) {
     if (std::isnan(v)) v = std::bit_cast<float>((std::bit_cast<std::uint32_t>(v) & 0xffff0000u) | 0x400000u);
   numbers.resize((numbers.size() + n - 1) / n * n);
   for (std::size_t first = 0; first < numbers.size(); first += n) {
-    std::array<float, n> rounded;
-    simd::store(simd::round_computed_to<T>(simd::load<V>(numbers.data() + first)), rounded.data());
+    std::array<float, n> rounded, by_shift;
+    const V v = simd::load<V>(numbers.data() + first);
+    simd::store(simd::round_computed_to<T>(v), rounded.data());
+    simd::store(simd::round_computed_to<T, simd::odd_by::shift>(v), by_shift.data());
     for (std::size_t k = 0; k < n; ++k) {
       expect_stored(numbers[first + k], T(rounded[k]), "");
+      expect_stored(numbers[first + k], T(by_shift[k]), "by a shift");
       if (!std::isnan(rounded[k])) {
         ASSERT_EQ(static_cast<float>(T(rounded[k])), rounded[k]);
+        ASSERT_EQ(by_shift[k], rounded[k]);
       }
     }
     if (this->HasFatalFailure()) return;

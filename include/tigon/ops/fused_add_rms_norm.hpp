@@ -119,7 +119,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
-                return pack{fnma(v, c, fma(d * (g + offset), r, e)), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+                return pack{fnma(v, c, fma(d * (g + offset), r, e)),
+                            fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
               };
             },
             dy, ds, s, w),

@@ -119,7 +119,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const auto gradients = [=](std::size_t i, A k) TIGON_LAMBDA {  // dx, dscale, the sum for dw
       const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
       return [=](auto d, auto v, auto g, auto s, auto s_was, auto acc) TIGON_LAMBDA {
-        const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised<C, T>(v * r);
+        const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised_again<C, T>(v * r);
         return pack{u * f * r - v * c, fma(d, xh * f, s_was), fma(u, xh, acc)};
       };
     };
@@ -252,7 +252,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sw, auto st) {
-                return pack{fnma(v, c, d * g * r), fma(d, detail::cast_normalised<C, T>(v * r), sw), st + d};
+                return pack{fnma(v, c, d * g * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sw), st + d};
               };
             },
             dy, x, w),

@@ -62,12 +62,17 @@ Options options_for_weight(Options opt, in_vector<W> w) {
 }
 
 /// The normalised row as the casting rule wants it, v = x * rstd, where rstd was made of x or is `canonical`.
-template <casting C, element T, class V>
+template <casting C, element T, simd::odd_by Odd = simd::odd_by::mask, class V>
 TIGON_INLINE V cast_normalised(V v) {
   if constexpr (C == casting::llama)
-    return round_computed_to<T>(v);
+    return round_computed_to<T, Odd>(v);
   else
     return v;
+}
+/// The same for a pass that adds up gradients.
+template <casting C, element T, class V>
+TIGON_INLINE V cast_normalised_again(V v) {
+  return cast_normalised<C, T, simd::odd_by::shift>(v);
 }
 
 /// A number that the caller kept, any NaN as the one without a payload: fewer operations round what is made of that.
@@ -132,7 +137,7 @@ struct kernel<op::rms_norm, backends::generic> {
             [=](std::size_t i, A k) {
               const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
               return [=](auto d, auto v, auto g, auto sum) {
-                return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised<C, T>(v * r), sum)};
+                return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
               };
             },
             dy, x, w),

@@ -311,14 +311,21 @@ TIGON_INLINE V round_to(V v) {
   }
 }
 
+/// By what round_computed_to learns which numbers are odd. The bits are the same; passes that add up gradients have more
+/// room for shifts, others for masks.
+enum class odd_by { mask, shift };
+
 /// round_to of what arithmetic on elements of T made, by fewer operations: where v is a NaN, it is quiet and one of
 /// theirs.
-template <element T, class V>
+template <element T, odd_by Odd = odd_by::mask, class V>
 TIGON_INLINE V round_computed_to(V v) {
 #if defined(TIGON_X86)
   if constexpr (detail::raw_round_computed<typename V::lanes, T>) {
     using L = typename V::lanes;
-    return V::from(L::from_raw(x86::round_computed_to(L::raw(v.r), T())));
+    if constexpr (Odd == odd_by::shift)
+      return V::from(L::from_raw(x86::round_computed_by_shift_to(L::raw(v.r), T())));
+    else
+      return V::from(L::from_raw(x86::round_computed_to(L::raw(v.r), T())));
   }
 #endif
   return round_to<T>(v);

@@ -91,7 +91,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                               outs(dxv, drv, pv),
                               [=](auto d, auto e, auto v, auto g, auto acc) {
                                 const auto to_x = d * (g + offset) * r - v * k + e;
-                                return pack{to_x, to_x, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
+                                return pack{to_x, to_x, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
                               },
                               dv, ev, sv, wv, pv);
                         });

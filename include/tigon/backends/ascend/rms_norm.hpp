@@ -71,17 +71,17 @@ struct kernel<op::rms_norm, backends::ascend> {
         },
         [=](auto& core, const A* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
           core.fetch(rt);
-          core.part(
-              ub::reads(pt, dt, xt, wt), ub::writes(dxt),
-              [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                const A r = detail::canonical(rt[row.i]), k = c[row.i];
-                row.map(
-                    outs(dxv, pv),
-                    [=](auto d, auto v, auto g, auto acc) {
-                      return pack{d * (g + offset) * r - v * k, fma(d, detail::cast_normalised<C, T>(v * r), acc)};
-                    },
-                    dv, xv, wv, pv);
-              });
+          core.part(ub::reads(pt, dt, xt, wt), ub::writes(dxt),
+                    [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
+                      const A r = detail::canonical(rt[row.i]), k = c[row.i];
+                      row.map(
+                          outs(dxv, pv),
+                          [=](auto d, auto v, auto g, auto acc) {
+                            return pack{d * (g + offset) * r - v * k,
+                                        fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
+                          },
+                          dv, xv, wv, pv);
+                    });
         },
         std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, x, w, ub::column(rstd), dx);
   }

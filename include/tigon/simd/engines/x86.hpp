@@ -23,6 +23,7 @@ void store_n(none);
 void scale(none);
 void round_to(none);
 void round_computed_to(none);
+void round_computed_by_shift_to(none);
 void clamp_magnitude(none);
 void mantissa(none);
 void exponent(none);
@@ -115,7 +116,14 @@ TIGON_INLINE __m512 round_to(__m512 v, bfloat16) { return in_upper_halves(to_bfl
 /// The same where v is what arithmetic on such numbers made: a NaN is quiet, and its payload has no lower half that
 /// could carry into the sign.
 TIGON_INLINE __m512 round_computed_to(__m512 v, bfloat16) {
-  // u + 0x7fff + its bit 16, as u less the complement of 0x7ffe + that bit: logic instead of a mask and a sum.
+  const __m512i u = _mm512_castps_si512(v), half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+  const __m512i sum = _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+  return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32(-0x10000)));
+}
+/// The same by a shift and logic instead of a mask and a sum.
+TIGON_INLINE __m512 round_computed_by_shift_to(__m512 v, bfloat16) {
+  // u + 0x7fff + its bit 16, as u less the complement of 0x7ffe + that bit.
   const __m512i u = _mm512_castps_si512(v), shifted = _mm512_srli_epi32(u, 16);
   const __m512i less = _mm512_ternarylogic_epi32(shifted, _mm512_set1_epi32(1), _mm512_set1_epi32(0x7ffe), 0x15);
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_sub_epi32(u, less), _mm512_set1_epi32(-0x10000)));
