@@ -202,6 +202,30 @@ TYPED_TEST(dyt, backward_is_relaxed_by_no_more_than_it_says) {
   }
 }
 
+TYPED_TEST(dyt, small_tanh_keeps_its_digits_backward) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  // alpha x from 1e-6, where bf16's is a difference of numbers near 1.
+  constexpr by_type relative{.f32 = 1e-6, .bf16 = 1.4e-4, .f16 = 1e-6, .f64 = 4e-15};
+  constexpr double absolute = std::same_as<T, bfloat16> ? 1.5e-8 : 0;
+  constexpr int digits = std::same_as<T, bfloat16> ? 8 : std::same_as<T, tigon::float16> ? 11 : 1000;
+  constexpr int lowest = std::same_as<T, tigon::float16> ? -14 : -1000;  // exponent of normal numbers
+  problem<T> p({1, 4000}, false);
+  for (std::size_t j = 0; j < 4000; ++j) {
+    const double v = 2e-6 * std::pow(1e3, static_cast<double>(j) / 4000);
+    p.x(0, j) = from_f64<T>(j % 2 == 0 ? v : -v), p.gamma[j] = from_f64<T>(1), p.dy(0, j) = from_f64<T>(1);
+  }
+  for (const double alpha : {0.5, -0.5}) {
+    p.alpha[0] = from_f64<T>(alpha);
+    p.template backward<B>(p.dx.view());
+    for (std::size_t j = 0; j < 4000; ++j) {
+      const double t = std::tanh(alpha * to_f64(p.x(0, j)));
+      const double rounding = std::ldexp(1, std::max(std::ilogb(t), lowest) - digits);
+      ASSERT_LE(std::abs(to_f64(p.dgamma[j]) - t), rounding + relative.of<T>() * std::abs(t) + absolute) << "t = " << t;
+    }
+  }
+}
+
 TYPED_TEST(dyt, alpha_may_be_zero_or_negative) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -77,8 +77,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                            context& ctx) {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
-      if (row.first()) rstd[row.i] = r;
+      const A r = detail::keep_rstd(row, x, rstd, eps);
       row.map(
           y,
           [=](auto v, auto g, auto s, auto t) {
@@ -93,11 +92,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                              A* rstd, modulated_rms_norm_options opt, context& ctx) {
     const A eps = static_cast<A>(opt.eps);
     const std::size_t size = std::max<std::size_t>(x.rows / std::max<std::size_t>(w.rows, 1), 1);
-    const auto statistic = [=] TIGON_FN(const auto& row) {
-      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
-      if (row.first()) rstd[row.i] = r;
-      return r;
-    };
+    const auto statistic = [=] TIGON_FN(const auto& row) { return detail::keep_rstd(row, x, rstd, eps); };
     map_rows<B, A>(ctx, x.rows, size, x.cols, statistic, [=](std::size_t group) {
       return row_map(
           y,

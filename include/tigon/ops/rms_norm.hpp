@@ -80,6 +80,14 @@ template <class A>
 TIGON_INLINE A canonical(A kept) {
   return kept == kept ? kept : std::numeric_limits<A>::quiet_NaN();
 }
+
+/// 1 / rms of a row of x, which a map will read again; kept in rstd.
+template <class Row, class X, class A>
+TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
+  const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
+  if (row.first()) rstd[row.i] = r;
+  return r;
+}
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -110,11 +118,7 @@ struct kernel<op::rms_norm, backends::generic> {
   static void forward_rows(matrix_view<const T> x, Weight w, matrix_view<T> y, A* rstd, rms_norm_options opt,
                            context& ctx) {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
-    const auto statistic = [=] TIGON_FN(const auto& row) {
-      const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
-      if (row.first()) rstd[row.i] = r;
-      return r;
-    };
+    const auto statistic = [=] TIGON_FN(const auto& row) { return detail::keep_rstd(row, x, rstd, eps); };
     map_rows<B, A>(ctx, x.rows, x.cols, statistic,
                    row_map(
                        y,
