@@ -332,9 +332,7 @@ inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, 
                          : 3;
 template <class B, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...>, Sums> = B::row.sums_prefetch ? 2 : 1;
-}  // namespace detail
 
-namespace detail {
 // Rows that map_rows writes at a time where memory is read while it is written. Of 16 bits four, because vectors beside
 // them are widened once for all. Of others two, if a statistic has brought them near and they are read beside two vectors
 // or more, which leave the first-level cache with every row.
