@@ -6,6 +6,7 @@
 #include <tigon/simd/row_gradients.hpp>
 
 #include <cmath>
+#include <limits>
 
 namespace tigon {
 
@@ -44,13 +45,12 @@ template <class B, class... T>
 inline constexpr std::size_t dyt_bits = (std::same_as<T, bfloat16> && ...) && B::relaxed_16bit ? 8 : 53;
 
 /// tanh(alpha v) for many v, in f32 by fewer operations than simd::tanh: u P(u^2) / Q(u^2) for u = unit alpha v, which
-/// reaches 1 at alpha v = 9.01. Error: 5 ULP. With Bits = 8, for results that are rounded to so many bits, 1.6e-4 of the
-/// result. The coefficients minimise the largest relative error; each is rounded and the next ones make up for it. They
-/// leave 3.2e-8 and 9.5e-5.
-template <std::size_t Bits, class A>
+/// reaches 1 at alpha v = 9.01. Error: 5 ULP. The coefficients minimise the largest relative error; each is rounded and
+/// the next ones make up for it. They leave 3.2e-8.
+template <class A>
 struct scaled_tanh {
   // With it P and Q both begin with their highest power itself: a sum is cheaper than a product.
-  static constexpr double unit = sizeof(A) == 4 && Bits > 8 ? 0x1.1940f95f8b24dp-6 : 1;
+  static constexpr double unit = sizeof(A) == 4 ? 0x1.1940f95f8b24dp-6 : 1;
   A scale;
 
   explicit scaled_tanh(A alpha) : scale(static_cast<A>(unit * static_cast<double>(alpha))) {}
@@ -60,24 +60,64 @@ struct scaled_tanh {
     const V u = v * V(scale);
     if constexpr (sizeof(A) == 8) {
       return tanh(u);
-    } else if constexpr (Bits > 8) {
+    } else {
       static constexpr A limit = static_cast<A>(9.01 * 9.01 * unit * unit);
       static constexpr A p[] = {0x1.2f8b06p-21f, 0x1.0d31dep-12f, 0x1.74d146p-6f, 0x1.d2005ap-2f};
       static constexpr A q[] = {0x1.4d7ca4p-27f, 0x1.022122p-16f, 0x1.7b0d76p-9f, 0x1.fe41a6p-4f};
       const V s = min(V(limit), u * u);
       const V ratio = simd::quotient(simd::detail::monic_polynomial(s, p), simd::detail::monic_polynomial(s, q));
       return min(V(1), max(V(-1), u * ratio));
-    } else {
-      // Q begins with s^2. At the limit u P and Q are both 2048, whose reciprocal is exact.
-      constexpr A limit = 5.484375;
-      static constexpr A p[] = {0x1.45c42cp+6f, 0x1.063eb6p+3f, 0x1.9bde84p-5f};
-      static constexpr A q[] = {0x1.45cb4ep+6f, 0x1.1a6bap+5f};
-      const V near = min(V(limit), max(V(-limit), u)), s = near * near;
-      return near * simd::detail::polynomial(s, p) *
-             simd::detail::reciprocal_estimate(simd::detail::monic_polynomial(s, q));
     }
   }
 };
+
+/// The same for results that are rounded to 8 bits and alpha of usual size: v (c + a / (v^2 + b) + d / (v^2 + e)), by
+/// fewer operations than a quotient. No term is negative, so estimates of reciprocals serve. Error: 1.2e-4 of the result,
+/// of which the coefficients leave 5e-5; 1 from |alpha v| = 4.96 on.
+template <class V>
+struct relaxed_tanh {
+  using A = typename V::value_type;
+  A limit, a, b, c, d, e;
+
+  static bool serves(A alpha) { return std::abs(alpha) >= A(0x1p-20) && std::abs(alpha) <= A(0x1p20); }
+
+  explicit relaxed_tanh(double alpha)
+      : limit(static_cast<A>(4.96 / std::abs(alpha))),
+        a(static_cast<A>(2.01709136 / alpha)),
+        b(static_cast<A>(2.47696806 / (alpha * alpha))),
+        d(static_cast<A>(4.18108052 / alpha)),
+        e(static_cast<A>(31.3988564 / (alpha * alpha))) {
+    // c is 0.05245 alpha, less what the estimates are off at the limit. Where no c makes 1 of it, the next number is the
+    // limit; there is one well before 5.
+    const auto at_limit = [&](A factor, A shift) {
+      return static_cast<double>(factor) * max_lanes(inverse(V(limit), shift));
+    };
+    const double sign = std::copysign(1, alpha);
+    do {
+      c = static_cast<A>(sign / static_cast<double>(limit) - at_limit(a, b) - at_limit(d, e));
+      if (max_lanes((*this)(V(limit))) == static_cast<A>(sign)) break;
+      limit = std::nextafter(limit, std::numeric_limits<A>::infinity());
+    } while (limit < static_cast<A>(5 / std::abs(alpha)));
+  }
+
+  static TIGON_INLINE V inverse(V near, A shift) {
+    return simd::detail::reciprocal_estimate(fma(near, near, V(shift)));
+  }
+  TIGON_INLINE V operator()(V v) const {
+    const V near = min(V(limit), max(V(-limit), v));
+    return near * fma(V(d), inverse(near, e), fma(V(a), inverse(near, b), V(c)));
+  }
+};
+
+/// run(f), where f(v) is tanh(alpha v) as exact as results of type T show.
+template <class B, class T, class A, class Run>
+void with_tanh(A alpha, Run run) {
+  if constexpr (dyt_bits<B, T> == 8) {
+    using relaxed = relaxed_tanh<simd::vec<typename B::engine, A>>;
+    if (relaxed::serves(alpha)) return run(relaxed(static_cast<double>(alpha)));
+  }
+  run(scaled_tanh<A>(alpha));
+}
 
 /// What tanh(alpha v) and 1 - tanh(alpha v)^2 are made of: up * y and 4 q y^2 with q = e^(-2 |alpha v|), y = 1 / (1 +
 /// q) and up = 1 - q with the sign of alpha v. q is 0 below the smallest normal number. Error of the two: 5 ULP.
@@ -173,12 +213,12 @@ struct kernel<op::dyt, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const detail::scaled_tanh<detail::dyt_bits<B, T>, A> tanh_of(static_cast<A>(alpha.data[0]));
-    map_rows<B, A>(
-        ctx, x.rows, x.cols, no_statistic{},
-        row_map(
-            y, [=](std::size_t, int) { return [=](auto v, auto g, auto b) { return pack{fma(tanh_of(v), g, b)}; }; }, x,
-            gamma, or_zeros(beta)));
+    detail::with_tanh<B, T>(static_cast<A>(alpha.data[0]), [&](auto tanh_of) {
+      const auto write = [=](std::size_t, int) {
+        return [=](auto v, auto g, auto b) { return pack{fma(tanh_of(v), g, b)}; };
+      };
+      map_rows<B, A>(ctx, x.rows, x.cols, no_statistic{}, row_map(y, write, x, gamma, or_zeros(beta)));
+    });
   }
 
   template <backend B, element T, element W>

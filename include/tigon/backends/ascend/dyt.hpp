@@ -59,20 +59,21 @@ struct kernel<op::dyt, backends::ascend> {
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const detail::scaled_tanh<detail::dyt_bits<B, T>, A> tanh_of(static_cast<A>(alpha.data[0]));
     using plan = ub::plan<B, op::dyt, tiling::pass::forward, A>;
-    ub::for_strips<plan>(
-        ctx, x.rows, x.cols, ub::strips(plan::cut_of(x.cols), x.rows, x.cols),
-        [=](auto& core, std::size_t, auto blocks, auto& xt, auto& gt, auto& bt, auto& yt) TIGON_LAMBDA {
-          blocks([&]() TIGON_LAMBDA {
-            core.part(ub::reads(xt, gt, bt), ub::writes(yt),
-                      [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
-                        row.map(
-                            yv, [=](auto v, auto g, auto b) { return fma(tanh_of(v), g, b); }, xv, gv, bv);
-                      });
-          });
-        },
-        x, gamma, or_zeros(beta), y);
+    detail::with_tanh<B, T>(static_cast<A>(alpha.data[0]), [&](auto tanh_of) {
+      ub::for_strips<plan>(
+          ctx, x.rows, x.cols, ub::strips(plan::cut_of(x.cols), x.rows, x.cols),
+          [=](auto& core, std::size_t, auto blocks, auto& xt, auto& gt, auto& bt, auto& yt) TIGON_LAMBDA {
+            blocks([&]() TIGON_LAMBDA {
+              core.part(ub::reads(xt, gt, bt), ub::writes(yt),
+                        [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
+                          row.map(
+                              yv, [=](auto v, auto g, auto b) { return fma(tanh_of(v), g, b); }, xv, gv, bv);
+                        });
+            });
+          },
+          x, gamma, or_zeros(beta), y);
+    });
   }
 
   template <backend B, element T, element W>
