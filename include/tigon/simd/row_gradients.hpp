@@ -107,6 +107,9 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   using V = write_vec<B, std::tuple<Sink>, Source...>;
   constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
   constexpr std::size_t held = K == 0 ? 1 : K;
+  // Compilers keep what is read after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
+  // step and store their sums at its end; wider ones wait for memory, and go on vector by vector.
+  constexpr bool mixes = sizeof(typename Sink::element_type) == 2;
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
@@ -128,17 +131,22 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
             [&](auto s) TIGON_LAMBDA { std::get<s>(x[k / U]).template prefetch<k % U * N, B::row.prefetch_level>(j); });
       });
     pack<V, 1> out[R][U];
+    pack<V, held> acc[U];
+    const auto keep_sums = [&](auto u) TIGON_LAMBDA {
+      std::size_t k = 0;
+      (store(acc[u].v[k++], sums + j + u * N), ...);
+    };
     unrolled<U>([&](auto u) TIGON_LAMBDA {
-      pack<V, held> acc{{load<V>(sums + j + u * N)...}};
+      acc[u] = {{load<V>(sums + j + u * N)...}};
       unrolled<R>([&](auto r) TIGON_LAMBDA {
         const auto v = call(
-            r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); }, acc);
+            r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); }, acc[u]);
         out[r][u].v[0] = v.v[0];
-        unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+        unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
       });
-      std::size_t k = 0;
-      (store(acc.v[k++], sums + j + u * N), ...);
+      if constexpr (!mixes) keep_sums(u);
     });
+    if constexpr (mixes) unrolled<U>(keep_sums);
     constexpr std::integral_constant<std::size_t, 0> k{};
     if (wanted)
       unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<true>(out[r], k, j); });
