@@ -81,7 +81,7 @@ struct constants<float> {
   static constexpr float exp2_q8[] = {0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f764p-5f};
   static constexpr float gate_lowest = -112, gate_highest = 42.9f, gate_shift = 64;
   static constexpr float gate_one = 0x1p-64f;
-  // 2^(f / 32) for |f| <= 1/2, by the bits of the result: 5.4e-8, the second 6e-5 of it; without its leading 1.
+  // 2^(f / 32) for |f| <= 1/2, by the bits of the result, without its leading 1: 5.4e-8; ln(2) / 32, 6e-5 of it.
   static constexpr float root_q24[] = {0x1.62e584p-6f, 0x1.ebfbep-13f};
   static constexpr float root_q8 = 0x1.62e43p-6f;
   // log(1 + f) = f + f^2 l(f) for -1/4 <= f <= 1/2; 4.9e-9.
@@ -656,8 +656,14 @@ TIGON_INLINE sigmoids<vec<E, A>> gate_sigmoid(vec<E, A> x) {
   constexpr bool full = Bits >= 24;
   if constexpr (detail::looks_up<V>) {
     constexpr A log2e = 32 * c::log2e, low = 32 * detail::log2e_low;
-    const V magic(detail::gate_magic<V>), by(log2e), power = fnma(x, by, magic);
-    V f = fnma(x, by, magic - power);
+    const V magic(detail::gate_magic<V>), by(log2e), power = fnma(x, by, magic), n = magic - power;
+    if constexpr (Bits == 8) {
+      // e^-x = 2^(-n / 32) e^-r, of which 1 - r is enough: a product less than by the fraction of an exponent of two.
+      const V s = detail::exp2_field<32>(power), r = fnma(n, V(c::root_q8), x), rest = fnma(s, r, s);
+      const V inverse = detail::reciprocal_estimate(rest + V(c::gate_one));
+      return {inverse * V(c::gate_one), rest * inverse};
+    }
+    V f = fnma(x, by, n);
     if constexpr (full) f = fnma(x, V(low), f);
     const auto [inverse, rest] = detail::gate_of_parts < full ? 24 : Bits > (power, f);
     return {inverse * V(c::gate_one), rest * inverse};
