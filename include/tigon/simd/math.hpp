@@ -574,17 +574,23 @@ inline constexpr A gate_magic = constants<A>::whole + exp2_parts<V> * (constants
 // log2(e) less the same in f32.
 inline constexpr float log2e_low = static_cast<float>(std::numbers::log2e - constants<float>::log2e);
 
+// For e^-x, scaled by gate_one.
+template <bool Full, class V>
+TIGON_INLINE gate_parts<V> gate_of_rest(V rest) {
+  const V sum = rest + V(constants<typename V::value_type>::gate_one);
+  if constexpr (Full)
+    return {reciprocal(sum), rest};
+  else
+    return {reciprocal_estimate(sum), rest};
+}
+
 // For e^-x = 2^((n + f) / exp2_parts), |f| <= 1/2; power = n + gate_magic.
 template <std::size_t Bits, class V, class A = typename V::value_type>
 TIGON_INLINE gate_parts<V> gate_of_parts(V power, V f) {
   using c = constants<A>;
   constexpr bool full = sizeof(A) == 8 || Bits >= 24;
   if constexpr (looks_up<V>) {
-    const V rest = exp2_by_roots<Bits>(power, f), sum = rest + V(c::gate_one);
-    if constexpr (full)
-      return {reciprocal(sum), rest};
-    else
-      return {reciprocal_estimate(sum), rest};
+    return gate_of_rest<full>(exp2_by_roots<Bits>(power, f));
   }
   V m;
   if constexpr (full)
@@ -657,15 +663,17 @@ TIGON_INLINE sigmoids<vec<E, A>> gate_sigmoid(vec<E, A> x) {
   if constexpr (detail::looks_up<V>) {
     constexpr A log2e = 32 * c::log2e, low = 32 * detail::log2e_low;
     const V magic(detail::gate_magic<V>), by(log2e), power = fnma(x, by, magic), n = magic - power;
+    V rest;
     if constexpr (Bits == 8) {
       // e^-x = 2^(-n / 32) e^-r, of which 1 - r is enough: a product less than by the fraction of an exponent of two.
-      const V s = detail::exp2_field<32>(power), r = fnma(n, V(c::root_q8), x), rest = fnma(s, r, s);
-      const V inverse = detail::reciprocal_estimate(rest + V(c::gate_one));
-      return {inverse * V(c::gate_one), rest * inverse};
+      const V s = detail::exp2_field<32>(power), r = fnma(n, V(c::root_q8), x);
+      rest = fnma(s, r, s);
+    } else {
+      V f = fnma(x, by, n);
+      if constexpr (full) f = fnma(x, V(low), f);
+      rest = detail::exp2_by_roots < full ? 24 : Bits > (power, f);
     }
-    V f = fnma(x, by, n);
-    if constexpr (full) f = fnma(x, V(low), f);
-    const auto [inverse, rest] = detail::gate_of_parts < full ? 24 : Bits > (power, f);
+    const V inverse = detail::gate_of_rest<full>(rest).inverse;
     return {inverse * V(c::gate_one), rest * inverse};
   }
   // e = e^-x and 1 are scaled so that neither e nor 1 / (1 + e) leaves the normal numbers: no sign to look at.
