@@ -132,7 +132,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       });
     pack<V, 1> out[R][U];
     pack<V, held> acc[U];
-    const auto keep_sums = [&](auto u) TIGON_LAMBDA {
+    const auto keep_sums = [&]([[maybe_unused]] auto u) TIGON_LAMBDA {
       std::size_t k = 0;
       (store(acc[u].v[k++], sums + j + u * N), ...);
     };
