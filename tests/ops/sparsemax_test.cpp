@@ -161,8 +161,9 @@ TYPED_TEST(sparsemax, goes_along_any_axis) {
   struct tensor {
     std::size_t outer, axis, inner, padding;
   };
-  for (const tensor t : {tensor{2, 7, 5, 0}, tensor{3, 1, n, 2}, tensor{2, 4, n + 1, 3}, tensor{1, 257, 2 * n + 3, 1},
-                         tensor{3, 31, 1, 4}, tensor{1, 130, 1100, 0}, tensor{0, 3, 4, 0}})
+  for (const tensor t :
+       {tensor{2, 7, 5, 0}, tensor{3, 1, n, 2}, tensor{2, 4, n + 1, 3}, tensor{1, 257, 2 * n + 3, 1},
+        tensor{3, 31, 1, 4}, tensor{1, 130, 1100, 0}, tensor{2, 64, 3, 0}, tensor{1, 513, 5, 0}, tensor{0, 3, 4, 0}})
     for (const double deviation : {1.0, 0.02})
       for (const guard side : both_guards) {
         SCOPED_TRACE(testing::Message() << t.outer << " x " << t.axis << " x " << t.inner << ", " << deviation << ", "
@@ -357,6 +358,26 @@ TYPED_TEST(sparsemax, large_outputs_have_the_bits_of_small_ones) {
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
         ASSERT_EQ(to_f64(p.dx(first + i, j)), to_f64(small.dx(i, j))) << "row " << first + i << ", column " << j;
+      }
+  }
+}
+
+TYPED_TEST(sparsemax, large_outputs_along_an_axis_have_the_bits_of_small_ones) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr std::size_t axis = 39, few = 70;
+  const shape s{axis, B::row.stream_bytes / (axis * sizeof(T)) + 67, 5};
+  problem<T> p(s, 0.3, guard::behind, axis), small({axis, few}, 1, guard::behind, axis);
+  p.template both_ways<B>();
+  EXPECT_TRUE(p.y.padding_intact() && p.dx.padding_intact());
+  for (const std::size_t first : {std::size_t{0}, std::size_t{1000}, s.cols - few}) {
+    for (std::size_t a = 0; a < axis; ++a)
+      for (std::size_t j = 0; j < few; ++j) small.x(a, j) = p.x(a, first + j), small.dy(a, j) = p.dy(a, first + j);
+    small.template both_ways<B>();
+    for (std::size_t a = 0; a < axis; ++a)
+      for (std::size_t j = 0; j < few; ++j) {
+        ASSERT_EQ(to_f64(p.y(a, first + j)), to_f64(small.y(a, j))) << "line " << a << ", column " << first + j;
+        ASSERT_EQ(to_f64(p.dx(a, first + j)), to_f64(small.dx(a, j))) << "line " << a << ", column " << first + j;
       }
   }
 }

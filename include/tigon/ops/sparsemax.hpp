@@ -61,17 +61,24 @@ struct sparsemax_threshold {
   }
 };
 
-/// Tiles of an axis that is not the last: lanes are columns.
-template <class B>
+/// Columns [first, first + count) of o, as rows: line `from` of the axis and what follows it.
+template <class T>
+TIGON_INLINE rows_of<T> lines(axis_view<T> v, std::size_t o, std::size_t from, std::size_t first, std::size_t count) {
+  return {{v.line(o, from, first, count).data, v.axis - from, count, v.axis_stride},
+          v.outer * v.axis * v.inner * sizeof(T)};
+}
+
+/// Tiles of an axis that is not the last: lanes are columns. Where the axis is long they have the Least columns: such
+/// that a tile stays in the second-level cache, or so many that memory is read by the page.
+template <class B, std::size_t Least>
 struct column_tiles : B {
   static constexpr row_tuning row = [] {
     row_tuning one = B::row;
     one.task_elements = 1;  // a tile a task
     return one;
   }();
-  /// Columns of a tile that stays in the second-level cache.
   static constexpr std::size_t width(std::size_t axis, std::size_t inner) {
-    return std::min(inner, std::clamp<std::size_t>(B::row.task_elements / axis / 64 * 64, 64, 1024));
+    return std::min(inner, std::clamp<std::size_t>(B::row.task_elements / axis / 64 * 64, Least, 1024));
   }
   static constexpr std::size_t per_outer(std::size_t axis, std::size_t inner) {
     return inner == 0 ? 0 : (inner + width(axis, inner) - 1) / width(axis, inner);
@@ -107,8 +114,11 @@ struct kernel<op::sparsemax, backends::generic> {
     using A = accumulator_t<T>;
     for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
       const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, auto from) {
-        while (t.rise(worker.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from))) {
-        }
+        const auto above = [&] { return worker.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from); };
+        auto found = above();
+        // As many as at the end of the rounds before, which are among them: the same ones.
+        if (found[1] != t.support) t.support = std::numeric_limits<A>::infinity();
+        while (t.rise(found)) found = above();
         return t;
       };
       // The threshold of some elements is below that of all. So it rises from that of the largest of every 64 elements
@@ -120,8 +130,8 @@ struct kernel<op::sparsemax, backends::generic> {
       const vector_view<const A> highest{again ? tops + eighth : tops, few};
       detail::sparsemax_threshold<A> t{row.narrow(few).max([](auto v) { return v; }, highest), A(-1)};
       t = project(row.narrow(few), t, highest);
-      t = project(row.narrow(eighth), {t.high, t.low}, vector_view<const A>{tops, eighth});
-      t = project(row, {t.high, t.low}, read_again(x));
+      if (again) t = project(row.narrow(eighth), t, vector_view<const A>{tops, eighth});
+      t = project(row, t, read_again(x));
       const A total = row.map_sum(
           y,
           [=](auto v) {
@@ -187,11 +197,47 @@ struct kernel<op::sparsemax, backends::generic> {
     });
   }
 
-  /// Of forward_columns: lines of scratch beside the tile, lines that are taken together, lines whose sum is made
-  /// apart.
-  static constexpr std::size_t lines = 6, together = 4, apart = 128;
-  static constexpr std::size_t padded(std::size_t axis) { return (axis + together - 1) / together * together; }
+  template <class B>
+  using forward_tiles = detail::column_tiles<B, 64>;
+  template <class B>
+  using backward_tiles = detail::column_tiles<B, 512>;
+  /// Along columns: lines of scratch that are taken together, lines whose sum is made apart.
+  static constexpr std::size_t together = 8, apart = 32;
 
+  /// The lines of scratch that forward_columns takes: what every column has, the tile, the largest of every eight of its
+  /// lines and of every eight of those, where that is worth while. The last three are filled up to whole groups.
+  struct column_scratch {
+    static constexpr std::size_t high = 0, low = 1, support = 2, sum = 3, number = 4, part = 5, tile = 6;
+    std::size_t eighth, few, end;
+
+    constexpr explicit column_scratch(std::size_t axis) {
+      const auto groups = [](std::size_t lines) { return (lines + together - 1) / together; };
+      eighth = tile + groups(axis) * together;
+      few = eighth + (axis < 64 ? 0 : groups(groups(axis)) * together);
+      end = few + (few - eighth < 64 ? 0 : groups(groups(few - eighth)) * together);
+    }
+  };
+  static constexpr std::size_t backward_lines = 7;
+
+  /// f(k...), k = 0, ..., N - 1.
+  template <std::size_t N, class F>
+  static TIGON_INLINE auto at_once(F f) {
+    return [&]<std::size_t... k>(std::index_sequence<k...>)
+               TIGON_LAMBDA { return f(k...); }(std::make_index_sequence<N>{});
+  }
+  /// f(row, k...) for two lines of the axis at a time and one that is left over: row is on the first, operands
+  /// detail::lines(v, o, k, ...) are the others.
+  template <class Row, class F>
+  static TIGON_INLINE void in_pairs(Row row, std::size_t first, std::size_t last, F f) {
+    for (; first + 2 <= last; first += 2) f(row.asking(2).on(first), std::size_t{0}, std::size_t{1});
+    if (first < last) f(row.on(first), std::size_t{0});
+  }
+
+  template <class Row, class A>
+  static TIGON_INLINE void fill(Row row, vector_view<A> line, A value) {
+    row.map(
+        line, [](auto v) { return v; }, constant(value));
+  }
   /// sum += part, and part is 0 again.
   template <class Row, class A>
   static TIGON_INLINE void add_part(Row row, vector_view<A> sum, vector_view<A> part) {
@@ -207,106 +253,156 @@ struct kernel<op::sparsemax, backends::generic> {
   template <backend B, element T>
   static void forward_columns(axis_view<const T> x, axis_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
-    using tiles = detail::column_tiles<B>;
+    using tiles = forward_tiles<B>;
+    constexpr A infinity = std::numeric_limits<A>::infinity();
     const std::size_t width = tiles::width(x.axis, x.inner), n = tiles::per_outer(x.axis, x.inner);
-    for_rows_with_scratch<tiles, A>(ctx, x.outer * n, width, lines + padded(x.axis), [=] TIGON_FN(auto tile) {
-      const std::size_t o = tile.i / n, first = tile.i % n * width, count = std::min(width, x.inner - first);
-      const auto row = tile.narrow(count);
-      const auto high = row.scratch(0), low = row.scratch(1), support = row.scratch(2), sum = row.scratch(3),
-                 number = row.scratch(4), part = row.scratch(5);
-      const auto at = [=](std::size_t a) { return row.scratch(lines + a); };
-      constexpr A infinity = std::numeric_limits<A>::infinity();
-      for (std::size_t k = 0; k < lines + padded(x.axis); ++k) {  // what the loops below begin with
-        if (k >= lines && k < lines + x.axis) continue;
-        const A value = k == 0 || k >= lines ? -infinity : k == 1 ? A(-1) : k == 2 ? infinity : A(0);
-        row.map(
-            row.scratch(k), [](auto v) { return v; }, constant(value));
-      }
-      for (std::size_t a = 0; a < x.axis; ++a)
-        row.map(
-            outs(at(a), high),
-            [](auto v, auto top) {
-              return pack{v, max(top, v)};
-            },
-            x.line(o, a, first, count), high);
-      for (A moved(1); moved > A(0);) {
-        for (std::size_t begin = 0; begin < x.axis; begin += apart) {
-          for (std::size_t a = begin; a < std::min(begin + apart, x.axis); a += together)
+    const column_scratch in(x.axis);
+    for_rows_with_scratch<tiles, A>(ctx, x.outer * n, width, in.end, [=] TIGON_FN(auto worker) {
+      const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, x.inner - first);
+      const auto row = worker.narrow(count);
+      const auto line = [=](std::size_t k) TIGON_LAMBDA { return row.scratch(k); };
+      const auto high = line(in.high), low = line(in.low), support = line(in.support), sum = line(in.sum),
+                 number = line(in.number), part = line(in.part);
+      // `to` and what follows it, up to `end`: the largest of every eight lines from `from` on.
+      const auto fold = [=](std::size_t from, std::size_t to, std::size_t end) TIGON_LAMBDA {
+        for (const std::size_t last = to; to < end && from < last; from += together, ++to)
+          at_once<together>([=](auto... k) TIGON_LAMBDA {
             row.map(
-                outs(part, number),
-                [](auto v0, auto v1, auto v2, auto v3, auto h, auto l, auto s, auto k) {
-                  const auto e0 = detail::excess(v0, h, l), e1 = detail::excess(v1, h, l);
-                  const auto e2 = detail::excess(v2, h, l), e3 = detail::excess(v3, h, l);
-                  return pack{s + ((e0.v[0] + e1.v[0]) + (e2.v[0] + e3.v[0])),
-                              k + ((e0.v[1] + e1.v[1]) + (e2.v[1] + e3.v[1]))};
+                line(to),
+                [](auto a, auto b, auto c, auto d, auto e, auto f, auto g, auto h) {
+                  return max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
                 },
-                at(a), at(a + 1), at(a + 2), at(a + 3), high, low, part, number);
-          add_part(row, sum, part);
+                line(from + k)...);
+          });
+        for (; to < end; ++to) fill(row, line(to), -infinity);
+      };
+      // The rounds of forward_rows, for lines [from, end).
+      const auto project = [=](std::size_t from, std::size_t end) TIGON_LAMBDA {
+        if (from == end) return;
+        fill(row, support, infinity);
+        for (A moved(1); moved > A(0);) {
+          for (std::size_t begin = from; begin < end; begin += apart) {
+            for (std::size_t a = begin; a < std::min(begin + apart, end); a += together)
+              at_once<together>([=](auto... k) TIGON_LAMBDA {
+                row.map(
+                    outs(part, number),
+                    [](auto h, auto l, auto s, auto m, auto... v) {
+                      const std::array e{detail::excess(v, h, l)...};
+                      const auto of = [&](std::size_t j) TIGON_LAMBDA {
+                        return ((e[0].v[j] + e[1].v[j]) + (e[2].v[j] + e[3].v[j])) +
+                               ((e[4].v[j] + e[5].v[j]) + (e[6].v[j] + e[7].v[j]));
+                      };
+                      return pack{s + of(0), m + of(1)};
+                    },
+                    high, low, part, number, line(a + k)...);
+              });
+            add_part(row, sum, part);
+          }
+          // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
+          moved = row.map_sum(
+              outs(high, low, support, sum, number),
+              [](auto s, auto k, auto h, auto l, auto before) {
+                using V = decltype(s);
+                const V zero(0), next = l + (s - V(1)) / k;
+                const auto shrinks = k < before;
+                const V total = select(shrinks, h + next, h);
+                return pack{total,
+                            select(before > zero, next - (total - h), l),
+                            select(shrinks, k, zero),
+                            zero,
+                            zero,
+                            select(shrinks, V(1), zero)};
+              },
+              sum, number, high, low, support);
         }
-        // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
-        moved = row.map_sum(
-            outs(high, low, support, sum, number),
-            [](auto s, auto k, auto h, auto l, auto before) {
-              using V = decltype(s);
-              const V zero(0), next = l + (s - V(1)) / k;
-              const auto shrinks = k < before;
-              const V total = select(shrinks, h + next, h);
-              return pack{total,
-                          select(before > zero, next - (total - h), l),
-                          select(shrinks, k, zero),
-                          zero,
-                          zero,
-                          select(shrinks, V(1), zero)};
-            },
-            sum, number, high, low, support);
-      }
-      for (std::size_t a = 0; a < x.axis; ++a)
+      };
+
+      in_pairs(row, 0, x.axis, [=](auto at, auto... k) TIGON_LAMBDA {
+        at.map(
+            outs(line(in.tile + at.i + k)...), [](auto... v) { return pack{v...}; },
+            detail::lines(x, o, k, first, count)...);
+      });
+      for (std::size_t k = in.tile + x.axis; k < in.eighth; ++k) fill(row, line(k), -infinity);
+      fold(in.tile, in.eighth, in.few);
+      fold(in.eighth, in.few, in.end);
+      fill(row, high, -infinity), fill(row, low, A(-1));
+      for (const auto zero : {sum, number, part}) fill(row, zero, A(0));
+      const std::size_t start = in.few < in.end ? in.few : in.eighth < in.few ? in.eighth : in.tile;
+      const std::size_t next = start == in.few ? in.end : start == in.eighth ? in.few : in.eighth;
+      for (std::size_t k = start; k < next; ++k)
         row.map(
-            y.line(o, a, first, count), [](auto v, auto h, auto l) { return detail::excess(v, h, l).v[0]; }, at(a),
-            high, low);
+            high, [](auto top, auto v) { return max(top, v); }, high, line(k));
+      project(in.few, in.end), project(in.eighth, in.few), project(in.tile, in.eighth);
+      in_pairs(row, 0, x.axis, [=](auto at, auto... k) TIGON_LAMBDA {
+        at.map(
+            outs(detail::lines(y, o, k, first, count)...),
+            [](auto h, auto l, auto... v) { return pack{detail::excess(v, h, l).v[0]...}; }, high, low,
+            line(in.tile + at.i + k)...);
+      });
     });
   }
 
   template <backend B, element T>
   static void backward_columns(axis_view<const T> dy, axis_view<const T> y, axis_view<T> dx, context& ctx) {
     using A = accumulator_t<T>;
-    using tiles = detail::column_tiles<B>;
+    using tiles = backward_tiles<B>;
+    constexpr A infinity = std::numeric_limits<A>::infinity();
     const std::size_t width = tiles::width(y.axis, y.inner), n = tiles::per_outer(y.axis, y.inner);
-    for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, 5, [=] TIGON_FN(auto tile) {
-      const std::size_t o = tile.i / n, first = tile.i % n * width, count = std::min(width, y.inner - first);
-      const auto row = tile.narrow(count);
-      const auto near = row.scratch(0), sum = row.scratch(2), number = row.scratch(3), part = row.scratch(4);
-      for (std::size_t k = 0; k < 5; ++k)
-        row.map(
-            row.scratch(k), [](auto zero) { return zero; }, constant(A(0)));
-      for (std::size_t step = 0; step < 2; ++step) {  // as in backward_rows
+    for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, backward_lines, [=] TIGON_FN(auto worker) {
+      const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, y.inner - first);
+      const auto row = worker.narrow(count);
+      const auto near = row.scratch(0);
+      const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
+      const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
+      // As in backward_rows; where one column's mean is made once more, those of the tile are.
+      row.map(
+          near, [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); }, dy.line(o, 0, first, count));
+      A moved(1);
+      for (const A share : {A(0.99), infinity}) {
+        if (!(moved > A(0))) break;
+        for (std::size_t k = 0; k < 3; ++k) fill(row, sum[k], A(0)), fill(row, part[k], A(0));
         for (std::size_t begin = 0; begin < y.axis; begin += apart) {
-          for (std::size_t a = begin; a < std::min(begin + apart, y.axis); ++a)
-            row.map(
-                outs(part, number),
-                [](auto d, auto p, auto m, auto s, auto k) {
-                  using V = decltype(d);
-                  return pack{s + select(p > V(0), d - m, V(0)), k + select(p > V(0), V(1), V(0))};
+          in_pairs(row, begin, std::min(begin + apart, y.axis), [=](auto at, auto... k) TIGON_LAMBDA {
+            at.map(
+                outs(part[0], part[1], part[2]),
+                [](auto m, auto s, auto squares, auto number, auto... v) {
+                  using V = decltype(m);
+                  constexpr std::size_t lines = sizeof...(v) / 2;
+                  const std::array dp{v...};
+                  return at_once<lines>([&](auto... j) TIGON_LAMBDA {
+                    const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
+                    return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
+                                number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
+                  });
                 },
-                dy.line(o, a, first, count), y.line(o, a, first, count), near, part, number);
-          add_part(row, sum, part);
+                near, part[0], part[1], part[2], detail::lines(dy, o, k, first, count)...,
+                detail::lines(y, o, k, first, count)...);
+          });
+          for (std::size_t k = 0; k < 3; ++k) add_part(row, sum[k], part[k]);
         }
-        row.map(
-            outs(row.scratch(step), sum, number),
-            [](auto s, auto k) {
-              const decltype(s) zero(0);
-              return pack{s / k, zero, zero};
+        moved = row.map_sum(
+            outs(near, sum[0]),
+            [=](auto m, auto s, auto squares, auto number) {
+              using V = decltype(m);
+              const V mean = s / number;
+              const auto far = s * s > squares * number * V(share);
+              return pack{select(far, m + mean, m), mean, select(far, V(1), V(0))};
             },
-            sum, number);
+            near, sum[0], sum[1], sum[2]);
       }
-      for (std::size_t a = 0; a < y.axis; ++a)
-        row.map(
-            dx.line(o, a, first, count),
-            [](auto d, auto p, auto m, auto rest) {
-              using V = decltype(d);
-              return select(p > V(0), d - m - rest, p);
+      in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {
+        at.map(
+            outs(detail::lines(dx, o, k, first, count)...),
+            [](auto m, auto rest, auto... v) {
+              const std::array dp{v...};
+              return at_once<sizeof...(v) / 2>([&](auto... j) TIGON_LAMBDA {
+                const auto inner = [&](auto d, auto p)
+                                       TIGON_LAMBDA { return select(p > decltype(m)(0), d - m - rest, p); };
+                return pack{inner(dp[j], dp[j + sizeof...(v) / 2])...};
+              });
             },
-            dy.line(o, a, first, count), y.line(o, a, first, count), near, row.scratch(1));
+            near, sum[0], detail::lines(dy, o, k, first, count)..., detail::lines(y, o, k, first, count)...);
+      });
     });
   }
 };
@@ -320,16 +416,18 @@ std::size_t sparsemax_workspace(std::size_t cols, const context& ctx = default_c
 /// Bytes of workspace that sparsemax_forward takes along an axis with `inner` elements behind it.
 template <class B = default_backend, class T>
 std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
-  using tiles = detail::column_tiles<B>;
   using generic = kernel<op::sparsemax, backends::generic>;
-  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner),
-                                                          generic::lines + generic::padded(axis), ctx);
+  using tiles = generic::forward_tiles<B>;
+  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner), generic::column_scratch(axis).end,
+                                                          ctx);
 }
 
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.
 template <class B = default_backend, class T>
 std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
-  return simd::scratch_workspace<B, accumulator_t<T>>(detail::column_tiles<B>::width(axis, inner), 5, ctx);
+  using generic = kernel<op::sparsemax, backends::generic>;
+  using tiles = generic::backward_tiles<B>;
+  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner), generic::backward_lines, ctx);
 }
 
 /// y from x along the columns. See sparsemax_options for the contract.

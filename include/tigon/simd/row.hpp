@@ -130,6 +130,13 @@ class row_worker {
     return worker;
   }
 
+  /// The same worker on another row of its operands.
+  TIGON_INLINE row_worker on(std::size_t row) const {
+    row_worker worker = *this;
+    worker.i = worker.at_.row = row;
+    return worker;
+  }
+
   /// The same worker, which asks for the row that comes so many rows further down, not for the next.
   TIGON_INLINE row_worker asking(std::size_t ahead) const {
     row_worker worker = *this;
