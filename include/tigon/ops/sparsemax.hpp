@@ -114,11 +114,13 @@ struct kernel<op::sparsemax, backends::generic> {
     using A = accumulator_t<T>;
     for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
       const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, auto from) {
-        const auto above = [&] { return worker.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from); };
-        auto found = above();
-        // As many as at the end of the rounds before, which are among them: the same ones.
+        const auto above = [=](A high, A low) TIGON_LAMBDA {
+          return worker.sum([=](auto v) { return detail::excess(v, high, low); }, from);
+        };
+        auto found = above(t.high, t.low);
+        // As many as at the end of the rounds before, which are among them, are the same ones.
         if (found[1] != t.support) t.support = std::numeric_limits<A>::infinity();
-        while (t.rise(found)) found = above();
+        while (t.rise(found)) found = above(t.high, t.low);
         return t;
       };
       // The threshold of some elements is below that of all. So it rises from that of the largest of every 64 elements
@@ -288,7 +290,7 @@ struct kernel<op::sparsemax, backends::generic> {
                     outs(part, number),
                     [](auto h, auto l, auto s, auto m, auto... v) {
                       const std::array e{detail::excess(v, h, l)...};
-                      const auto of = [&](std::size_t j) TIGON_LAMBDA {
+                      const auto of = [=](std::size_t j) TIGON_LAMBDA {
                         return ((e[0].v[j] + e[1].v[j]) + (e[2].v[j] + e[3].v[j])) +
                                ((e[4].v[j] + e[5].v[j]) + (e[6].v[j] + e[7].v[j]));
                       };
@@ -369,7 +371,7 @@ struct kernel<op::sparsemax, backends::generic> {
                   using V = decltype(m);
                   constexpr std::size_t lines = sizeof...(v) / 2;
                   const std::array dp{v...};
-                  return at_once<lines>([&](auto... j) TIGON_LAMBDA {
+                  return at_once<lines>([=](auto... j) TIGON_LAMBDA {
                     const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
                     return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
                                 number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
@@ -394,11 +396,11 @@ struct kernel<op::sparsemax, backends::generic> {
         at.map(
             outs(detail::lines(dx, o, k, first, count)...),
             [](auto m, auto rest, auto... v) {
+              using V = decltype(m);
+              constexpr std::size_t lines = sizeof...(v) / 2;
               const std::array dp{v...};
-              return at_once<sizeof...(v) / 2>([&](auto... j) TIGON_LAMBDA {
-                const auto inner = [&](auto d, auto p)
-                                       TIGON_LAMBDA { return select(p > decltype(m)(0), d - m - rest, p); };
-                return pack{inner(dp[j], dp[j + sizeof...(v) / 2])...};
+              return at_once<lines>([=](auto... j) TIGON_LAMBDA {
+                return pack{select(dp[lines + j] > V(0), dp[j] - m - rest, dp[lines + j])...};
               });
             },
             near, sum[0], detail::lines(dy, o, k, first, count)..., detail::lines(y, o, k, first, count)...);
