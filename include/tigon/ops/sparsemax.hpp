@@ -68,20 +68,26 @@ TIGON_INLINE rows_of<T> lines(axis_view<T> v, std::size_t o, std::size_t from, s
           v.outer * v.axis * v.inner * sizeof(T)};
 }
 
-/// Tiles of an axis that is not the last: lanes are columns. Where the axis is long they have the Least columns: such
-/// that a tile stays in the second-level cache, or so many that memory is read by the page.
-template <class B, std::size_t Least>
+/// Tiles of an axis that is not the last: lanes are columns, about equally many in every tile.
+template <class B>
 struct column_tiles : B {
   static constexpr row_tuning row = [] {
     row_tuning one = B::row;
     one.task_elements = 1;  // a tile a task
     return one;
   }();
-  static constexpr std::size_t width(std::size_t axis, std::size_t inner) {
-    return std::min(inner, std::clamp<std::size_t>(B::row.task_elements / axis / 64 * 64, Least, 1024));
+  static constexpr std::size_t most = 512;  // so that memory is read by the page
+
+  static constexpr std::size_t width(std::size_t inner, std::size_t at_most = most) {
+    const std::size_t tiles = (inner + at_most - 1) / at_most;
+    return tiles == 0 ? 0 : std::min(inner, ((inner + tiles - 1) / tiles + 63) / 64 * 64);
   }
-  static constexpr std::size_t per_outer(std::size_t axis, std::size_t inner) {
-    return inner == 0 ? 0 : (inner + width(axis, inner) - 1) / width(axis, inner);
+  static constexpr std::size_t count(std::size_t inner, std::size_t width) {
+    return width == 0 ? 0 : (inner + width - 1) / width;
+  }
+  /// So many that the largest of every eight elements stay in the second-level cache.
+  static constexpr std::size_t width_of_tops(std::size_t axis, std::size_t inner) {
+    return width(inner, std::clamp<std::size_t>(16 * B::row.task_elements / axis / 64 * 64, 64, most));
   }
 };
 
@@ -199,25 +205,18 @@ struct kernel<op::sparsemax, backends::generic> {
     });
   }
 
-  template <class B>
-  using forward_tiles = detail::column_tiles<B, 64>;
-  template <class B>
-  using backward_tiles = detail::column_tiles<B, 512>;
-  /// Along columns: lines of scratch that are taken together, lines whose sum is made apart.
-  static constexpr std::size_t together = 8, apart = 32;
+  /// Along columns: lines whose sum is made apart.
+  static constexpr std::size_t apart = 32;
 
-  /// The lines of scratch that forward_columns takes: what every column has, the tile, the largest of every eight of its
-  /// lines and of every eight of those, where that is worth while. The last three are filled up to whole groups.
+  /// The lines of scratch that forward_columns takes: what every column has, the largest of every eight lines of the axis,
+  /// and of every eight of those, where that is worth while.
   struct column_scratch {
-    static constexpr std::size_t high = 0, low = 1, support = 2, sum = 3, number = 4, part = 5, tile = 6;
-    std::size_t eighth, few, end;
+    static constexpr std::size_t high = 0, low = 1, support = 2, sum = 3, number = 4, part = 5, tops = 6;
+    std::size_t eighth, few;  // how many of the tops
 
-    constexpr explicit column_scratch(std::size_t axis) {
-      const auto groups = [](std::size_t lines) { return (lines + together - 1) / together; };
-      eighth = tile + groups(axis) * together;
-      few = eighth + (axis < 64 ? 0 : groups(groups(axis)) * together);
-      end = few + (few - eighth < 64 ? 0 : groups(groups(few - eighth)) * together);
-    }
+    constexpr explicit column_scratch(std::size_t axis)
+        : eighth(axis < 64 ? 0 : (axis + 7) / 8), few(eighth < 64 ? 0 : (eighth + 7) / 8) {}
+    constexpr std::size_t lines() const { return tops + eighth + few; }
   };
   static constexpr std::size_t backward_lines = 7;
 
@@ -255,49 +254,62 @@ struct kernel<op::sparsemax, backends::generic> {
   template <backend B, element T>
   static void forward_columns(axis_view<const T> x, axis_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
-    using tiles = forward_tiles<B>;
+    using tiles = detail::column_tiles<B>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
-    const std::size_t width = tiles::width(x.axis, x.inner), n = tiles::per_outer(x.axis, x.inner);
+    const std::size_t width = tiles::width_of_tops(x.axis, x.inner), n = tiles::count(x.inner, width);
     const column_scratch in(x.axis);
-    for_rows_with_scratch<tiles, A>(ctx, x.outer * n, width, in.end, [=] TIGON_FN(auto worker) {
+    for_rows_with_scratch<tiles, A>(ctx, x.outer * n, width, in.lines(), [=] TIGON_FN(auto worker) {
       const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, x.inner - first);
       const auto row = worker.narrow(count);
-      const auto line = [=](std::size_t k) TIGON_LAMBDA { return row.scratch(k); };
-      const auto high = line(in.high), low = line(in.low), support = line(in.support), sum = line(in.sum),
-                 number = line(in.number), part = line(in.part);
-      // `to` and what follows it, up to `end`: the largest of every eight lines from `from` on.
-      const auto fold = [=](std::size_t from, std::size_t to, std::size_t end) TIGON_LAMBDA {
-        for (const std::size_t last = to; to < end && from < last; from += together, ++to)
-          at_once<together>([=](auto... k) TIGON_LAMBDA {
-            row.map(
-                line(to),
-                [](auto a, auto b, auto c, auto d, auto e, auto f, auto g, auto h) {
-                  return max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
-                },
-                line(from + k)...);
-          });
-        for (; to < end; ++to) fill(row, line(to), -infinity);
+      const auto high = row.scratch(in.high), low = row.scratch(in.low), support = row.scratch(in.support),
+                 sum = row.scratch(in.sum), number = row.scratch(in.number), part = row.scratch(in.part);
+      // What stands for line `at.i + k` of the axis, of the largest of every eight, and of those.
+      const auto all = [=](auto, std::size_t k) TIGON_LAMBDA { return detail::lines(x, o, k, first, count); };
+      const auto eighth = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + at.i + k); };
+      const auto few = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + in.eighth + at.i + k); };
+
+      const auto larger = [=](vector_view<A> top, auto line, std::size_t begin, std::size_t end) TIGON_LAMBDA {
+        for (; begin < end; ++begin) {
+          const auto at = row.on(begin);
+          at.map(
+              top, [](auto t, auto v) { return max(t, v); }, top, line(at, 0));
+        }
       };
-      // The rounds of forward_rows, for lines [from, end).
-      const auto project = [=](std::size_t from, std::size_t end) TIGON_LAMBDA {
-        if (from == end) return;
+      const auto fold = [=](auto line, std::size_t lines, auto to) TIGON_LAMBDA {
+        for (std::size_t k = 0; 8 * k < lines; ++k) {
+          const auto at = row.asking(8).on(8 * k);
+          const auto top = to(row.on(k), 0);
+          if (at.i + 8 <= lines) {
+            at_once<8>([=](auto... j) TIGON_LAMBDA {
+              at.map(
+                  top,
+                  [](auto a, auto b, auto c, auto d, auto e, auto f, auto g, auto h) {
+                    return max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)));
+                  },
+                  line(at, j)...);
+            });
+          } else {
+            fill(row, top, -infinity);
+            larger(top, line, at.i, lines);
+          }
+        }
+      };
+      // The rounds of forward_rows.
+      const auto project = [=](auto line, std::size_t lines) TIGON_LAMBDA {
         fill(row, support, infinity);
         for (A moved(1); moved > A(0);) {
-          for (std::size_t begin = from; begin < end; begin += apart) {
-            for (std::size_t a = begin; a < std::min(begin + apart, end); a += together)
-              at_once<together>([=](auto... k) TIGON_LAMBDA {
-                row.map(
-                    outs(part, number),
-                    [](auto h, auto l, auto s, auto m, auto... v) {
-                      const std::array e{detail::excess(v, h, l)...};
-                      const auto of = [=](std::size_t j) TIGON_LAMBDA {
-                        return ((e[0].v[j] + e[1].v[j]) + (e[2].v[j] + e[3].v[j])) +
-                               ((e[4].v[j] + e[5].v[j]) + (e[6].v[j] + e[7].v[j]));
-                      };
-                      return pack{s + of(0), m + of(1)};
-                    },
-                    high, low, part, number, line(a + k)...);
-              });
+          for (std::size_t begin = 0; begin < lines; begin += apart) {
+            in_pairs(row, begin, std::min(begin + apart, lines), [=](auto at, auto... k) TIGON_LAMBDA {
+              at.map(
+                  outs(part, number),
+                  [](auto h, auto l, auto s, auto m, auto... v) {
+                    const std::array e{detail::excess(v, h, l)...};
+                    return at_once<sizeof...(v)>([=](auto... j) TIGON_LAMBDA {
+                      return pack{s + (e[j].v[0] + ...), m + (e[j].v[1] + ...)};
+                    });
+                  },
+                  high, low, part, number, line(at, k)...);
+            });
             add_part(row, sum, part);
           }
           // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
@@ -319,27 +331,24 @@ struct kernel<op::sparsemax, backends::generic> {
         }
       };
 
-      in_pairs(row, 0, x.axis, [=](auto at, auto... k) TIGON_LAMBDA {
-        at.map(
-            outs(line(in.tile + at.i + k)...), [](auto... v) { return pack{v...}; },
-            detail::lines(x, o, k, first, count)...);
-      });
-      for (std::size_t k = in.tile + x.axis; k < in.eighth; ++k) fill(row, line(k), -infinity);
-      fold(in.tile, in.eighth, in.few);
-      fold(in.eighth, in.few, in.end);
       fill(row, high, -infinity), fill(row, low, A(-1));
       for (const auto zero : {sum, number, part}) fill(row, zero, A(0));
-      const std::size_t start = in.few < in.end ? in.few : in.eighth < in.few ? in.eighth : in.tile;
-      const std::size_t next = start == in.few ? in.end : start == in.eighth ? in.few : in.eighth;
-      for (std::size_t k = start; k < next; ++k)
-        row.map(
-            high, [](auto top, auto v) { return max(top, v); }, high, line(k));
-      project(in.few, in.end), project(in.eighth, in.few), project(in.tile, in.eighth);
+      if (in.eighth != 0) fold(all, x.axis, eighth);
+      if (in.few != 0) {
+        fold(eighth, in.eighth, few);
+        larger(high, few, 0, in.few);
+        project(few, in.few);
+      } else if (in.eighth != 0) {
+        larger(high, eighth, 0, in.eighth);
+      } else {
+        larger(high, all, 0, x.axis);
+      }
+      if (in.eighth != 0) project(eighth, in.eighth);
+      project(all, x.axis);
       in_pairs(row, 0, x.axis, [=](auto at, auto... k) TIGON_LAMBDA {
         at.map(
             outs(detail::lines(y, o, k, first, count)...),
-            [](auto h, auto l, auto... v) { return pack{detail::excess(v, h, l).v[0]...}; }, high, low,
-            line(in.tile + at.i + k)...);
+            [](auto h, auto l, auto... v) { return pack{detail::excess(v, h, l).v[0]...}; }, high, low, all(at, k)...);
       });
     });
   }
@@ -347,9 +356,9 @@ struct kernel<op::sparsemax, backends::generic> {
   template <backend B, element T>
   static void backward_columns(axis_view<const T> dy, axis_view<const T> y, axis_view<T> dx, context& ctx) {
     using A = accumulator_t<T>;
-    using tiles = backward_tiles<B>;
+    using tiles = detail::column_tiles<B>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
-    const std::size_t width = tiles::width(y.axis, y.inner), n = tiles::per_outer(y.axis, y.inner);
+    const std::size_t width = tiles::width(y.inner), n = tiles::count(y.inner, width);
     for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, backward_lines, [=] TIGON_FN(auto worker) {
       const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, y.inner - first);
       const auto row = worker.narrow(count);
@@ -418,18 +427,18 @@ std::size_t sparsemax_workspace(std::size_t cols, const context& ctx = default_c
 /// Bytes of workspace that sparsemax_forward takes along an axis with `inner` elements behind it.
 template <class B = default_backend, class T>
 std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
-  using generic = kernel<op::sparsemax, backends::generic>;
-  using tiles = generic::forward_tiles<B>;
-  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner), generic::column_scratch(axis).end,
-                                                          ctx);
+  using tiles = detail::column_tiles<B>;
+  const typename kernel<op::sparsemax, backends::generic>::column_scratch in(axis);
+  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width_of_tops(axis, inner), in.lines(), ctx);
 }
 
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.
 template <class B = default_backend, class T>
 std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
-  using generic = kernel<op::sparsemax, backends::generic>;
-  using tiles = generic::backward_tiles<B>;
-  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(axis, inner), generic::backward_lines, ctx);
+  (void)axis;
+  using tiles = detail::column_tiles<B>;
+  constexpr std::size_t lines = kernel<op::sparsemax, backends::generic>::backward_lines;
+  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(inner), lines, ctx);
 }
 
 /// y from x along the columns. See sparsemax_options for the contract.
