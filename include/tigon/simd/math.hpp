@@ -205,16 +205,38 @@ TIGON_INLINE V polynomial_by_pieces(V x, V index, const A (&c)[N][16]) {
   return p;
 }
 
-// The fractions of 2^(k / 32) for k = 0 to 31.
-alignas(64) inline constexpr auto root_fractions = std::bit_cast<std::array<float, 32>>(std::array<std::uint32_t, 32>{
-    0x000000u, 0x02cd87u, 0x05aac3u, 0x08980fu, 0x0b95c2u, 0x0ea43au, 0x11c3d3u, 0x14f4f0u,
-    0x1837f0u, 0x1b8d3au, 0x1ef532u, 0x227043u, 0x25fed7u, 0x29a15bu, 0x2d583fu, 0x3123f6u,
-    0x3504f3u, 0x38fbafu, 0x3d08a4u, 0x412c4du, 0x45672au, 0x49b9beu, 0x4e248cu, 0x52a81eu,
-    0x5744fdu, 0x5bfbb8u, 0x60ccdfu, 0x65b907u, 0x6ac0c7u, 0x6fe4bau, 0x75257du, 0x7a83b3u});
+// The fractions of 2^(k / 32) for k = 0 to 31, each less the bits of k in the uppermost five places: what is added to an
+// exponent that is followed by k.
+alignas(64) inline constexpr auto roots_less_index = [] {
+  std::array<std::uint32_t, 32> bits{0x000000u, 0x02cd87u, 0x05aac3u, 0x08980fu, 0x0b95c2u, 0x0ea43au, 0x11c3d3u,
+                                     0x14f4f0u, 0x1837f0u, 0x1b8d3au, 0x1ef532u, 0x227043u, 0x25fed7u, 0x29a15bu,
+                                     0x2d583fu, 0x3123f6u, 0x3504f3u, 0x38fbafu, 0x3d08a4u, 0x412c4du, 0x45672au,
+                                     0x49b9beu, 0x4e248cu, 0x52a81eu, 0x5744fdu, 0x5bfbb8u, 0x60ccdfu, 0x65b907u,
+                                     0x6ac0c7u, 0x6fe4bau, 0x75257du, 0x7a83b3u};
+  for (std::uint32_t k = 0; k < 32; ++k) bits[k] -= k << 18;
+  return std::bit_cast<std::array<float, 32>>(bits);
+}();
 
 // How many parts of a power of two exp2_field tells apart: where roots of two are looked up, a short polynomial is left.
 template <class V, int Roots = 32>
 inline constexpr int exp2_parts = looks_up<V> ? Roots : 1;
+
+// The number of roots_less_index that the last bits of t say, in Parts parts.
+template <int Parts, class V>
+  requires looks_up<V>
+TIGON_INLINE V root_less_index(V t) {
+  static_assert(Parts == 16 || Parts == 32);
+  if constexpr (Parts == 16) {
+    alignas(64) static constexpr auto roots = []<std::size_t... I>(std::index_sequence<I...>) {
+      return std::array<float, 16>{roots_less_index[2 * I]...};
+    }(std::make_index_sequence<16>());
+    return looked_up(roots, t);
+  } else {
+    using L = typename V::lanes;
+    const auto lower = L::raw(L::load(roots_less_index.data())), upper = L::raw(L::load(roots_less_index.data() + 16));
+    return V::from(L::from_raw(x86::lookup(lower, upper, L::raw(t.r))));
+  }
+}
 
 // 2^(n / Parts) for t = n + Parts bias + whole, -bias < n / Parts < bias + 1: the last bits of t become the exponent, all
 // others leave. 0 for n = -Parts bias; between the two not accurate, but less than the smallest normal number.
@@ -224,18 +246,9 @@ TIGON_INLINE V exp2_field(V t) {
   if constexpr (Parts == 1) {
     return t.template shl<c::fraction>();
   } else {
-    static_assert(looks_up<V> && (Parts == 16 || Parts == 32));
-    const V exponent = bit_and(t.template shl<c::fraction - std::bit_width(Parts - 1u)>(), V(c::infinity));
-    if constexpr (Parts == 16) {
-      alignas(64) static constexpr auto roots = []<std::size_t... I>(std::index_sequence<I...>) {
-        return std::array<float, 16>{root_fractions[2 * I]...};
-      }(std::make_index_sequence<16>());
-      return bit_or(exponent, looked_up(roots, t));
-    } else {
-      using L = typename V::lanes;
-      const auto lower = L::raw(L::load(root_fractions.data())), upper = L::raw(L::load(root_fractions.data() + 16));
-      return bit_or(exponent, V::from(L::from_raw(x86::lookup(lower, upper, L::raw(t.r)))));
-    }
+    using L = typename V::lanes;
+    const V exponent_and_index = t.template shl<c::fraction - std::bit_width(Parts - 1u)>();
+    return V::from(L::from_raw(x86::add_bits(L::raw(exponent_and_index.r), L::raw(root_less_index<Parts>(t).r))));
   }
 }
 

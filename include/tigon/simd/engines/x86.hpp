@@ -30,6 +30,7 @@ void exponent(none);
 void reciprocal_estimate(none);
 void square_root(none);
 void lookup(none);
+void add_bits(none);
 void fma(none);
 void fnma(none);
 
@@ -180,6 +181,10 @@ TIGON_INLINE __m512 lookup(__m512 table, __m512 index) {
 /// The same of two tables, the lower and the upper half of one whose index has five bits.
 TIGON_INLINE __m512 lookup(__m512 lower, __m512 upper, __m512 index) {
   return _mm512_permutex2var_ps(lower, _mm512_castps_si512(index), upper);
+}
+/// The sum of a and b as whole numbers of 32 bits.
+TIGON_INLINE __m512 add_bits(__m512 a, __m512 b) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 TIGON_INLINE __m512 square_root(__m512 x) { return _mm512_sqrt_ps(x); }
 TIGON_INLINE __m512d square_root(__m512d x) { return _mm512_sqrt_pd(x); }
