@@ -289,6 +289,35 @@ TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
     }
 }
 
+/// Zeros, subnormal and other numbers by turns are stored as they are among few zeros.
+TYPED_TEST(row, writes_what_is_often_zero) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const std::size_t cols : lengths<B, T>())
+    for (const guard side : both_guards) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, " << side);
+      T smallest;
+      if constexpr (sizeof(T) == 2)
+        smallest = std::bit_cast<T>(std::uint16_t{1});
+      else
+        smallest = std::numeric_limits<T>::denorm_min();
+      guarded_matrix<T> x = random_matrix<T>({2, cols, 2}, 4, side);
+      for (std::size_t i = 0; i < 2; ++i)
+        for (std::size_t j = 0; j < cols; ++j)
+          if ((i + j) % 3 != 0) x(i, j) = (i + j) % 3 == 1 ? T(0) : smallest;
+      guarded_matrix<T> y(2, cols, 2, side);
+      const auto in = x.view();
+      for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
+        row.map(
+            tigon::often_zero{y.view()}, [](auto v) { return -v; }, in);
+      });
+      for (std::size_t i = 0; i < 2; ++i)
+        for (std::size_t j = 0; j < cols; ++j) EXPECT_EQ(to_f64(y(i, j)), -to_f64(x(i, j))) << i << ", " << j;
+      EXPECT_TRUE(y.padding_intact());
+    }
+}
+
 TYPED_TEST(row, scans) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;

@@ -163,6 +163,13 @@ TYPED_TEST(storage, rounds_to_nearest_even_and_keeps_nan) {
         expect_stored(numbers[first + k], to.stored[k], "a pair: ");
         expect_stored(numbers[first + k], to.streamed[k], "a streamed pair: ");
       }
+      simd::store_pair<false, true>(a, b, to.stored);
+      simd::store_pair<true, true>(a, b, to.streamed);
+      simd::stream_fence();
+      for (std::size_t k = 0; k < 2 * n; ++k) {
+        expect_stored(numbers[first + k], to.stored[k], "a pair among zeros: ");
+        expect_stored(numbers[first + k], to.streamed[k], "a streamed pair among zeros: ");
+      }
     }
     if (this->HasFatalFailure()) return;
   }

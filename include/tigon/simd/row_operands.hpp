@@ -73,6 +73,12 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
+/// Output of which many numbers are 0, anywhere, as gradients of equal numbers are: what rounds them foretells nothing.
+template <class T>
+struct often_zero {
+  matrix_view<T> matrix;
+};
+
 /// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
 /// all of it are. Some rows may also be an operand, whose next ones are asked for as those of all of it are.
 template <class T>
@@ -417,7 +423,7 @@ TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
 
 // Where a row goes. A row of a matrix may be streamed, if a vector of the stored type is aligned there; a vector that
 // every row shares stays in the caches.
-template <class T, bool Matrix>
+template <class T, bool Matrix, bool Zeros = false>
 struct row_sink {
   using element_type = T;
   static constexpr std::size_t results = 1;
@@ -437,7 +443,7 @@ struct row_sink {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
     if constexpr (U > 1 && stores_pairs<V, T>) {
       unrolled<U / 2>([&](auto u) TIGON_LAMBDA {
-        store_pair<Stream && Matrix>(r[2 * u].v[k], r[2 * u + 1].v[k], p + j + 2 * u * V::size);
+        store_pair<Stream && Matrix, Zeros>(r[2 * u].v[k], r[2 * u + 1].v[k], p + j + 2 * u * V::size);
       });
     } else {
       unrolled<U>([&](auto u) TIGON_LAMBDA {
@@ -474,6 +480,11 @@ struct row_sink {
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
   return {m.row(at.row) + at.column, m.rows * m.cols * sizeof(T)};
+}
+template <class T>
+TIGON_INLINE row_sink<T, true, true> sink(often_zero<T> z, place at) {
+  const auto whole = sink(z.matrix, at);
+  return {whole.p, whole.bytes};
 }
 template <class T>
 TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
@@ -549,6 +560,7 @@ using simd::constant;
 using simd::even_columns;
 using simd::nearby;
 using simd::odd_columns;
+using simd::often_zero;
 using simd::or_ones;
 using simd::or_zeros;
 using simd::outs;

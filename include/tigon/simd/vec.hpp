@@ -215,15 +215,15 @@ inline constexpr bool stores_pairs =
     false;
 #endif
 
-/// Two vectors one after the other; streamed, p is aligned to the bytes of both.
-template <bool Stream, class V, element T>
+/// Two vectors one after the other; streamed, p is aligned to the bytes of both. Zeros: many numbers are 0, anywhere.
+template <bool Stream, bool Zeros = false, class V, element T>
 TIGON_INLINE void store_pair(V first, V second, T* p) {
 #if defined(TIGON_X86)
   using L = typename V::lanes;
   if constexpr (stores_pairs<V, T> && Stream)
-    x86::stream_pair(L::raw(first.r), L::raw(second.r), p);
+    x86::stream_pair<Zeros>(L::raw(first.r), L::raw(second.r), p);
   else if constexpr (stores_pairs<V, T>)
-    x86::store_pair(L::raw(first.r), L::raw(second.r), p);
+    x86::store_pair<Zeros>(L::raw(first.r), L::raw(second.r), p);
   else
 #endif
     store(first, p), store(second, p + V::size);
