@@ -13,8 +13,8 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::detail::divergence_terms, tigon::detail::jensen_shannon, tigon::detail::forward_kl,
-    tigon::detail::reverse_kl;
+using tigon::detail::divergence_terms, tigon::detail::jensen_shannon, tigon::detail::even_jensen_shannon,
+    tigon::detail::forward_kl, tigon::detail::reverse_kl;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 const double betas[] = {1e-6, 1e-3, 0.1, 0.3, 0.5, 0.6, 0.9, 0.999, 1 - 1e-6};
@@ -46,6 +46,20 @@ terms forward(long double x, long double y) {
 terms reverse(long double x, long double y) {
   const long double q = std::exp(x), r = phi(q, y - x);
   return {static_cast<double>(r), static_cast<double>(r), static_cast<double>(q), static_cast<double>(q * (y - x))};
+}
+
+/// even_jensen_shannon, with 0 for what it does not give.
+template <class A>
+struct even_terms {
+  template <class V>
+  divergence_terms<V> operator()(V log_q, V log_p) const {
+    const auto t = even_jensen_shannon<A>()(log_q, log_p);
+    return {t.value, V(A(0)), V(A(0)), t.qc};
+  }
+};
+terms even(long double x, long double y) {
+  const terms t = general(x, y, 0.5L);
+  return {t.value, 0, 0, t.qc};
 }
 
 /// f on one pair.
@@ -100,6 +114,9 @@ void keeps_its_errors() {
     EXPECT_LE(e.q, 2e-7 * unit);
     EXPECT_LE(e.qc, 1.5e-6 * unit);
   }
+  const terms of_even = worst<V>(even_terms<typename V::value_type>{}, even);
+  EXPECT_LE(of_even.value, 1e-6 * unit);
+  EXPECT_LE(of_even.qc, 5e-7 * unit);
   for (const terms& e : {worst<V>(forward_kl<typename V::value_type>{}, forward),
                          worst<V>(reverse_kl<typename V::value_type>{}, reverse)}) {
     EXPECT_LE(e.value, 1e-6 * unit);
@@ -120,9 +137,8 @@ TEST(divergence, keeps_its_errors_on_single_numbers) { keeps_its_errors<single_f
 template <class V>
 void keeps_its_edges() {
   using A = typename V::value_type;
-  for (const double beta : {0.1, 0.5, 0.9}) {
+  const auto check = [](auto f, double beta) {
     SCOPED_TRACE(beta);
-    const jensen_shannon<A> f(beta);
     for (const auto& [x, y] : {std::pair{-infinity, -infinity}, {-2000.0, -2100.0}, {-infinity, -1500.0}}) {
       const terms t = at<V>(f, x, y);
       EXPECT_TRUE(t.value == 0 && t.own == 0 && t.q == 0 && t.qc == 0) << x;
@@ -137,7 +153,9 @@ void keeps_its_edges() {
     EXPECT_EQ(at<V>(f, -3, -3).value, 0);
     EXPECT_TRUE(std::isnan(at<V>(f, nan, -infinity).value) && std::isnan(at<V>(f, -infinity, nan).value));
     EXPECT_TRUE(std::isnan(at<V>(f, nan, -1).qc) && std::isnan(at<V>(f, -1, nan).qc));
-  }
+  };
+  for (const double beta : {0.1, 0.5, 0.9}) check(jensen_shannon<A>(beta), beta);
+  check(even_terms<A>{}, 0.5);
   const auto forward_of = [](double x, double y) { return at<V>(forward_kl<A>{}, x, y); };
   const auto reverse_of = [](double x, double y) { return at<V>(reverse_kl<A>{}, x, y); };
   EXPECT_EQ(forward_of(-infinity, -1).value, infinity);

@@ -70,16 +70,10 @@ struct kernel<op::jsd, backends::generic> {
             return pack{(r + q) * scale, r};
           },
           ctx);
+    } else if (beta == 0.5) {
+      forward_rows_of<B>(student, teacher, dstudent, out, detail::even_jensen_shannon<A>(), ctx);
     } else {
-      const detail::jensen_shannon<A> divergence(beta);
-      const A factor = -divergence.weight * scale;
-      forward_rows<B>(
-          student, teacher, dstudent, out,
-          [=](auto x, auto y) {
-            const auto term = divergence(x, y);
-            return pack{term.qc * factor, term.value};
-          },
-          ctx);
+      forward_rows_of<B>(student, teacher, dstudent, out, detail::jensen_shannon<A>(beta), ctx);
     }
   }
 
@@ -87,6 +81,20 @@ struct kernel<op::jsd, backends::generic> {
   template <backend B, element T>
   static void backward(in_matrix<T> saved_dstudent, accumulator_t<T> upstream, matrix_view<T> dstudent, context& ctx) {
     detail::scale_gradient<B, T>(saved_dstudent, upstream, dstudent, ctx);
+  }
+
+  template <backend B, element T, class Divergence>
+  static void forward_rows_of(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<T> dstudent,
+                              const detail::divergence_rows& out, Divergence divergence, context& ctx) {
+    using A = accumulator_t<T>;
+    const A factor = -divergence.weight * static_cast<A>(out.scale);
+    forward_rows<B>(
+        student, teacher, dstudent, out,
+        [=](auto x, auto y) TIGON_LAMBDA {
+          const auto term = divergence(x, y);
+          return pack{term.qc * factor, term.value};
+        },
+        ctx);
   }
 
   /// f(x, y) is the gradient of an element and its term of the loss.
@@ -103,7 +111,7 @@ struct kernel<op::jsd, backends::generic> {
       if (write)
         sum = row.map_sum(often_zero<T>{dstudent}, f, student, teacher);
       else
-        sum = row.sum([=](auto x, auto y) { return f(x, y).v[1]; }, student, teacher);
+        sum = row.sum([=](auto x, auto y) TIGON_LAMBDA { return f(x, y).v[1]; }, student, teacher);
       if (row.first()) loss[row.i] = static_cast<double>(sum);
     });
   }
