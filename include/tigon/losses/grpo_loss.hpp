@@ -119,7 +119,7 @@ struct kernel<op::grpo_loss, backends::generic> {
         const A sum = row.map_sum(
             e,
             [=](auto v) {
-              const auto p = exp_nonpositive((v - top) * inverse);
+              const auto p = detail::exp_of_distance<true>((v - top) * inverse);
               return pack{p, p};
             },
             logits);

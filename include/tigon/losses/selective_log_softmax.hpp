@@ -37,7 +37,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
           const A sum = block.map_sum(
               e,
               [=](auto v) {
-                const auto p = exp_nonpositive((v - top) * inverse);
+                const auto p = detail::exp_of_distance<true>((v - top) * inverse);
                 return pack{p, p};
               },
               z);
@@ -88,7 +88,11 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       };
       const A at_j = at_column(j, u), at_k = k == j ? at_j : at_column(k, v);
       row.map(
-          dlogits, [=](auto z) { return normal_or_zero(exp_nonpositive((z - top) * inverse) * factor); }, logits);
+          dlogits,
+          [=](auto z) {
+            return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor);
+          },
+          logits);
       if (row.first()) {
         row.put(dlogits, static_cast<std::size_t>(j), at_j);
         row.put(dlogits, static_cast<std::size_t>(k), at_k);

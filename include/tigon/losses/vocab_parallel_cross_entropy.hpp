@@ -125,13 +125,14 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
       const bool owned = column < row.cols;
       const A own = owned ? row.at(logits, column) : A(0), up = g[row.i * step], top = tops[row.i], d = rests[row.i];
       const A factor = up / (A(1) + d), subtract = up * share.each;
-      row.map(
-          dlogits,
-          [=](auto v) {
-            const auto r = exp_nonpositive(v - top) * factor - subtract;
-            return normal_or_zero(r);
-          },
-          logits);
+      if (subtract == A(0))
+        row.map(
+            dlogits,
+            [=](auto v) { return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>(v - top) * factor); },
+            logits);
+      else  // the two may cancel
+        row.map(
+            dlogits, [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor - subtract); }, logits);
       if (owned && row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.
         const A log_p = (own - top) - math::log1p(d);
