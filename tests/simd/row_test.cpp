@@ -306,15 +306,25 @@ TYPED_TEST(row, writes_what_is_often_zero) {
       for (std::size_t i = 0; i < 2; ++i)
         for (std::size_t j = 0; j < cols; ++j)
           if ((i + j) % 3 != 0) x(i, j) = (i + j) % 3 == 1 ? T(0) : smallest;
-      guarded_matrix<T> y(2, cols, 2, side);
+      guarded_matrix<T> y(2, cols, 2, side), pairs(2, 2 * cols, 2, side);
       const auto in = x.view();
       for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
         row.map(
             tigon::often_zero{y.view()}, [](auto v) { return -v; }, in);
+        row.map(
+            tigon::often_zero{tigon::pair_columns{pairs.view()}},
+            [](auto v) {
+              return pack{v, -v};
+            },
+            in);
       });
       for (std::size_t i = 0; i < 2; ++i)
-        for (std::size_t j = 0; j < cols; ++j) EXPECT_EQ(to_f64(y(i, j)), -to_f64(x(i, j))) << i << ", " << j;
-      EXPECT_TRUE(y.padding_intact());
+        for (std::size_t j = 0; j < cols; ++j) {
+          EXPECT_EQ(to_f64(y(i, j)), -to_f64(x(i, j))) << i << ", " << j;
+          EXPECT_EQ(to_f64(pairs(i, 2 * j)), to_f64(x(i, j))) << i << ", " << j;
+          EXPECT_EQ(to_f64(pairs(i, 2 * j + 1)), -to_f64(x(i, j))) << i << ", " << j;
+        }
+      EXPECT_TRUE(y.padding_intact() && pairs.padding_intact());
     }
 }
 

@@ -64,7 +64,7 @@ struct kernel<op::tvd, backends::generic> {
       A sum;
       if (write)
         sum = row.map_sum(
-            often_zero<T>{dstudent},
+            often_zero{dstudent},
             [=](auto q, auto p) {
               return pack{factor * sign(q - p), half(q, p)};
             },
@@ -89,11 +89,11 @@ struct kernel<op::tvd, backends::generic> {
       if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
       if (each)
         row.map(
-            often_zero<T>{dstudent}, [=](auto q, auto p, auto g) { return half * g * sign(q - p); }, student, teacher,
+            often_zero{dstudent}, [=](auto q, auto p, auto g) { return half * g * sign(q - p); }, student, teacher,
             upstream);
       else
         row.map(
-            often_zero<T>{dstudent}, [=](auto q, auto p) { return half * sign(q - p); }, student, teacher);
+            often_zero{dstudent}, [=](auto q, auto p) { return half * sign(q - p); }, student, teacher);
     });
   }
 

@@ -96,17 +96,25 @@ struct kernel<op::swiglu, backends::generic> {
 
   template <backend B, element T, class Form>
   static void forward_rows(Form form, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
-    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) { row.map(c, form, a, b); });
+    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) { row.map(form.output(c), form, a, b); });
   }
   template <backend B, element T, class Form>
   static void backward_rows(Form form, matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b,
                             matrix_view<T> da, matrix_view<T> db, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols,
-                                  [=] TIGON_FN(auto row) { row.map(outs(da, db), form, dc, a, b); });
+                                  [=] TIGON_FN(auto row) { row.map(outs(form.output(da), db), form, dc, a, b); });
   }
 
+  struct seldom_zero {
+    /// How c and da are written.
+    template <class Output>
+    TIGON_INLINE Output output(Output out) const {
+      return out;
+    }
+  };
+
   template <class B, element T>
-  struct plain {
+  struct plain : seldom_zero {
     static constexpr std::size_t bits = detail::result_bits<B, T>;
 
     template <class V>
@@ -121,7 +129,7 @@ struct kernel<op::swiglu, backends::generic> {
   };
 
   template <class B, element T>
-  struct scaled {
+  struct scaled : seldom_zero {
     using A = accumulator_t<T>;
     static constexpr std::size_t bits = detail::result_bits<B, T>;
     A g, d;
@@ -167,6 +175,11 @@ struct kernel<op::swiglu, backends::generic> {
 
     bool is_bare() const { return g == A(1) && d == A(1) && !this->round_gate && limit <= highest; }
 
+    /// c and da are 0 where b is -up_offset, which in 16 bits is not seldom.
+    template <class Output>
+    TIGON_INLINE auto output(Output out) const {
+      return often_zero<Output>{out};
+    }
     template <class V>
     TIGON_INLINE V times(V v, A factor) const {
       if constexpr (Bare)

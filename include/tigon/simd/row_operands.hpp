@@ -73,10 +73,11 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
-/// Output of which many numbers are 0, anywhere, as gradients of equal numbers are: what rounds them foretells nothing.
-template <class T>
+/// Output, a matrix or pair_columns, of which a number here and there is 0, as gradients of equal numbers are: rounding it
+/// to bf16 takes no branch that depends on zeros and cannot be foretold, for an operation more.
+template <class Output>
 struct often_zero {
-  matrix_view<T> matrix;
+  Output output;
 };
 
 /// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
@@ -482,8 +483,8 @@ TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
   return {m.row(at.row) + at.column, m.rows * m.cols * sizeof(T)};
 }
 template <class T>
-TIGON_INLINE row_sink<T, true, true> sink(often_zero<T> z, place at) {
-  const auto whole = sink(z.matrix, at);
+TIGON_INLINE row_sink<T, true, true> sink(often_zero<matrix_view<T>> z, place at) {
+  const auto whole = sink(z.output, at);
   return {whole.p, whole.bytes};
 }
 template <class T>
@@ -492,7 +493,7 @@ TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
 }
 
 // Pairs of columns, from two results.
-template <class T>
+template <class T, bool Zeros = false>
 struct pair_sink {
   using element_type = T;
   static constexpr std::size_t results = 2;
@@ -507,7 +508,7 @@ struct pair_sink {
       if constexpr (V::size == 1)
         simd::store(a, to), simd::store(b, to + 1);
       else
-        simd::store_zipped<Stream>(a, b, to);
+        simd::store_zipped<Stream, Zeros>(a, b, to);
     });
   }
   template <class R, class K>
@@ -539,6 +540,11 @@ struct pair_sink {
 template <class T>
 TIGON_INLINE pair_sink<T> sink(pair_columns<T> c, place at) {
   return {c.pairs.row(at.row) + 2 * at.column, c.pairs.rows * c.pairs.cols * sizeof(T)};
+}
+template <class T>
+TIGON_INLINE pair_sink<T, true> sink(often_zero<pair_columns<T>> z, place at) {
+  const auto whole = sink(z.output, at);
+  return {whole.p, whole.bytes};
 }
 
 template <class T>

@@ -229,17 +229,17 @@ TIGON_INLINE void store_pair(V first, V second, T* p) {
     store(first, p), store(second, p + V::size);
 }
 
-/// Two vectors by turns, even[0], odd[0], even[1], ...; streamed, p is aligned to the bytes of both.
-template <bool Stream, class V, element T>
+/// Two vectors by turns, even[0], odd[0], even[1], ...; streamed, p is aligned to the bytes of both. Zeros as above.
+template <bool Stream, bool Zeros = false, class V, element T>
   requires(V::size > 1)
 TIGON_INLINE void store_zipped(V even, V odd, T* p) {
 #if defined(TIGON_X86)
   if constexpr (stores_pairs<V, T>) {
     using L = typename V::lanes;
     if constexpr (Stream)
-      x86::stream_zipped(L::raw(even.r), L::raw(odd.r), p);
+      x86::stream_zipped<Zeros>(L::raw(even.r), L::raw(odd.r), p);
     else
-      x86::store_zipped(L::raw(even.r), L::raw(odd.r), p);
+      x86::store_zipped<Zeros>(L::raw(even.r), L::raw(odd.r), p);
     return;
   }
 #endif

@@ -18,7 +18,9 @@ template <bool Zeros = false>
 void store_pair(none);
 template <bool Zeros = false>
 void stream_pair(none);
+template <bool Zeros = false>
 void store_zipped(none);
+template <bool Zeros = false>
 void stream_zipped(none);
 void load_n(none);
 void store_n(none);
@@ -109,16 +111,19 @@ TIGON_INLINE void stream_pair(__m512 first, __m512 second, bfloat16* p) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(p), to_bfloat16<Zeros>(first, second));
 }
 /// even[0], odd[0], even[1], ...: what is rounded already has half the size.
+template <bool Zeros>
 TIGON_INLINE __m512i to_zipped_bfloat16(__m512 even, __m512 odd) {
   const __m512i index = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return _mm512_permutexvar_epi16(index, to_bfloat16(even, odd));
+  return _mm512_permutexvar_epi16(index, to_bfloat16<Zeros>(even, odd));
 }
+template <bool Zeros = false>
 TIGON_INLINE void store_zipped(__m512 even, __m512 odd, bfloat16* p) {
-  _mm512_storeu_si512(p, to_zipped_bfloat16(even, odd));
+  _mm512_storeu_si512(p, to_zipped_bfloat16<Zeros>(even, odd));
 }
+template <bool Zeros = false>
 TIGON_INLINE void stream_zipped(__m512 even, __m512 odd, bfloat16* p) {
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), to_zipped_bfloat16(even, odd));
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), to_zipped_bfloat16<Zeros>(even, odd));
 }
 #endif
 /// v rounded to the storage type and widened again.
