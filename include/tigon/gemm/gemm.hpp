@@ -26,6 +26,7 @@ inline constexpr std::size_t eigen_tile_rows = 256;
 #endif
 inline constexpr std::size_t eigen_tile_cols = 256;
 inline constexpr std::size_t eigen_depth = 512;  ///< of a widened panel of 16-bit elements
+inline constexpr std::size_t eigen_chain = 64;   ///< of one call in f32: the error grows with the root of a chain
 
 template <class A>
 using eigen_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -168,7 +169,9 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     using A = accumulator_t<TC>;
     // The same calls for b packed or not: they decide the bits.
     constexpr bool wide_a = std::same_as<TA, A>, wide_b = std::same_as<TB, A>;
-    const std::size_t depth = wide_a && wide_b ? std::max<std::size_t>(k, 1) : gemm_detail::eigen_depth;
+    const std::size_t depth = !(wide_a && wide_b) ? gemm_detail::eigen_depth
+                              : sizeof(A) == 4    ? gemm_detail::eigen_chain
+                                                  : std::max<std::size_t>(k, 1);
     const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols), deep = std::min(depth, k);
     return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, rows * cols, depth};
   }

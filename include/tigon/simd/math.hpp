@@ -224,7 +224,7 @@ inline constexpr int exp2_parts = looks_up<V> ? Roots : 1;
 // The number of roots_less_index that the last bits of t say, in Parts parts.
 template <int Parts, class V>
   requires looks_up<V>
-TIGON_INLINE V root_less_index(V t) {
+TIGON_INLINE V fraction_less_index(V t) {
   static_assert(Parts == 16 || Parts == 32);
   if constexpr (Parts == 16) {
     alignas(64) static constexpr auto roots = []<std::size_t... I>(std::index_sequence<I...>) {
@@ -248,7 +248,7 @@ TIGON_INLINE V exp2_field(V t) {
   } else {
     using L = typename V::lanes;
     const V exponent_and_index = t.template shl<c::fraction - std::bit_width(Parts - 1u)>();
-    return V::from(L::from_raw(x86::add_bits(L::raw(exponent_and_index.r), L::raw(root_less_index<Parts>(t).r))));
+    return V::from(L::from_raw(x86::add_bits(L::raw(exponent_and_index.r), L::raw(fraction_less_index<Parts>(t).r))));
   }
 }
 
