@@ -79,6 +79,8 @@ template <class Output>
 struct often_zero {
   Output output;
 };
+template <class Output>
+often_zero(Output) -> often_zero<Output>;
 
 /// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
 /// all of it are. Some rows may also be an operand, whose next ones are asked for as those of all of it are.
