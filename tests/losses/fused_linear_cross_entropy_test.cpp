@@ -176,9 +176,9 @@ TEST(packed_weights, give_the_same_bits) {
     p.forward<B>();
     const auto wanted = bits_of(p.loss, p.dx, p.dw, p.dbias);
     const auto w = p.w.view();
-    // From the beginning of a page, because their end need not be aligned.
-    guarded<std::byte> logits(tigon::gemm_pack_bytes<B, tigon::bfloat16, tigon::bfloat16>(16, 123), guard::before),
-        gradient(tigon::gemm_pack_bytes<B, float, tigon::bfloat16>(123, 16), guard::before);
+    using tigon::gemm_detail::round_up;  // so that they begin at a cache line and end at the guard
+    guarded<std::byte> logits(round_up(tigon::gemm_pack_bytes<B, tigon::bfloat16, tigon::bfloat16>(16, 123), 64)),
+        gradient(round_up(tigon::gemm_pack_bytes<B, float, tigon::bfloat16>(123, 16), 64));
     const tigon::packed_weights<tigon::bfloat16> packed{
         tigon::gemm_pack<B, tigon::bfloat16>(w, logits, tigon::transpose::yes),
         tigon::gemm_pack<B, float>(w, gradient)};

@@ -250,6 +250,15 @@ struct reverse_kl {
   }
 };
 
+/// f(divergence) for 0 < beta < 1.
+template <class A, class F>
+void with_jensen_shannon(double beta, F f) {
+  if (beta == 0.5)
+    f(even_jensen_shannon<A>{});
+  else
+    f(jensen_shannon<A>(beta));
+}
+
 /// f(divergence) with the one for beta: forward_kl at 0, reverse_kl at 1, which are not limits of what lies between.
 template <class A, class F>
 void with_divergence(double beta, F f) {
@@ -257,10 +266,8 @@ void with_divergence(double beta, F f) {
     f(forward_kl<A>{});
   else if (beta == 1)
     f(reverse_kl<A>{});
-  else if (beta == 0.5)
-    f(even_jensen_shannon<A>{});
   else
-    f(jensen_shannon<A>(beta));
+    with_jensen_shannon<A>(beta, f);
 }
 
 }  // namespace TIGON_ABI

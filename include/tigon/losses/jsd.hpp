@@ -70,10 +70,17 @@ struct kernel<op::jsd, backends::generic> {
             return pack{(r + q) * scale, r};
           },
           ctx);
-    } else if (beta == 0.5) {
-      forward_rows_of<B>(student, teacher, dstudent, out, detail::even_jensen_shannon<A>(), ctx);
     } else {
-      forward_rows_of<B>(student, teacher, dstudent, out, detail::jensen_shannon<A>(beta), ctx);
+      detail::with_jensen_shannon<A>(beta, [&](auto divergence) {
+        const A factor = -divergence.weight * scale;
+        forward_rows<B>(
+            student, teacher, dstudent, out,
+            [=](auto x, auto y) TIGON_LAMBDA {
+              const auto term = divergence(x, y);
+              return pack{term.qc * factor, term.value};
+            },
+            ctx);
+      });
     }
   }
 
@@ -81,20 +88,6 @@ struct kernel<op::jsd, backends::generic> {
   template <backend B, element T>
   static void backward(in_matrix<T> saved_dstudent, accumulator_t<T> upstream, matrix_view<T> dstudent, context& ctx) {
     detail::scale_gradient<B, T>(saved_dstudent, upstream, dstudent, ctx);
-  }
-
-  template <backend B, element T, class Divergence>
-  static void forward_rows_of(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<T> dstudent,
-                              const detail::divergence_rows& out, Divergence divergence, context& ctx) {
-    using A = accumulator_t<T>;
-    const A factor = -divergence.weight * static_cast<A>(out.scale);
-    forward_rows<B>(
-        student, teacher, dstudent, out,
-        [=](auto x, auto y) TIGON_LAMBDA {
-          const auto term = divergence(x, y);
-          return pack{term.qc * factor, term.value};
-        },
-        ctx);
   }
 
   /// f(x, y) is the gradient of an element and its term of the loss.

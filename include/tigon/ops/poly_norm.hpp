@@ -135,9 +135,11 @@ struct kernel<op::poly_norm, backends::generic> {
     };
     const auto program = [=] TIGON_FN(auto row, std::array<A, 4> s) {
       const auto r = numbers<A>(saved + 3 * row.i);
-      if (!holds(r[0]))  // dx is there; this map is for the sums of the rows that follow
+      if (!holds(r[0])) {                              // dx is there; this map is for the sums of the rows that follow
+        if (row.first()) by_row.row(3)[row.i] = s[3];  // as in every row, whatever x is
         return row.map(
             dx, [](auto v) { return v; }, dx);
+      }
       put_terms(row, by_row, r, s);
       row.map(dx, detail::polynomial_slope<A>(weight, r, {s[0], s[1], s[2]}, n), dy, x);
     };
