@@ -68,7 +68,7 @@ using ascend_list = backend_list<tigon::backends::ascend>;
 #else
 using ascend_list = backend_list<>;
 #endif
-#if defined(TIGON_BENCH_ONEDNN)  // the build found libdnnl, and links it
+#if __has_include(<hwy/highway.h>) && defined(TIGON_BENCH_ONEDNN)  // the build found libdnnl, and links it
 using onednn_list = backend_list<tigon::backends::onednn>;
 #else
 using onednn_list = backend_list<>;

@@ -135,7 +135,7 @@ struct tanh_parts : simd::times_log2e<A> {
   explicit tanh_parts(A alpha)
       : simd::times_log2e<A>(product_first ? 1 : 2 * std::abs(static_cast<double>(alpha))),
         lowest(-c::bias / high),
-        flip(product_first ? A(-1) : std::copysign(A(1), -alpha)),
+        flip(std::copysign(A(1), -alpha)),
         twice(2 * alpha) {}
 
   template <class V>
@@ -144,23 +144,35 @@ struct tanh_parts : simd::times_log2e<A> {
   };
   template <class V>
   TIGON_INLINE result<V> operator()(V v) const {
+    return rest(power(v), v);
+  }
+
+  // Its long chain, and what follows from it.
+  template <class V>
+  TIGON_INLINE auto power(V v) const {
     if constexpr (product_first) v = v * V(twice);
     constexpr int parts = simd::detail::exp2_parts<V, 16>;
-    const V mark(A(-0.0)), one(1), magic(c::whole + parts * c::bias), minus = max(V(lowest), bit_or(v, mark));
-    const V power = fma(minus, V(parts * high), magic);
-    V f = fma(minus, V(parts * high), magic - power);
+    const V mark(A(-0.0)), magic(c::whole + parts * c::bias), minus = max(V(lowest), bit_or(v, mark));
+    const V index = fma(minus, V(parts * high), magic);
+    V f = fma(minus, V(parts * high), magic - index);
     if constexpr (full) f = fma(minus, V(parts * low), f);
-    const V s = simd::detail::exp2_field<parts>(power), sf = s * f, growth = growth_by<parts>(f),
+    const V s = simd::detail::exp2_field<parts>(index), sf = s * f, growth = growth_by<parts>(f),
             q = fma(growth, sf, s);
     if constexpr (full) {
-      V base = s - one;
-      if constexpr (parts == 16) base = base + simd::detail::looked_up(lost, power);
-      const V less = fma(growth, sf, base);  // q - 1, without cancellation
-      return {bit_xor(less, bit_and(bit_xor(v, V(flip)), mark)), q, simd::reciprocal(one + q)};
+      V base = s - V(1);
+      if constexpr (parts == 16) base = base + simd::detail::looked_up(lost, index);
+      return pack{q, fma(growth, sf, base)};  // and q - 1, without cancellation
     } else {
-      const V less = fma(q, V(flip), V(-flip));
-      return {bit_xor(less, bit_and(v, mark)), q, simd::detail::reciprocal_estimate(one + q)};
+      return pack{q};
     }
+  }
+  template <class V, std::size_t K>
+  TIGON_INLINE result<V> rest(const pack<V, K>& p, V v) const {
+    const V mark(A(-0.0)), q = p.v[0];
+    if constexpr (full)
+      return {bit_xor(p.v[1], bit_and(bit_xor(v, V(flip)), mark)), q, simd::reciprocal(V(1) + q)};
+    else
+      return {bit_xor(fma(q, V(flip), V(-flip)), bit_and(v, mark)), q, simd::detail::reciprocal_estimate(V(1) + q)};
   }
 
  private:
@@ -255,14 +267,16 @@ struct kernel<op::dyt, backends::generic> {
         row_map(
             dx,
             [=](std::size_t, int) {
-              return [=](auto d, auto v, auto f, auto sa, auto sg, auto sb) {
-                const auto [up, q, y] = parts(v);
-                const auto yd = y * d, slope = y * q * yd;  // a quarter of what the formula calls q, without gamma
-                const auto gamma_sum = sizeof(A) == 8 ? fma(d, up * y, sg) : fma(up, yd, sg);
-                return pack{slope * f, fma(v, slope, sa), gamma_sum, sb + d};
-              };
+              return staged{[=](auto v) { return parts.power(v); },
+                            [=](auto power, auto v, auto d, auto f, auto sa, auto sg, auto sb) {
+                              const auto [up, q, y] = parts.rest(power, v);
+                              const auto yd = y * d,
+                                         slope = y * q * yd;  // a quarter of what the formula calls q, without gamma
+                              const auto gamma_sum = sizeof(A) == 8 ? fma(d, up * y, sg) : fma(up, yd, sg);
+                              return pack{slope * f, fma(v, slope, sa), gamma_sum, sb + d};
+                            }};
             },
-            dy, x, scaled),
+            x, dy, scaled),
         parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
         parameter_gradient<W>{dbeta, opt.dparams});
     if (!dalpha) return;

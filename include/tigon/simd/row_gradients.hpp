@@ -23,7 +23,27 @@ struct rows_of_all {
   constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
 };
 
+/// The function of a row_map in two stages: rest(first(v), v, x..., sums...), where v is the first operand. Rows that are
+/// written together make `first` of the next columns beside `rest` of these: in a long chain of operations a processor
+/// sees too few columns ahead.
+template <class First, class Rest>
+struct staged {
+  First first;
+  Rest rest;
+
+  template <class V, class... X>
+  TIGON_INLINE auto operator()(V v, X... x) const {
+    return rest(first(v), v, x...);
+  }
+};
+template <class First, class Rest>
+staged(First, Rest) -> staged<First, Rest>;
+
 namespace detail {
+template <class F>
+inline constexpr bool is_staged = false;
+template <class First, class Rest>
+inline constexpr bool is_staged<staged<First, Rest>> = true;
 
 // A value that the compiler must have before it goes on: a product that is added next stays a product and a sum.
 template <class R>
@@ -109,7 +129,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   constexpr std::size_t held = K == 0 ? 1 : K;
   // Compilers keep what is read after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
   // step and store their sums at its end; wider ones wait for memory, and go on vector by vector.
-  constexpr bool mixes = sizeof(typename Sink::element_type) == 2;
+  constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_staged<F>;
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
@@ -123,7 +143,28 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
     }(std::make_index_sequence<K>{});
   };
+  // The first operand of a step of columns, and what a staged function makes of it.
+  const auto begun = [&](auto r, std::size_t j, std::size_t more) TIGON_LAMBDA {
+    if constexpr (is_staged<F>) {
+      const V v = std::get<0>(x[r]).template load<V>(j, more);
+      return std::pair{v, f[r].first(v)};
+    } else {
+      return 0;
+    }
+  };
+  const auto finish = [&](auto r, const auto& first, auto load, const pack<V, held>& sum) TIGON_LAMBDA {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return std::apply([&](auto, auto... from)
+                            TIGON_LAMBDA { return f[r].rest(first.second, first.first, load(from)..., sum.v[k]...); },
+                        x[r]);
+    }(std::make_index_sequence<K>{});
+  };
   std::size_t j = 0;
+  decltype(begun(std::integral_constant<std::size_t, 0>{}, 0, 0)) ahead[R][U];
+  if constexpr (is_staged<F>)
+    if (U * N <= cols)
+      unrolled<U>([&](auto u)
+                      TIGON_LAMBDA { unrolled<R>([&](auto r) TIGON_LAMBDA { ahead[r][u] = begun(r, 0, u * N); }); });
   for (; j + U * N <= cols; j += U * N) {
     if constexpr (Asks)  // not by std::apply: g++ drops calls of a function that does nothing but ask
       unrolled<R * U>([&](auto k) TIGON_LAMBDA {
@@ -132,6 +173,7 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
       });
     pack<V, 1> out[R][U];
     pack<V, held> acc[U];
+    [[maybe_unused]] const std::size_t next = j + 2 * U * N <= cols ? j + U * N : j;
     const auto keep_sums = [&]([[maybe_unused]] auto u) TIGON_LAMBDA {
       std::size_t k = 0;
       (store(acc[u].v[k++], sums + j + u * N), ...);
@@ -139,10 +181,19 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       acc[u] = {{load<V>(sums + j + u * N)...}};
       unrolled<R>([&](auto r) TIGON_LAMBDA {
-        const auto v = call(
-            r, [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); }, acc[u]);
+        const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); };
+        const auto v = [&]() TIGON_LAMBDA {
+          if constexpr (is_staged<F>)
+            return finish(r, ahead[r][u], load, acc[u]);
+          else
+            return call(r, load, acc[u]);
+        }();
         out[r][u].v[0] = v.v[0];
         unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
+        if constexpr (is_staged<F>) {
+          ahead[r][u] = begun(r, next, u * N);
+          asm volatile("");  // as it is written: mixed with what follows, the chain is as long as before
+        }
       });
       if constexpr (!mixes) keep_sums(u);
     });
@@ -338,8 +389,9 @@ inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, 
     B::row.sums_prefetch ? std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices_of<X...>, 1), 1, 3)
     : Sums > 1           ? 4
                          : 3;
-template <class B, class Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<B, no_statistic, row_map<Out, F, X...>, Sums> = B::row.sums_prefetch ? 2 : 1;
+template <class B, class T, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
+    B::row.sums_prefetch || sizeof(T) == 2 ? 2 : 1;
 
 // Rows that map_rows writes at a time where memory is read while it is written. Of 16 bits four, because vectors beside
 // them are widened once for all. Of others two, if a statistic has brought them near and they are read beside two vectors
@@ -420,7 +472,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
   constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
   // Every pass over rows asks for those that are next: no more of these than are written together.
-  constexpr bool asks = V::size > 1 && !in_passing && B::row.sums_prefetch && (errand::any || R > 1);
+  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch : R > 1);
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
@@ -540,6 +592,7 @@ using simd::own_statistic;
 using simd::parameter_gradient;
 using simd::row_map;
 using simd::row_sum;
+using simd::staged;
 }  // namespace tigon
 
 #endif  // TIGON_SIMD_ROW_GRADIENTS_HPP
