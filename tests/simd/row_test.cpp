@@ -133,7 +133,12 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   // Only its numbers are looked at: nothing is read.
   const matrix_view<const T> whole(small.data, large, 1, 5), wide(small.data, large, B::row.prefetch_row_bytes, 5);
   const auto next = [](auto m, std::size_t row, std::size_t matrices, std::size_t ahead) {
-    return tigon::simd::detail::source<B>(tigon::read_again(m), {row, 0, matrices, ahead}).next;
+    // Where memory is read and written in turns, a sum asks for half as much.
+    constexpr bool half = !B::row.sums_prefetch && !B::row.sum_ahead;
+    using tigon::simd::detail::source;
+    EXPECT_EQ(source<B>(tigon::read_again(m), {row, 0, matrices, ahead}).next,
+              source<B>(m, {row, 0, half ? 2 * matrices : matrices, ahead}).next);
+    return source<B>(m, {row, 0, matrices, ahead}).next;
   };
   EXPECT_EQ(next(whole, 0, 1, 1), 5u);
   EXPECT_EQ(next(whole, 1, 1, 4), 20u);
@@ -154,7 +159,7 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_FALSE(in_line(vector_view<const T>{small.data, cols}, 1, cols)) << "the same for every row";
   EXPECT_TRUE(in_line(tigon::constant<double>{1}, 1, 5));
   using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
-  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.sums_prefetch);
+  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, !B::row.sum_ahead);
 }
 
 template <class B, class A, class Errand>
@@ -172,7 +177,7 @@ TYPED_TEST(row, maps_ask_for_the_rows_that_sums_ask_for) {
   tigon::for_rows_with_partials<B, A>(
       tigon::default_context(), 3, 40, tigon::row_sum([](std::size_t) { return [](auto v) { return v; }; }, a),
       [&] TIGON_FN(auto row, A) {
-        EXPECT_EQ(asks_in_maps(row), B::row.sums_prefetch && (tigon::simd::vec<typename B::engine, A>::size > 1));
+        EXPECT_EQ(asks_in_maps(row), !B::row.sum_ahead && (tigon::simd::vec<typename B::engine, A>::size > 1));
         ++rows;
       },
       tigon::parameter_gradient<T>{});
@@ -737,6 +742,49 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
           double sum = 0;
           for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j)) * to_f64(factors(0, j));
           ASSERT_EQ(to_f64(seen[i]), sum) << "row " << i;
+        }
+        EXPECT_TRUE(y.padding_intact());
+      }
+}
+
+/// Of every row, whatever its width and however many are written together, the first stage is made of that row's own
+/// columns, and nothing beyond its end is read.
+TYPED_TEST(row, maps_in_two_stages_are_maps) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (std::size_t cols : lengths<B, T>())
+    for (const std::size_t rows : {1u, 2u, 7u})
+      for (const std::size_t offset : {0u, 1u}) {  // of y: at a whole vector, and not
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << " from " << offset);
+        const auto x = whole_numbers<T>({rows, cols}, 31), z = whole_numbers<T>({rows, cols}, 32);
+        guarded_matrix<T> y(rows, cols + offset, 64 - (cols + offset) % 64);
+        const matrix_view<T> out(y.view().data + offset, rows, cols, y.view().row_stride);
+        guarded<A> sums(cols);
+        tigon::for_rows_with_partials<B, A>(tigon::default_context(), rows, cols, tigon::no_statistic{},
+                                            tigon::row_map(
+                                                out,
+                                                [](std::size_t i, int) {
+                                                  const A number = static_cast<A>(i);
+                                                  return tigon::staged{
+                                                      [=](auto v) {
+                                                        return pack{v + number, v * v};
+                                                      },
+                                                      [](auto first, auto v, auto u, auto sum) {
+                                                        return pack{first.v[0] + u, sum + first.v[1] - v};
+                                                      }};
+                                                },
+                                                x.view(), z.view()),
+                                            tigon::parameter_gradient<A>{{sums.data(), cols}});
+        for (std::size_t j = 0; j < cols; ++j) {
+          double sum = 0;
+          for (std::size_t i = 0; i < rows; ++i) {
+            const double v = to_f64(x(i, j));
+            sum += v * v - v;
+            ASSERT_EQ(to_f64(out.row(i)[j]), v + static_cast<double>(i) + to_f64(z(i, j)))
+                << "row " << i << ", column " << j;
+          }
+          ASSERT_EQ(to_f64(sums[j]), sum) << "column " << j;
         }
         EXPECT_TRUE(y.padding_intact());
       }

@@ -24,7 +24,7 @@ struct row_tuning {
   int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
   bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
   /// Memory is read while it is written: every pass over rows asks for the next ones and writes what it can, not only the
-  /// last.
+  /// last. Where it is off, and sum_ahead too, sums of two or three rows ask if these are narrow enough to stay near.
   bool sums_prefetch = TIGON_ZEN4_CORES;
   bool follows_rows = TIGON_ZEN4_CORES;  ///< maps of nothing but rows that lie one behind the other ask for no next row
   bool turn_round = TIGON_ZEN4_CORES;  ///< a row that was read before and vectors: from either end, row by row in turns

@@ -118,7 +118,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         return pack{u * f * r - v * c, fma(d, xh * f, s_was), fma(u, xh, acc)};
       };
     };
-    if constexpr (B::row.sums_prefetch) {
+    if constexpr (!B::row.sum_ahead) {
       // Memory is written while it is read: dshift, which needs no sum, is written by the pass that makes it.
       if (simd::rows_begin_lines(dshift)) {
         for_rows_with_partials<B, A>(

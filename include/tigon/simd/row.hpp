@@ -89,6 +89,14 @@ TIGON_INLINE void ask_in_sum(const Source& x, std::size_t j) {
   if constexpr (asks_in_sums<Source>) x.template prefetch<Column, Level>(j);
 }
 
+template <class Source>
+TIGON_INLINE bool asked_for(const Source& x) {
+  if constexpr (asks_in_sums<Source>)
+    return x.next != 0;
+  else
+    return false;
+}
+
 // Asks for what lies 2 KiB beyond those columns, in this row or the next, once for every cache line.
 template <std::size_t Column, class Source>
 TIGON_INLINE void prefetch_ahead(const Source& x, std::size_t j) {
@@ -282,6 +290,11 @@ class row_worker {
     constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
     constexpr std::size_t block = 64 * sets * N;
     constexpr std::size_t rows = N == 1 ? 0 : detail::with_rows<Source...>;
+    // Elsewhere of two or three rows, if there is something to ask for: lines asked for in vain cost a tenth.
+    constexpr bool asks = N > 1 && B::row.sums_prefetch, may_ask = !asks && (rows == 2 || rows == 3);
+    const auto ask = [&](auto u, std::size_t j)
+                         TIGON_LAMBDA { (detail::ask_in_sum<u * N, B::row.prefetch_level>(x, j), ...); };
+    [[maybe_unused]] const bool is_asked = may_ask && (detail::asked_for(x) || ...);
     pack<V, K> total = identity;
     std::size_t j = 0;
     while (j + U * N <= cols) {
@@ -289,9 +302,11 @@ class row_worker {
       pack<V, K> acc[sets];
       detail::unrolled<sets>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
       for (; j + U * N <= end; j += U * N) {
+        if constexpr (may_ask)
+          if (is_asked) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { ask(u, j); });
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
           if constexpr (rows > 3) (detail::prefetch_ahead<u * N>(x, j), ...);
-          if constexpr (N > 1) (detail::ask_in_sum<u * N, B::row.prefetch_level>(x, j), ...);
+          if constexpr (asks) ask(u, j);
           acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
         });
       }

@@ -379,9 +379,9 @@ inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
 // cache, four where they save more than one sum; where they are asked for, as many as have room in the eight ways of a
-// set, and no more than three. One where it is no row_map. Without a statistic that has brought the rows near, two where
-// they are asked for; elsewhere one, because memory is read half as fast from so many places at once, or in full, as the
-// addresses of the code will have it.
+// set, and no more than three. One where it is no row_map. Without a statistic that has brought the rows near, two, which
+// are asked for: unasked, memory is read half as fast from so many places at once, or in full, as the addresses of the
+// code will have it.
 template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
@@ -391,19 +391,19 @@ inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, 
                          : 3;
 template <class B, class T, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
-    B::row.sums_prefetch || sizeof(T) == 2 ? 2 : 1;
+    B::row.sum_ahead ? 1 : 2;
 
-// Rows that map_rows writes at a time where memory is read while it is written. Of 16 bits four, because vectors beside
-// them are widened once for all. Of others two, if a statistic has brought them near and they are read beside two vectors
+// Rows that map_rows writes at a time. Of 16 bits four, because vectors beside them are widened once for all. Of others
+// two where memory is read while it is written, if a statistic has brought them near and they are read beside two vectors
 // or more, which leave the first-level cache with every row.
 template <class B, class Statistic, class Map>
 inline constexpr std::size_t rows_mapped = 1;
 template <class B, class Statistic, class T, class F, class... X>
 inline constexpr std::size_t rows_mapped<B, Statistic, row_map<matrix_view<T>, F, X...>> =
-    !B::row.sums_prefetch || vec_of<B, X...>::size == 1                              ? 1
-    : sizeof(T) == 2                                                                 ? 4
-    : !std::same_as<Statistic, no_statistic> && sizeof...(X) - matrices_of<X...> > 1 ? 2
-                                                                                     : 1;
+    B::row.sum_ahead || vec_of<B, X...>::size == 1                                                           ? 1
+    : sizeof(T) == 2                                                                                         ? 4
+    : B::row.sums_prefetch && !std::same_as<Statistic, no_statistic> && sizeof...(X) - matrices_of<X...> > 1 ? 2
+                                                                                                             : 1;
 }  // namespace detail
 
 /// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
@@ -455,9 +455,10 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
 /// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
-/// than are written at a time, and both passes ask for those that come next: memory is read all the time. Otherwise, and
-/// without a statistic, a few rows are gone over a block of columns at a time, so that weights and partial rows stay in
-/// the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that follow.
+/// than are written at a time, and both passes ask for those that come next: memory is read all the time. So it is where
+/// a statistic is followed by rows that are written one at a time, without a row_map. With sum_ahead, or without a
+/// statistic and a row_map, a few rows are gone over a block of columns at a time, so that weights and partial rows stay
+/// in the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
@@ -472,7 +473,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
   constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
   // Every pass over rows asks for those that are next: no more of these than are written together.
-  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch : R > 1);
+  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch || R == 1 : R > 1);
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
   constexpr std::size_t most = whole_rows ? 32 : 8;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;

@@ -286,11 +286,14 @@ TIGON_INLINE auto source(nearby<Operand> n, place at) {
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  const auto given = source<B>(o.operand, at);
-  if constexpr (B::row.sums_prefetch)
+  if constexpr (B::row.sum_ahead) {
+    return source<B>(o.operand, at);
+  } else {
+    // Where memory is read and written in turns, half as many bytes stay near until both passes over them are done.
+    if constexpr (!B::row.sums_prefetch) at.matrices *= 2;
+    const auto given = source<B>(o.operand, at);
     return asking_source<std::remove_const_t<decltype(given)>>{given};
-  else
-    return given;
+  }
 }
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
