@@ -747,6 +747,57 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
       }
 }
 
+/// Maps of three matrices: the sums of a group of rows are made before one of these is written, and the rows may be
+/// written in parts. `wide` columns are too many for two rows to stay near.
+TYPED_TEST(row, maps_of_three_matrices_know_their_row_and_columns) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  constexpr std::size_t block = B::row.block_cols, wide = 12'000;
+  for (const auto& [rows, cols, padding] : {shape{1, 1}, shape{2, lanes<B, T> + 1}, shape{7, block},
+                                            shape{40, block + 76, 4}, shape{3, 2 * block + 1}, shape{3, wide}})
+    for (const bool in_place : {false, true}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols << (in_place ? " in place" : ""));
+      auto x = whole_numbers<T>({rows, cols, padding}, 41);
+      const auto before = whole_numbers<T>({rows, cols}, 41), z = whole_numbers<T>({rows, cols}, 42),
+                 u = whole_numbers<T>({rows, cols}, 43), factors = whole_numbers<T>({1, cols}, 44);
+      const vector_view<const T> w{factors.view().data, cols};
+      guarded_matrix<T> y(rows, cols);
+      const auto out = in_place ? x.view() : y.view();
+      guarded<A> seen(rows), sums(cols);
+      A* const statistic = seen.data();
+      tigon::for_rows_with_partials<B, A>(
+          tigon::default_context(), rows, cols,
+          tigon::row_sum(
+              [](std::size_t i) { return [=](auto v, auto f, auto, auto) { return v * f + static_cast<A>(i); }; },
+              matrix_view<const T>(x.view()), w, tigon::nearby(z.view()), tigon::nearby(u.view())),
+          tigon::row_map(
+              out,
+              [=](std::size_t i, A sum) {
+                const A number = static_cast<A>(i);
+                statistic[i] = sum;
+                return [=](auto a, auto b, auto c, auto f, auto s) { return pack{a + b + c + f, s + a * number}; };
+              },
+              matrix_view<const T>(x.view()), z.view(), u.view(), w),
+          tigon::parameter_gradient<A>{{sums.data(), cols}});
+      for (std::size_t i = 0; i < rows; ++i) {
+        double sum = 0;
+        for (std::size_t j = 0; j < cols; ++j) {
+          sum += to_f64(before(i, j)) * to_f64(factors(0, j)) + static_cast<double>(i);
+          ASSERT_EQ(to_f64(out.row(i)[j]),
+                    to_f64(before(i, j)) + to_f64(z(i, j)) + to_f64(u(i, j)) + to_f64(factors(0, j)))
+              << "row " << i << ", column " << j;
+        }
+        ASSERT_EQ(to_f64(seen[i]), sum) << "row " << i;
+      }
+      for (std::size_t j = 0; j < cols; ++j) {
+        double sum = 0;
+        for (std::size_t i = 0; i < rows; ++i) sum += to_f64(before(i, j)) * static_cast<double>(i);
+        ASSERT_EQ(to_f64(sums[j]), sum) << "column " << j;
+      }
+    }
+}
+
 /// Of every row, whatever its width and however many are written together, the first stage is made of that row's own
 /// columns, and nothing beyond its end is read.
 TYPED_TEST(row, maps_in_two_stages_are_maps) {

@@ -40,6 +40,10 @@ template <class First, class Rest>
 staged(First, Rest) -> staged<First, Rest>;
 
 namespace detail {
+// Operands whose rows are of 16 bits, all of them: these compute for longer than they are read.
+template <class... X>
+inline constexpr bool narrow_rows = ((matrix_bytes<X> <= 2) && ...);
+
 template <class F>
 inline constexpr bool is_staged = false;
 template <class First, class Rest>
@@ -264,12 +268,11 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
-  // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits compute for longer
-  // than they are read and gain by fewer changes between the two, so theirs may take twice the bytes.
+  // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits gain by fewer
+  // changes between the two, so theirs may take twice the bytes.
   static constexpr std::size_t near_columns(std::size_t bytes) {
     constexpr std::size_t of_column = (detail::matrix_bytes<X> + ... + 0);
-    constexpr bool narrow = ((detail::matrix_bytes<X> <= 2) && ...);
-    return (narrow ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
+    return (detail::narrow_rows<X...> ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
   }
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
@@ -379,16 +382,18 @@ inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
 // Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
 // cache, four where they save more than one sum; where they are asked for, as many as have room in the eight ways of a
-// set, and no more than three. One where it is no row_map. Without a statistic that has brought the rows near, two, which
-// are asked for: unasked, memory is read half as fast from so many places at once, or in full, as the addresses of the
-// code will have it.
+// set, and no more than three. One where it is no row_map, or reads three matrices and more of other than 16 bits: stores
+// past the caches to several rows in turns then cost more than they save. Without a statistic that has brought the rows
+// near, two, which are asked for: unasked, memory is read half as fast from so many places at once, or in full, as the
+// addresses of the code will have it.
 template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> =
     B::row.sums_prefetch ? std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices_of<X...>, 1), 1, 3)
-    : Sums > 1           ? 4
-                         : 3;
+    : matrices_of<X...> > 2 && !narrow_rows<X...> ? 1
+    : Sums > 1                                    ? 4
+                                                  : 3;
 template <class B, class T, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
     B::row.sum_ahead ? 1 : 2;
@@ -457,8 +462,9 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
 /// than are written at a time, and both passes ask for those that come next: memory is read all the time. So it is where
 /// a statistic is followed by rows that are written one at a time, without a row_map. With sum_ahead, or without a
-/// statistic and a row_map, a few rows are gone over a block of columns at a time, so that weights and partial rows stay
-/// in the first-level cache: fn sees parts of rows, and its map adds up the statistic, if any, of the rows that follow.
+/// statistic and a row_map, or where a row_map writes one row at a time, a few rows are gone over a block of columns at a
+/// time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and with sum_ahead its map
+/// adds up the statistic, if any, of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
@@ -473,14 +479,17 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
   constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
   // Every pass over rows asks for those that are next: no more of these than are written together.
-  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch || R == 1 : R > 1);
+  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch || !is_map : R > 1);
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
-  constexpr std::size_t most = whole_rows ? 32 : 8;
+  // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
+  constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
+  constexpr std::size_t most = whole_rows ? 32 : near_parts ? 2 : 8;
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
   const std::size_t stride = detail::padded<A>(cols);
-  constexpr std::size_t elements = whole_rows ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
+  constexpr std::size_t elements =
+      whole_rows || near_parts ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
   [[maybe_unused]] const std::size_t ahead = asks ? group : 1;
