@@ -23,12 +23,13 @@ namespace tigon::detail {
 inline namespace TIGON_ABI {
 
 /// What one element contributes. For two rows that are log-softmaxes, x of z / T and y,
-///   divergence     r = sum_j value,   K = sum_j own
+///   divergence     r = sum_j value,   K = -sum_j qc
 ///   dr / dz_j      = -weight / T * (qc_j + q_j K)          weight: a member of the divergence
+/// K is a divergence itself, sum_j Phi(Q, c_j), and 0 for forward_kl, where both rows sum to 1. By the sum of qc the
+/// gradient sums to 0 whatever the logarithms were rounded by: most of what a log-sum is off by cancels in it.
 template <class V>
 struct divergence_terms {
   V value;  ///< at least 0
-  V own;    ///< at least 0; 0 for forward_kl
   V q;      ///< e^(log q), 0 below the smallest normal number; error 2e-7, 4e-16 (5e-16 of even_jensen_shannon)
   V qc;     ///< q * c, 0 where q is: c = log M - log q; log p - log q for reverse_kl; p / q - 1 for forward_kl
 };
@@ -146,14 +147,13 @@ TIGON_INLINE log1p_pair<V> log1p_near(V v) {
 }
 
 /// beta KL(P || M) + (1 - beta) KL(Q || M), M = beta P + (1 - beta) Q, 0 < beta < 1:
-///   value = beta Phi(P, a) + (1 - beta) Phi(Q, c) = -beta P a - (1 - beta) Q c        a = log M - log p
-///   own   = Phi(Q, c) = M - Q - Q c                                                  c = log M - log q
-/// the first forms where |log p - log q| <= 1, the others, which cancel there, elsewhere. With the lighter weight w on
+///   value = beta Phi(P, a) + (1 - beta) Phi(Q, c) = -beta P a - (1 - beta) Q c,   a = log M - log p, c = log M - log q
+/// the first form where |log p - log q| <= 1, the other, which cancels there, elsewhere. With the lighter weight w on
 /// L and 1 - w on H, t = log L - log H:
 ///   log M - log H = log1p(w expm1(t)),   log M - log L = that - t          while w expm1(t) <= 1
 ///   log M - log L = log w + log1p(e^-t (1 - w) / w),   log M - log H = that + t         beyond
 /// so that one exponential and one logarithm give both to their last bits, and Phi of H with them. A weight below 1e-30
-/// counts as that. Error: value 2e-6, 4e-15; own 3e-6, 6e-15; qc 1.5e-6, 3e-15 (tests/losses/divergence_test.cpp).
+/// counts as that. Error: value 2e-6, 4e-15; qc 1.5e-6, 3e-15 (tests/losses/divergence_test.cpp).
 template <class A>
 struct jensen_shannon {
   A weight;                 ///< 1 - beta
@@ -180,9 +180,7 @@ struct jensen_shannon {
     const V of_l = select(near, g - t, log_w + g), of_h = select(near, g, (log_w + t) + g);
     const V phi_l = bregman_near(l, of_l), phi_h = h * rest, l_of_l = l * of_l, h_of_h = h * of_h;
     const V value = select(abs(t) <= one, w * phi_l + V(heavy) * phi_h, -(w * l_of_l) - V(heavy) * h_of_h);
-    const V q = select(swap, l, h), qc = select(swap, l_of_l, h_of_h), far = (w * l + V(heavy) * h - q) - qc;
-    const V own_h = select(near, phi_h, far), own_l = select(abs(of_l) <= one, phi_l, far);
-    return {value, select(swap, own_l, own_h), q, qc};
+    return {value, select(swap, l, h), select(swap, l_of_l, h_of_h)};
   }
 };
 
@@ -191,7 +189,7 @@ struct jensen_shannon {
 ///   L = H e^-d,   M = H (1 + (e^-d - 1) / 2),   log M - log H = log1p((e^-d - 1) / 2),   log M - log L = that + d
 ///   value = M (u atanh(u) + log1p(-u^2) / 2), u = tanh(d / 2)    a polynomial in d^2 where d <= 1
 ///         = -M (log M - log H) - L d / 2                         elsewhere
-/// by two exponentials and a logarithm of small numbers. Error: value 1e-6, 2e-15; own 2e-6, 4e-15; qc 5e-7, 1e-15.
+/// by two exponentials and a logarithm of small numbers. Error: value 1e-6, 2e-15; qc 5e-7, 1e-15.
 template <class A>
 struct even_jensen_shannon {
   static constexpr A weight = A(0.5);
@@ -205,13 +203,11 @@ struct even_jensen_shannon {
     // What d was rounded by shows in e^-d where d is large.
     const V by = (d + log_l) - log_h;
     const V l = select(log_l < V(divergence_constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
-    const auto [to_h, rest] = log1p_near(v);
-    const V m = fma(h, v, h), to_l = to_h + d, l_to_l = l * to_l;
+    const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
     const V value = select(d <= one, m * z * simd::detail::polynomial(z, divergence_constants<A>::even),
                            -(fma(m, to_h, half * l * d)));
-    const V own_l = select(to_l <= one, bregman_near(l, to_l), (m - l) - l_to_l);
     const auto q_is_l = a < b;
-    return {value, select(q_is_l, own_l, h * rest), select(q_is_l, l, h), select(q_is_l, l_to_l, h * to_h)};
+    return {value, select(q_is_l, l, h), select(q_is_l, l * to_l, h * to_h)};
   }
 };
 
@@ -229,11 +225,11 @@ struct forward_kl {
     const V value = bregman(p, q, t);
     const auto lost = log_q < V(limits::lowest()) && p > V(A(0));
     // q - p = p t + Phi(p, t).
-    return {select(lost, V(limits::infinity()), value), V(A(0)), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q)};
+    return {select(lost, V(limits::infinity()), value), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q)};
   }
 };
 
-/// KL(Q || P): value = own = Phi(Q, log p - log q), which adds up to it where both rows sum to 1. Infinite where p
+/// KL(Q || P): value = Phi(Q, log p - log q), which adds up to it where both rows sum to 1. Infinite where p
 /// alone is 0. Error: value 1e-6, 2e-15; qc 5e-7, 1e-15.
 template <class A>
 struct reverse_kl {
@@ -246,7 +242,7 @@ struct reverse_kl {
     const V t = finite_log(log_p) - finite_log(log_q);
     const auto lost = log_p < V(limits::lowest()) && q > V(A(0));
     const V infinity(limits::infinity()), value = select(lost, infinity, bregman(q, p, t));
-    return {value, value, q, select(lost, -infinity, q * t)};
+    return {value, q, select(lost, -infinity, q * t)};
   }
 };
 

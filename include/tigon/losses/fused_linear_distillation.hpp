@@ -22,8 +22,8 @@ struct distillation {
 /// A soft loss is a type with
 ///   static constexpr bool takes_neg_inf        whether a student's logit may be -inf
 ///   auto operator()(row, z, teacher) const     reads both rows, returns an object `terms` with
-///     terms(v, t)                                pack{u, q, value, own} for vectors of logits
-///     terms.finish(value, own)                   soft_loss_row from the sums of the last two over the row
+///     terms(v, t)                                pack{u, q, a, b} for vectors of logits
+///     terms.finish(a, b)                         soft_loss_row from the sums of the last two over the row
 template <class A>
 struct soft_loss_row {
   A loss, k, factor;

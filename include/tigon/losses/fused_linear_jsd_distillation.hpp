@@ -41,9 +41,9 @@ struct jsd_soft {
     TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
       const auto d =
           divergence(V((v - student.top) * inverse - student.tail), V((t - teacher.top) * inverse - teacher.tail));
-      return {{d.qc, d.q, d.value, d.own}};
+      return {{d.qc, d.q, d.value, d.qc}};
     }
-    TIGON_INLINE soft_loss_row<A> finish(A value, A own) const { return {value, own, -divergence.weight * inverse}; }
+    TIGON_INLINE soft_loss_row<A> finish(A value, A of_u) const { return {value, -of_u, -divergence.weight * inverse}; }
   };
   template <class Row>
   TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
