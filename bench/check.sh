@@ -62,6 +62,15 @@ for options in "--shape 8x64 --sweep-mode token_length" "--tokens 8" "--sweep-mo
   expect $status 2 "exit status of $options"
 done
 
+# Digests: a build agrees with itself, and other numbers are noticed.
+cases="--op $op --variant $variant --mode forward"
+# shellcheck disable=SC2086
+sh "$here/same_bits.sh" "$program" "$program" $cases --shape 8x64 > "$folder/out" || fail "a build differs from itself"
+printf '#!/bin/sh\nexec "%s" --digest %s --shape 8x65\n' "$program" "$cases" > "$folder/other"
+chmod +x "$folder/other"
+# shellcheck disable=SC2086
+if sh "$here/same_bits.sh" "$program" "$folder/other" $cases --shape 8x64 > "$folder/out"; then fail "other numbers are not noticed"; fi
+
 # One command measures and draws.
 if command -v python3 > /dev/null; then
   TIGON_BENCH=$program TIGON_BENCH_CSV=$csv TIGON_BENCH_PICTURES=$folder/pictures sh "$here/compare.sh" --op $op \

@@ -24,7 +24,7 @@ struct arguments {
   std::vector<std::string> ops, dtypes, backends, shapes, modes, variants, sweeps;
   std::vector<std::size_t> threads, lengths;
   std::string csv, model, cache = "warm";
-  bool overwrite = false, list = false, pin = false;
+  bool overwrite = false, list = false, pin = false, digest = false;
   std::size_t repetitions = 10, tokens = 2048;
   double budget = 0.5, memory_gib = 0;
 };
@@ -80,6 +80,15 @@ std::string shown(double value, const char* format) {
   char text[32];
   std::snprintf(text, sizeof text, format, value);
   return text;
+}
+
+/// A line that two builds agree in if they have the same bits.
+void print_digest(const tb::op_entry& op, const tb::request& r) {
+  std::printf("%s %s %s %s %s %s %zu %016llx\n", op.name.c_str(), r.backend.c_str(),
+              std::string(tb::name_of(r.element)).c_str(), std::string(tb::name_of(r.direction)).c_str(),
+              r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads,
+              static_cast<unsigned long long>(tb::digest(op, r)));
+  std::fflush(stdout);
 }
 
 void print_result(const tb::op_entry& op, const tb::request& r, const tb::result& x) {
@@ -144,6 +153,7 @@ class session {
     try {
       if (!c.reason.empty()) throw tb::unsupported(c.reason);
       check(op, r);
+      if (args_.digest) return print_digest(op, r);
       const tb::result x = tb::measure(op, r, settings_);
       print_result(op, r, x);
       speed.y_value_50 = x.ms_50, speed.y_value_20 = x.ms_20, speed.y_value_80 = x.ms_80;
@@ -320,6 +330,7 @@ int main(int argc, char** argv) {
   app.add_option("--cache", args.cache,
                  "warm (default): same buffers again and again; cold: caches flushed before each call")
       ->check(CLI::IsMember({"warm", "cold"}));
+  app.add_flag("--digest", args.digest, "Run every case once and print a digest of its arrays; nothing is timed");
   app.add_flag("--pin", args.pin, "Keep the measuring thread of one-thread cases on its processor");
   try {
     app.parse(argc, argv);
@@ -336,7 +347,10 @@ int main(int argc, char** argv) {
 
   try {
     session s(args);
-    print_machine();
+    if (args.digest)
+      tb::clear_blocks_first();
+    else
+      print_machine();
     for (const tb::op_entry& op : tb::ops()) {
       if (!args.ops.empty() && std::find(args.ops.begin(), args.ops.end(), op.name) == args.ops.end()) continue;
       for (const bench_case& c : cases_for(op, args, usable)) s.run(op, c);

@@ -32,6 +32,8 @@ std::vector<block>& blocks() {
   return instance;
 }
 
+bool clear_first = false;
+
 std::size_t most_bytes = std::numeric_limits<std::size_t>::max();
 
 /// Frees blocks that nobody has if `bytes` more would be too many with them, and refuses if they are without them.
@@ -76,6 +78,23 @@ counting_scope::~counting_scope() { count.on = false; }
 std::size_t counting_scope::peak_bytes() const { return count.peak; }
 bool counting() { return count.on; }
 
+void clear_blocks_first() { clear_first = true; }
+
+std::uint64_t digest_of_blocks() {
+  std::uint64_t sum = 0;
+  for (const block& b : blocks()) {
+    if (!b.taken) continue;
+    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, eight bytes at a time
+    const auto* const words = static_cast<const std::uint64_t*>(b.data);
+    for (std::size_t i = 0; i < b.bytes / sizeof(std::uint64_t); ++i) {
+      hash = (hash ^ words[i]) * 0x100000001b3u;
+      hash ^= hash >> 32;
+    }
+    sum += hash;
+  }
+  return sum;
+}
+
 void limit_memory(std::size_t bytes) { most_bytes = bytes; }
 
 void* acquire_block(std::size_t bytes) {
@@ -99,6 +118,7 @@ void* acquire_block(std::size_t bytes) {
     best = &blocks().back();
   }
   best->taken = true;
+  if (clear_first) std::memset(best->data, 0, best->bytes);
   return best->data;
 }
 

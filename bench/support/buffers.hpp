@@ -16,6 +16,11 @@ namespace tigon_bench {
 void* acquire_block(std::size_t bytes);
 void release_block(void* block) noexcept;
 
+/// From now on every block is zeros when it is handed out, so that its contents depend on its user alone.
+void clear_blocks_first();
+/// Of the contents of all blocks in use; their order does not matter.
+std::uint64_t digest_of_blocks();
+
 /// Bytes that all blocks together may take from now on; to ask for more is `unsupported`. Free blocks give way first.
 void limit_memory(std::size_t bytes);
 

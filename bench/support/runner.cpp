@@ -183,6 +183,14 @@ result measure(const op_entry& op, const request& asked, const run_settings& set
           .memory_mb = memory_mb};
 }
 
+std::uint64_t digest(const op_entry& op, const request& asked) {
+  const plan p = op.make_plan(asked);
+  const runnable r = p.set_up(context_for(asked.threads));
+  if (r.restore) r.restore();
+  r.run();
+  return digest_of_blocks();
+}
+
 std::size_t footprint(const op_entry& op, const request& asked) {
   const plan p = op.make_plan(asked);
   const counting_scope counted;

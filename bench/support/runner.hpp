@@ -5,6 +5,7 @@
 #include "support/registry.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace tigon_bench {
@@ -26,6 +27,9 @@ struct result {
 
 /// Throws what the plan or the op throws.
 result measure(const op_entry& op, const request& asked, const run_settings& settings);
+
+/// Runs the case once and returns a digest of all its arrays. clear_blocks_first() has been called before.
+std::uint64_t digest(const op_entry& op, const request& asked);
 
 /// Bytes of the case's arrays, found out without filling or timing them. Throws what the plan or the op throws.
 std::size_t footprint(const op_entry& op, const request& asked);

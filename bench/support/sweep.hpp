@@ -30,7 +30,7 @@ struct model_shape {
 };
 inline constexpr std::size_t head_dim = 128;
 
-/// Seven, then one that is known for its experts alone: a sweep over models takes the seven.
+/// Seven, one that is known for its experts alone, and a small one for digests: a sweep over models takes the seven.
 std::span<const model_shape> models();
 inline constexpr std::size_t models_of_a_sweep = 7;
 const model_shape& model_named(std::string_view name);
