@@ -166,7 +166,11 @@ class session {
     } catch (const tb::unsupported& e) {
       speed.reason = e.what();
     } catch (const std::bad_alloc&) {
-      speed.reason = "too much memory: the system refused it";
+      speed.reason = refused_memory;
+    } catch (const tigon::error& e) {
+      const bool memory = e.code() == tigon::error_code::workspace;
+      speed.reason = memory ? refused_memory : e.what();
+      failed_ = failed_ || !memory;
     } catch (const std::exception& e) {
       speed.reason = e.what();
       failed_ = true;
@@ -179,6 +183,8 @@ class session {
   bool failed() const { return failed_; }
 
  private:
+  static constexpr const char* refused_memory = "too much memory: the system refused it";
+
   template <class T, class Range>
   static bool has(const Range& values, const T& value) {
     return std::find(values.begin(), values.end(), value) != values.end();

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <thread>
+#include <tigon/core/executor.hpp>
 #include <utility>
 #include <vector>
 
@@ -107,18 +107,13 @@ double timed(std::size_t threads, std::size_t inner, const std::function<void(st
   if (threads == 1) return repeat(0);
   std::vector<double> seconds(threads);
   std::atomic<std::size_t> ready{0};
-  std::atomic<bool> go{false};
-  std::vector<std::thread> pool;
-  for (std::size_t t = 0; t < threads; ++t)
-    pool.emplace_back([&, t] {
-      ++ready;
-      while (!go.load(std::memory_order_acquire)) {
-      }
-      seconds[t] = repeat(t);
-    });
-  while (ready.load() < threads) std::this_thread::yield();
-  go.store(true, std::memory_order_release);
-  for (std::thread& thread : pool) thread.join();
+  tigon::thread_pool pool(threads);
+  pool.run(threads, [&](std::size_t thread, std::size_t) {  // each on a thread of its own, because all wait for all
+    ++ready;
+    while (ready.load(std::memory_order_acquire) < threads) {
+    }
+    seconds[thread] = repeat(thread);
+  });
   return *std::max_element(seconds.begin(), seconds.end());
 }
 

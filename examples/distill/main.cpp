@@ -224,6 +224,9 @@ int main(int argc, char** argv) {
     return distill(*parsed.options);
   } catch (const std::bad_alloc&) {
     return refused("models of these sizes do not fit into memory", 2);
+  } catch (const tigon::error& error) {  // scratch memory
+    const bool memory = error.code() == tigon::error_code::workspace;
+    return memory ? refused("models of these sizes do not fit into memory", 2) : refused(error.what(), 1);
   } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
     return refused(error.what(), 2);
   } catch (const std::exception& error) {

@@ -48,6 +48,8 @@ refuses)
   refused "smallest is --vocab" $small --vocab 20
   refused "largest is --vocab" $small --vocab 100000
   refused "does not exist" $small --csv nowhere/losses.csv
+  # Address space for some of the threads. A sanitizer needs more of it than any limit.
+  grep -q __asan_init "$program" || (ulimit -v 2000000 && refused "of 999 threads" $small --threads 1000)
   "$program" $small --checkpoint state > out 2> err
   cp state whole
   head -c 1000 whole > state

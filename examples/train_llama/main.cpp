@@ -236,6 +236,10 @@ int main(int argc, char** argv) {
     return here.first() ? refused(error.what(), 1) : 1;
   } catch (const std::bad_alloc&) {
     return here.leave(refused("a model of these sizes does not fit into memory", 2));
+  } catch (const tigon::error& error) {  // scratch memory
+    const bool memory = error.code() == tigon::error_code::workspace;
+    return here.leave(memory ? refused("a model of these sizes does not fit into memory", 2)
+                             : refused(error.what(), 1));
   } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
     return here.leave(refused(error.what(), 2));
   } catch (const std::exception& error) {

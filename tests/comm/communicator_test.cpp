@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "support/problem.hpp"
+#include "support/scarcity.hpp"
 #include "support/throws.hpp"
 
 namespace {
@@ -132,6 +133,39 @@ TEST(threads, throw_what_was_thrown) {
   threads::run(0, [&](const threads&) { ++calls; });
   threads::run(5, [&](const threads&) { ++calls; });
   EXPECT_EQ(calls, 5);
+}
+
+TEST(threads, that_cannot_all_start_call_no_rank) {
+  const std::size_t before = running_threads();
+  std::atomic<int> calls = 0;
+  const auto wait_for_all = [&](const threads& c) {
+    ++calls;
+    std::vector<int> all(c.size());
+    tigon::comm::all_gather<int>(c, std::vector{1}, std::span(all));
+  };
+  for (long started = 0; started < 4; ++started) {
+    const limited limit(threads_left, started);
+    EXPECT_THROW(threads::run(4, wait_for_all), std::system_error) << started;
+    EXPECT_TRUE(threads_are_gone(before)) << started;
+  }
+  EXPECT_THROW(threads::run(std::numeric_limits<std::size_t>::max(), wait_for_all), std::exception);
+  EXPECT_EQ(calls, 0);
+
+  if (!memory_can_run_out) return;
+  long failures = 0;
+  for (bool ran = false; !ran; ++failures) {
+    ASSERT_LT(failures, 100);
+    try {
+      const limited limit(memory_left, failures);
+      threads::run(4, wait_for_all);
+      ran = true;
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(calls, 0) << failures;
+    }
+    EXPECT_TRUE(threads_are_gone(before)) << failures;
+  }
+  EXPECT_GT(failures, 4);  // each thread needs memory
+  EXPECT_EQ(calls, 4);
 }
 
 }  // namespace

@@ -208,6 +208,30 @@ TYPED_TEST(gemm_on, shows_the_epilogue_every_finished_element_once) {
   }
 }
 
+TYPED_TEST(gemm_on, throws_what_the_epilogue_throws_and_stays_usable) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const shape s{65, 700, 300};
+  const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);
+  guarded_matrix<T> c(s.m, s.n), wanted(s.m, s.n);
+  gemm<B>(a.view(), b.view(), wanted.view());
+  for (const std::size_t threads : {1u, 4u}) {
+    thread_pool pool(threads);
+    workspace scratch;
+    context ctx(pool, scratch);
+    for (const std::size_t last : {std::size_t{0}, s.n / 2, s.n - 1}) {  // the column that must not come
+      const auto epilogue = [&](matrix_view<T> part, std::size_t, std::size_t col, std::size_t) {
+        if (col <= last && last < col + part.cols) throw last;
+      };
+      EXPECT_THROW(gemm<B>(a.view(), b.view(), c.view(), absent, epilogue, {}, ctx), std::size_t);
+      EXPECT_EQ(scratch.used(), 0u);
+      c.clear();
+      gemm<B>(a.view(), b.view(), c.view(), {}, ctx);
+      EXPECT_TRUE(bits_of(c) == bits_of(wanted));
+    }
+  }
+}
+
 TYPED_TEST(gemm_on, stays_within_the_workspace_it_states) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -16,6 +16,23 @@
 #include "support/problem.hpp"
 #include "support/throws.hpp"
 
+// Data types that are alive, counted in the place of MPI's own functions.
+static int datatypes = 0;
+extern "C" {
+int MPI_Type_contiguous(int count, MPI_Datatype old, MPI_Datatype* made) {
+  ++datatypes;
+  return PMPI_Type_contiguous(count, old, made);
+}
+int MPI_Type_create_resized(MPI_Datatype old, MPI_Aint lower, MPI_Aint extent, MPI_Datatype* made) {
+  ++datatypes;
+  return PMPI_Type_create_resized(old, lower, extent, made);
+}
+int MPI_Type_free(MPI_Datatype* type) {
+  --datatypes;
+  return PMPI_Type_free(type);
+}
+}
+
 namespace {
 
 using namespace tigon::test;
@@ -89,6 +106,7 @@ TEST(mpi, gathers_in_the_order_of_ranks_and_in_any_number_of_pieces) {
       std::iota(mine.begin(), mine.end(), static_cast<std::int32_t>(r * n));
       tigon::comm::all_gather<std::int32_t>(mpi(MPI_COMM_WORLD, most), mine, std::span(all));
       for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<std::int32_t>(i)) << most;
+      EXPECT_EQ(datatypes, 0);
     }
 }
 
@@ -124,6 +142,7 @@ TEST(mpi, errors_of_mpi_are_errors_of_tigon) {
   const std::vector<std::byte> mine(8);
   EXPECT_TIGON_ERROR(world().all_gather(mine, {static_cast<std::byte*>(MPI_IN_PLACE), 8 * world().size()}), state,
                      "comm::mpi: MPI_Allgather: MPI_ERR_ARG");
+  EXPECT_EQ(datatypes, 0) << "a failed call leaves data types behind";
   MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
   MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
   EXPECT_EQ(handler, MPI_ERRORS_ARE_FATAL);

@@ -2,22 +2,25 @@
 #ifndef TIGON_TESTS_SUPPORT_SCRATCH_HPP
 #define TIGON_TESTS_SUPPORT_SCRATCH_HPP
 
+#include <gtest/gtest.h>
+
 #include <tigon/core/context.hpp>
 
 #include "guarded.hpp"
 
 namespace tigon::test {
 
-/// call(ctx) with a fixed workspace that ends at a page that may not be touched.
+/// call(ctx) with a fixed workspace at the address that is worst for alignment, a byte behind a cache line. It ends less
+/// than a line before a page that may not be touched.
 template <class Call>
 void with_workspace_of(std::size_t bytes, Call&& call, std::size_t threads = 1) {
   thread_pool pool(threads);
-  guarded<std::byte> memory(bytes);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::size_t skip = (workspace::alignment - address % workspace::alignment) % workspace::alignment;
-  workspace scratch(std::span(memory.data(), bytes).subspan(std::min(bytes, skip)));
+  guarded<std::byte> memory(bytes + workspace::alignment - 1);
+  workspace scratch(std::span(memory.data(), bytes));
   context ctx(pool, scratch);
   call(ctx);
+  for (std::size_t i = bytes; i < memory.size(); ++i)
+    EXPECT_EQ(memory[i], std::byte{canary<std::byte>}) << i - bytes << " bytes behind the workspace";
 }
 
 }  // namespace tigon::test

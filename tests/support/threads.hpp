@@ -46,8 +46,29 @@ class watching_executor {
   bool shared_ = false;
 };
 
-/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads, and workers
-/// that keep out of each other's scratch memory.
+/// Runs tasks one after the other; one of all that it is given throws.
+class failing_executor {
+ public:
+  struct failure {};
+  static constexpr std::size_t none = std::size_t(-1);
+
+  std::size_t workers() const { return 3; }
+  std::size_t begun() const { return begun_; }
+  void fail_at(std::size_t task) { begun_ = 0, fail_at_ = task; }
+
+  TIGON_TEST_NOINLINE void run(std::size_t tasks, task_ref fn) {
+    for (std::size_t task = 0; task < tasks; ++task) {
+      if (begun_++ == fail_at_) throw failure{};
+      fn(task, task % 3);
+    }
+  }
+
+ private:
+  std::size_t begun_ = 0, fail_at_ = none;
+};
+
+/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads, workers that
+/// keep out of each other's scratch memory, and after a call in which a task has thrown.
 template <class Run>
 testing::AssertionResult same_bits_for_any_threads(Run&& run) {
   std::size_t scratch_bytes = 0;
@@ -70,6 +91,24 @@ testing::AssertionResult same_bits_for_any_threads(Run&& run) {
   context ctx(three, scratch);
   if (run(ctx) != one) return testing::AssertionFailure() << "other bits with tasks dealt out in turn";
   if (three.shared()) return testing::AssertionFailure() << "two workers write the same scratch memory";
+
+  failing_executor failing;
+  workspace kept;
+  context again(failing, kept);
+  if (run(again) != one) return testing::AssertionFailure() << "other bits with 3 workers";
+  const std::size_t tasks = failing.begun();
+  for (const std::size_t task : {std::size_t{0}, tasks / 2, tasks - 1}) {
+    if (task >= tasks) continue;
+    failing.fail_at(task);
+    try {
+      (void)run(again);
+      return testing::AssertionFailure() << "task " << task << " of " << tasks << " threw, and the call returned";
+    } catch (const failing_executor::failure&) {
+    }
+    if (kept.used() != 0) return testing::AssertionFailure() << "scratch memory is in use after a task has thrown";
+    failing.fail_at(failing_executor::none);
+    if (run(again) != one) return testing::AssertionFailure() << "other bits after task " << task << " has thrown";
+  }
   return testing::AssertionSuccess();
 }
 

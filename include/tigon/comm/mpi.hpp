@@ -45,15 +45,14 @@ class mpi {
     for (std::size_t begin = 0; begin < mine.size(); begin += most_) {
       const int n = static_cast<int>(std::min(most_, mine.size() - begin));
       // The ranks' parts lie mine.size() bytes apart, of which n come now.
-      MPI_Datatype part = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
-      call("MPI_Type_contiguous", [&] { return MPI_Type_contiguous(n, MPI_BYTE, &part); });
+      datatype part, spaced;
+      call("MPI_Type_contiguous", [&] { return MPI_Type_contiguous(n, MPI_BYTE, &part.handle); });
       call("MPI_Type_create_resized",
-           [&] { return MPI_Type_create_resized(part, 0, static_cast<MPI_Aint>(mine.size()), &spaced); });
-      call("MPI_Type_commit", [&] { return MPI_Type_commit(&spaced); });
-      call("MPI_Allgather",
-           [&] { return MPI_Allgather(mine.data() + begin, n, MPI_BYTE, all.data() + begin, 1, spaced, comm_); });
-      call("MPI_Type_free", [&] { return MPI_Type_free(&spaced); });
-      call("MPI_Type_free", [&] { return MPI_Type_free(&part); });
+           [&] { return MPI_Type_create_resized(part.handle, 0, static_cast<MPI_Aint>(mine.size()), &spaced.handle); });
+      call("MPI_Type_commit", [&] { return MPI_Type_commit(&spaced.handle); });
+      call("MPI_Allgather", [&] {
+        return MPI_Allgather(mine.data() + begin, n, MPI_BYTE, all.data() + begin, 1, spaced.handle, comm_);
+      });
     }
   }
 
@@ -68,6 +67,17 @@ class mpi {
   }
 
  private:
+  /// Freed also where a later call fails.
+  struct datatype {
+    MPI_Datatype handle = MPI_DATATYPE_NULL;
+    TIGON_TAGGED datatype() {}
+    datatype(const datatype&) = delete;
+    datatype& operator=(const datatype&) = delete;
+    TIGON_TAGGED ~datatype() {
+      if (handle != MPI_DATATYPE_NULL) (void)MPI_Type_free(&handle);
+    }
+  };
+
   /// f() while the communicator returns its errors.
   template <class F>
   TIGON_TAGGED void call(const char* function, F f) const {

@@ -3,11 +3,12 @@
 #define TIGON_COMM_THREADS_HPP
 
 #include <tigon/comm/communicator.hpp>
+#include <tigon/core/executor.hpp>
 
 #include <condition_variable>
-#include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace tigon::comm {
 
@@ -17,14 +18,24 @@ namespace tigon::comm {
 /// throw tigon::error (state).
 class threads {
  public:
-  /// fn(c) on `ranks` threads at once; returns when all are done, and throws what was thrown first.
+  /// fn(c) on `ranks` threads at once; returns when all are done, and throws what was thrown first. Throws
+  /// std::system_error where the system does not start so many threads, std::bad_alloc where memory is short, and calls
+  /// fn on no rank then.
   template <class F>
   TIGON_TAGGED static void run(std::size_t ranks, F fn) {
     meeting place(ranks);
-    std::vector<std::thread> all;
-    for (std::size_t r = 0; r < ranks; ++r)
-      all.emplace_back([&place, &fn, r] { place.attend([&] { fn(threads(place, r)); }); });
-    for (std::thread& thread : all) thread.join();
+    {
+      struct crew {  // joined, whatever happens
+        meeting& place;
+        std::vector<std::thread> threads;
+        TIGON_TAGGED ~crew() {
+          place.open(threads.size());
+          for (std::thread& thread : threads) thread.join();
+        }
+      } all{place, {}};
+      tigon::detail::start_threads("comm::threads", all.threads, ranks,
+                                   [&place, &fn](std::size_t r) { place.attend([&] { fn(threads(place, r)); }); });
+    }
     place.rethrow();
   }
 
@@ -68,36 +79,34 @@ class threads {
         tigon::detail::fail(error_code::state, "tigon: comm::threads: a rank is gone while others wait for it");
     }
 
+    /// So many ranks have been started, and no more will be: those that attend() begin, or, where ranks are missing, leave.
+    TIGON_TAGGED void open(std::size_t started) {
+      const std::lock_guard lock(mutex_);
+      (started == mine.size() ? open_ : closed_) = true;
+      all_here_.notify_all();
+    }
+
     template <class F>
     TIGON_TAGGED void attend(F fn) {
-#if defined(__cpp_exceptions)
-      std::exception_ptr failure;
-      try {
-        fn();
-      } catch (...) {
-        failure = std::current_exception();
+      {
+        std::unique_lock lock(mutex_);
+        all_here_.wait(lock, [&] { return open_ || closed_; });
+        if (closed_) return;
       }
+      failure_.attempt(fn);
       const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = failure;
-#else
-      fn();
-      const std::lock_guard lock(mutex_);
-#endif
       ++gone_;
       all_here_.notify_all();
     }
 
-    TIGON_TAGGED void rethrow() const {
-#if defined(__cpp_exceptions)
-      if (failure_) std::rethrow_exception(failure_);
-#endif
-    }
+    TIGON_TAGGED void rethrow() { failure_.rethrow(); }
 
    private:
     std::mutex mutex_;
     std::condition_variable all_here_;
     std::size_t here_ = 0, round_ = 0, gone_ = 0;
-    std::exception_ptr failure_;
+    bool open_ = false, closed_ = false;
+    tigon::detail::first_exception failure_;
   };
 
   TIGON_INLINE threads(meeting& place, std::size_t rank) : place_(&place), rank_(rank) {}

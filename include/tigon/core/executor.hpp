@@ -4,12 +4,19 @@
 
 #include <tigon/config.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <climits>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(_OPENMP)
@@ -36,9 +43,13 @@ class task_ref {
   void (*call_)(void*, std::size_t, std::size_t);
 };
 
-/// What an executor is: `workers()` at most that many tasks at once, `run(tasks, fn)` calls fn(task, worker) once for
-/// every task in [0, tasks), with worker in [0, workers()), no two calls at a time with one worker; returns when all
-/// are done.
+/// What an executor is: `workers()`, at least 1, at most that many tasks at once, `run(tasks, fn)` calls fn(task, worker)
+/// once for every task in [0, tasks), with worker in [0, workers()), no two calls at a time with one worker; returns
+/// when all are done.
+///
+/// A task may throw. Tasks that have begun then finish, no other one begins, and run() throws on its caller what was
+/// thrown first, when nobody uses fn any more. The executor stays as usable as before; what the tasks wrote stays
+/// written.
 template <class E>
 concept executor = requires(E& e, std::size_t n, task_ref fn) {
   { e.workers() } -> std::convertible_to<std::size_t>;
@@ -64,7 +75,7 @@ class executor_ref {
   void (*run_)(void*, std::size_t, task_ref);
 };
 
-/// Runs every task on the calling thread.
+/// Runs every task on the calling thread, in order.
 struct serial_executor {
   TIGON_INLINE std::size_t workers() const { return 1; }
   TIGON_INLINE void run(std::size_t tasks, task_ref fn) const {
@@ -77,11 +88,76 @@ TIGON_TAGGED inline executor_ref serial() {
   return instance;
 }
 
-/// Threads of our own, started once. The calling thread works too, as worker 0. One caller at a time.
+namespace detail {
+
+/// What threads throw, the first of it: kept on them, and thrown again where they are joined or waited for.
+class first_exception {
+ public:
+  /// fn(), and whether it returned: what it throws goes no further.
+  template <class F>
+  TIGON_TAGGED TIGON_INLINE bool attempt(F&& fn) {
+#if defined(__cpp_exceptions)
+    try {
+      fn();
+    } catch (...) {
+      if (!any_.exchange(true, std::memory_order_acq_rel)) what_ = std::current_exception();
+      return false;
+    }
+#else
+    fn();
+#endif
+    return true;
+  }
+
+  /// Something was thrown.
+  TIGON_INLINE bool any() const { return any_.load(std::memory_order_relaxed); }
+
+  /// Throws it, and is as new; called when no attempt() is under way.
+  TIGON_TAGGED void rethrow() {
+#if defined(__cpp_exceptions)
+    if (any()) {
+      any_.store(false, std::memory_order_relaxed);
+      std::rethrow_exception(std::exchange(what_, nullptr));
+    }
+#endif
+  }
+
+ private:
+  std::atomic<bool> any_{false};
+  std::exception_ptr what_;
+};
+
+/// Starts start(0), ... start(count - 1), each on a thread that is added to `threads`. Throws std::system_error, in a
+/// sentence of `who`, where one cannot be started; the caller then ends and joins those that are there.
+template <class Start>
+TIGON_TAGGED void start_threads([[maybe_unused]] const char* who, std::vector<std::thread>& threads, std::size_t count,
+                                Start start) {
+#if defined(__cpp_exceptions)
+  try {
+    if (count > threads.max_size())
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+#endif
+    threads.reserve(count);  // from here on, only the start of a thread can fail
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back([start, i] { start(i); });
+#if defined(__cpp_exceptions)
+  } catch (const std::system_error& e) {
+    throw std::system_error(e.code(), "tigon: " + std::string(who) + ": the system starts only " +
+                                          std::to_string(threads.size()) + " of " + std::to_string(count) + " threads");
+  }
+#endif
+}
+
+}  // namespace detail
+
+/// Threads of our own, started once. The calling thread works too, as worker 0. A run() that begins while another one is
+/// under way, in one of its tasks or on another thread, executes its tasks on its caller, as worker 0 of its own.
 class thread_pool {
  public:
-  TIGON_TAGGED explicit thread_pool(std::size_t workers) {
-    for (std::size_t worker = 1; worker < workers; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  /// 0 is one worker. Throws std::system_error where the system does not start so many threads, std::bad_alloc where
+  /// memory is short; those that had started have ended then.
+  TIGON_TAGGED explicit thread_pool(std::size_t workers) : thread_pool() {  // whose destructor therefore runs
+    if (workers > 1)
+      detail::start_threads("thread_pool", threads_, workers - 1, [this](std::size_t i) { serve(i + 1); });
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
@@ -97,42 +173,62 @@ class thread_pool {
   TIGON_INLINE std::size_t workers() const { return threads_.size() + 1; }
 
   TIGON_TAGGED void run(std::size_t tasks, task_ref fn) {
-    if (tasks <= 1 || threads_.empty()) {
-      for (std::size_t task = 0; task < tasks; ++task) fn(task, 0);
-      return;
-    }
+    if (tasks <= 1 || threads_.empty()) return alone(tasks, fn);
+    job now{fn, tasks, {0}, {}};
     {
-      const std::lock_guard lock(mutex_);
-      fn_ = &fn;
-      tasks_ = tasks;
-      next_.store(0, std::memory_order_relaxed);
+      std::unique_lock lock(mutex_);
+      if (job_ != nullptr) {
+        lock.unlock();
+        return alone(tasks, fn);
+      }
+      job_ = &now;
       busy_ = threads_.size();
       ++round_;
     }
     wake_.notify_all();
-    take(fn, tasks, 0);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
+    take(now, 0);
+    {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, [this] { return busy_ == 0; });
+      job_ = nullptr;
+    }
+    now.failure.rethrow();
   }
 
  private:
-  TIGON_TAGGED void take(const task_ref& fn, std::size_t tasks, std::size_t worker) {
-    for (std::size_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;) fn(task, worker);
+  /// One run(), on the stack of its caller.
+  struct alignas(64) job {
+    const task_ref fn;
+    const std::size_t tasks;
+    std::atomic<std::size_t> next;
+    detail::first_exception failure;
+  };
+
+  TIGON_TAGGED thread_pool() {}
+
+  TIGON_TAGGED static void alone(std::size_t tasks, const task_ref& fn) {
+    for (std::size_t task = 0; task < tasks; ++task) fn(task, 0);
+  }
+  TIGON_TAGGED static void take(job& now, std::size_t worker) {
+    const task_ref fn = now.fn;
+    const std::size_t tasks = now.tasks;
+    const bool finished = now.failure.attempt([&] {
+      for (std::size_t task; (task = now.next.fetch_add(1, std::memory_order_relaxed)) < tasks;) fn(task, worker);
+    });
+    if (!finished) now.next.store(tasks, std::memory_order_relaxed);  // no other task begins
   }
   TIGON_TAGGED void serve(std::size_t worker) {
     std::size_t seen = 0;
     for (;;) {
-      const task_ref* fn = nullptr;
-      std::size_t tasks = 0;
+      job* now = nullptr;
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [&] { return stop_ || round_ != seen; });
         if (stop_) return;
         seen = round_;
-        fn = fn_;
-        tasks = tasks_;
+        now = job_;
       }
-      take(*fn, tasks, worker);
+      take(*now, worker);
       const std::lock_guard lock(mutex_);
       if (--busy_ == 0) done_.notify_one();
     }
@@ -141,27 +237,34 @@ class thread_pool {
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  const task_ref* fn_ = nullptr;
-  std::size_t tasks_ = 0, busy_ = 0, round_ = 0;
-  std::atomic<std::size_t> next_{0};
+  job* job_ = nullptr;  ///< the run() that is under way
+  std::size_t busy_ = 0, round_ = 0;
   bool stop_ = false;
 };
 
 #if defined(_OPENMP)
-/// OpenMP's own threads; only where the program is compiled with OpenMP.
+/// OpenMP's own threads; only where the program is compiled with OpenMP. In a parallel region, and so in a task of
+/// another run(), they are as many as OpenMP's settings for nested regions allow: one, unless these are changed. Where
+/// one cannot be started, OpenMP's runtime ends the program.
 class openmp_executor {
  public:
+  /// 0 is one worker; more than INT_MAX, which OpenMP cannot count, are INT_MAX.
   TIGON_TAGGED explicit openmp_executor(std::size_t workers = static_cast<std::size_t>(omp_get_max_threads()))
-      : workers_(workers) {}
+      : workers_(std::clamp<std::size_t>(workers, 1, INT_MAX)),
+        processors_(static_cast<std::size_t>(std::max(1, omp_get_num_procs()))) {}
   TIGON_INLINE std::size_t workers() const { return workers_; }
   TIGON_TAGGED void run(std::size_t tasks, task_ref fn) const {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(workers_))
-    for (std::ptrdiff_t task = 0; task < static_cast<std::ptrdiff_t>(tasks); ++task)
-      fn(static_cast<std::size_t>(task), static_cast<std::size_t>(omp_get_thread_num()));
+    // One size of team for all runs, because changing it ends and starts threads; no thousands for a few tasks.
+    const int team = static_cast<int>(std::min(workers_, std::max(tasks, processors_)));
+    detail::first_exception failure;  // none may leave the parallel region
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
+    for (std::size_t task = 0; task < tasks; ++task)
+      if (!failure.any()) failure.attempt([&] { fn(task, static_cast<std::size_t>(omp_get_thread_num())); });
+    failure.rethrow();
   }
 
  private:
-  std::size_t workers_;
+  std::size_t workers_, processors_;
 };
 #endif
 

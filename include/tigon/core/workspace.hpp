@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <span>
 #include <string_view>
@@ -17,41 +18,60 @@
 namespace tigon {
 
 /// A stack of scratch memory. An owning workspace grows at a door, before the operator's first write, and keeps what
-/// it has; one over the caller's bytes never grows, and a door that needs more throws. Kernels take, never allocate.
+/// it has; one over the caller's bytes, which may begin at any address, never grows, and a door that needs more throws.
+/// Kernels take, never allocate. Sizes are counted by bytes_for(), in functions that tell them beforehand, in used() and
+/// in high_water() alike.
 class workspace {
  public:
   /// Alignment of everything that take() returns: a cache line, and the widest vector.
   static constexpr std::size_t alignment = 64;
+  /// More than any memory has. Products of extents stop here, and sums of up to 200 such sizes do not wrap.
+  static constexpr std::size_t most_bytes = std::size_t{1} << (sizeof(std::size_t) >= 8 ? 56 : 31);
 
   workspace() = default;
-  TIGON_TAGGED explicit workspace(std::span<std::byte> fixed) : fixed_(true) {
-    const auto address = reinterpret_cast<std::uintptr_t>(fixed.data());
-    const std::size_t skip = std::min(fixed.size(), (alignment - address % alignment) % alignment);
-    base_ = fixed.data() + skip;
-    capacity_ = fixed.size() - skip;
-  }
+  TIGON_TAGGED explicit workspace(std::span<std::byte> fixed)
+      : base_(fixed.data()), capacity_(std::min(fixed.size(), most_bytes - 1)), fixed_(true) {}
   workspace(const workspace&) = delete;
   workspace& operator=(const workspace&) = delete;
   TIGON_TAGGED ~workspace() { release(); }
 
-  /// Bytes that an array of `count` T takes here.
+  /// The product of so many extents; most_bytes where it is larger than that.
+  template <class... Extent>
+  static constexpr TIGON_INLINE std::size_t product(Extent... extents) {
+    const std::size_t all[] = {static_cast<std::size_t>(extents)...};
+    std::size_t result = 1;
+    bool none = false, over = false;
+    for (const std::size_t n : all) {
+      none = none || n == 0;
+      over = __builtin_mul_overflow(result, n, &result) || over;
+    }
+    return none ? 0 : over ? most_bytes : std::min(result, most_bytes);
+  }
+  /// Bytes that an array of T takes here, of as many elements as the product of the extents: whole cache lines, and one
+  /// more, in which the array finds its alignment wherever the memory begins. 0 for no elements; never above most_bytes,
+  /// which expect() refuses.
+  template <class T, class... Extent>
+  static constexpr TIGON_INLINE std::size_t bytes_for(Extent... extents) {
+    const std::size_t bytes = product(sizeof(T), extents...);
+    return bytes == 0 ? 0 : std::min((bytes + alignment - 1) / alignment * alignment + alignment, most_bytes);
+  }
+  /// `count`, or the next number of T after which another array is aligned where the one before it is.
   template <class T>
-  static constexpr TIGON_INLINE std::size_t bytes_for(std::size_t count) {
-    return (count * sizeof(T) + alignment - 1) / alignment * alignment;
+  static constexpr TIGON_INLINE std::size_t padded(std::size_t count) {
+    return (product(sizeof(T), count) + alignment - 1) / alignment * alignment / sizeof(T);
   }
 
-  /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible.
+  /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible: the caller's
+  /// bytes are too few, or the system has no more. An owning workspace that finds no memory holds none then.
   TIGON_TAGGED void expect(std::string_view op, std::size_t bytes) {
     if (bytes <= capacity_ - used_) return;
-    if (fixed_)
-      detail::fail_argument(error_code::workspace, op, "workspace",
-                            "of " + std::to_string(capacity_ - used_) + " free bytes", std::to_string(bytes));
+    if (fixed_ || bytes >= most_bytes) fail(op, bytes);
     if (used_ != 0)
       detail::fail(error_code::state, "tigon: " + std::string(op) +
                                           ": workspace is in use and cannot grow; expected the outer operator to have "
                                           "asked for enough");
     release();
-    allocate(bytes);
+    if (!allocate(bytes)) fail(op, bytes);
   }
 
   TIGON_INLINE std::size_t capacity() const { return capacity_; }
@@ -74,6 +94,7 @@ class workspace {
       const std::size_t bytes = bytes_for<T>(count);
       if (bytes > ws_.capacity_ - ws_.used_) ws_.expect("workspace", bytes);
       std::byte* p = ws_.base_ + ws_.used_;
+      if (bytes != 0) p += (alignment - reinterpret_cast<std::uintptr_t>(p) % alignment) % alignment;
       ws_.used_ += bytes;
       ws_.high_water_ = std::max(ws_.high_water_, ws_.used_);
       return reinterpret_cast<T*>(p);
@@ -85,16 +106,25 @@ class workspace {
   };
 
  private:
-  TIGON_TAGGED void allocate(std::size_t bytes) {
+  /// Whether the system had so many.
+  TIGON_TAGGED bool allocate(std::size_t bytes) {
     // Large scratch sits on huge pages where the system has them: a first touch is six times cheaper.
     const std::size_t huge = std::size_t{2} << 20;
     align_ = bytes >= huge ? huge : alignment;
     const std::size_t rounded = (bytes + align_ - 1) / align_ * align_;
-    base_ = static_cast<std::byte*>(::operator new(rounded, std::align_val_t{align_}));
+    base_ = static_cast<std::byte*>(::operator new(rounded, std::align_val_t{align_}, std::nothrow));
+    if (base_ == nullptr) return false;
     capacity_ = rounded;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (align_ == huge) (void)::madvise(base_, rounded, MADV_HUGEPAGE);
 #endif
+    return true;
+  }
+  [[noreturn]] TIGON_TAGGED void fail(std::string_view op, std::size_t bytes) const {
+    detail::fail_argument(
+        error_code::workspace, op, "workspace",
+        "of " + std::to_string(capacity_ - used_) + " free bytes" + (fixed_ ? "" : ", and memory has no more"),
+        std::to_string(bytes));
   }
   TIGON_TAGGED void release() {
     if (!fixed_ && base_ != nullptr) ::operator delete(base_, std::align_val_t{align_});

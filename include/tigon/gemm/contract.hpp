@@ -82,7 +82,7 @@ struct gemm_operand {
 namespace gemm_detail {
 inline namespace TIGON_ABI {
 
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 constexpr std::size_t round_up(std::size_t a, std::size_t b) { return ceil_div(a, b) * b; }
 
 template <class T>

@@ -97,7 +97,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
 
   template <backend B, element TA, element TB>
   static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
-    return k * n * sizeof(accumulator_t<TB>);
+    return workspace::product(k, n, sizeof(accumulator_t<TB>));
   }
 
   template <backend B, element TA, element TB>
@@ -114,7 +114,8 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   template <backend B, element TA, element TB, element TC>
   static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
     const scratch s = scratch_of<TA, TB, TC>(m, n, k, packed_b);
-    return workspace::bytes_for<accumulator_t<TC>>(s.a + s.b + s.c) * workers;
+    using A = accumulator_t<TC>;
+    return workspace::bytes_for<A>(workspace::padded<A>(s.a + s.b + s.c), workers);
   }
 
   template <backend B, element TA, element TB, element TC, class Epilogue>
@@ -125,7 +126,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     const std::size_t m = c.rows, n = c.cols, k = gemm_detail::cols_of(a, opt.a);
     if (m == 0 || n == 0) return;
     const scratch s = scratch_of<TA, TB, TC>(m, n, k, b.packed != nullptr);
-    const std::size_t step = workspace::bytes_for<A>(s.a + s.b + s.c) / sizeof(A);
+    const std::size_t step = workspace::padded<A>(s.a + s.b + s.c);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(step * ctx.executor().workers());
     const gemm_detail::scaling<A> scale{static_cast<A>(opt.alpha), static_cast<A>(opt.beta)};

@@ -425,9 +425,10 @@ struct plan {
     return carry ? ceil_div(super, part) : workers;
   }
   std::size_t workspace_bytes(std::size_t workers, bool packed_b) const {
-    std::size_t bytes = workspace::bytes_for<A>(part_sums()) * scratch_parts(workers);
-    if (share_a || !packed_b) bytes += workspace::bytes_for<typename P::word>(shared_words());
-    if (!share_a || !packed_b) bytes += workspace::bytes_for<typename P::word>(part_words()) * workers;
+    using word = typename P::word;
+    std::size_t bytes = workspace::bytes_for<A>(workspace::padded<A>(part_sums()), scratch_parts(workers));
+    if (share_a || !packed_b) bytes += workspace::bytes_for<word>(shared_words());
+    if (!share_a || !packed_b) bytes += workspace::bytes_for<word>(workspace::padded<word>(part_words()), workers);
     return bytes;
   }
 };
@@ -471,11 +472,11 @@ class product {
     const std::size_t workers = executor.workers();
     if (plan_.share_a || packed_b_ == nullptr) shared_ = frame.template take<word>(plan_.shared_words());
     if (!plan_.share_a || packed_b_ == nullptr) {
-      part_step_ = workspace::bytes_for<word>(plan_.part_words()) / sizeof(word);
+      part_step_ = workspace::padded<word>(plan_.part_words());
       parts_ = frame.template take<word>(part_step_ * workers);
     }
     if (const std::size_t parts = plan_.scratch_parts(workers); parts != 0) {
-      sums_step_ = workspace::bytes_for<A>(plan_.part_sums()) / sizeof(A);
+      sums_step_ = workspace::padded<A>(plan_.part_sums());
       sums_ = frame.template take<A>(sums_step_ * parts);
     }
     for (shared_first_ = 0; shared_first_ < plan_.shared_extent(); shared_first_ += plan_.shared) {

@@ -107,7 +107,7 @@ std::size_t chosen_rows_workspace(std::size_t hidden, std::size_t vocab, std::si
     n = padded_rows(n + 1, chunk);
     most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, ctx, between(n)));
   }
-  return most + 2 * workspace::bytes_for<T>(chunk * hidden);
+  return most + 2 * workspace::bytes_for<T>(chunk, hidden);
 }
 
 /// The same rows as tiled_layer takes them.
@@ -164,8 +164,8 @@ std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::si
   const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
                               workspace::bytes_for<std::int64_t>(tile);
   const std::size_t held = chosen_tiles<B, T>::held_rows(rows, tile);
-  return most + std::max(forward, workspace::bytes_for<A>(held * hidden)) + workspace::bytes_for<T>(tile * hidden) +
-         workspace::bytes_for<A>(tile * B::chunk.cols);
+  return most + std::max(forward, workspace::bytes_for<A>(held, hidden)) + workspace::bytes_for<T>(tile, hidden) +
+         workspace::bytes_for<A>(tile, B::chunk.cols);
 }
 
 /// Zeros in the rows [begin, end) of dx that are not among row[0] < row[1] < ... < row[n - 1].

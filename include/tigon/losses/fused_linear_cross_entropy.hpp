@@ -163,11 +163,11 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
   const std::size_t of_rows = cross_entropy_workspace<B, T>(rows, vocab, ctx) - scratch;
   if constexpr (detail::tiled_backend<B>)
     if (detail::streams<B>(vocab))
-      return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk * B::chunk.cols) +
-             (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows * hidden)) +
+      return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
+             (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
              detail::linear_tiles_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
                                                   ctx);
-  return of_rows + workspace::bytes_for<A>(chunk * vocab) +
+  return of_rows + workspace::bytes_for<A>(chunk, vocab) +
          detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, scratch);
 }
 

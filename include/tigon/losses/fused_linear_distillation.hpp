@@ -170,7 +170,7 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
   std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
     between = std::max(between, gemm_workspace<B, T, T, A>(n, teacher_vocab, teacher_hidden, ctx.executor().workers()));
-  return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk * teacher_vocab) +
+  return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk, teacher_vocab) +
          workspace::bytes_for<A>(teacher_vocab) +
          detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, between);
 }

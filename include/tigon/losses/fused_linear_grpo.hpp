@@ -98,7 +98,7 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
   const detail::policy_groups of(opt, {batch, 0, batch == 0 ? 0 : rows / batch});
   return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, false, ctx) +
          workspace::bytes_for<std::int64_t>(rows) + 2 * workspace::bytes_for<double>(rows) +
-         workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3 * batch);
+         workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3, batch);
 }
 
 namespace detail {

@@ -212,7 +212,7 @@ std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::s
                                                         const context& ctx = default_context()) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
-  return workspace::bytes_for<A>(chunk * vocab) +
+  return workspace::bytes_for<A>(chunk, vocab) +
          detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
                                                simd::scratch_workspace<B, A>(vocab, 1, ctx));
 }

@@ -148,7 +148,7 @@ template <class B = default_backend, class T>
 constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
   using A = accumulator_t<T>;
   return workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<double>(rows) + workspace::bytes_for<A>(rows) +
-         workspace::bytes_for<lse_parts<A>>(rows) + workspace::bytes_for<double>(3 * batch);
+         workspace::bytes_for<lse_parts<A>>(rows) + workspace::bytes_for<double>(3, batch);
 }
 
 /// The losses of policy_options on log-probabilities of logits; in `saved` what backward needs:

@@ -61,12 +61,12 @@ constexpr std::size_t chunk_rows(const chunk_tuning& by, std::size_t bytes, std:
   using gemm_detail::ceil_div;
   if (by.rule == chunk_rule::fixed_rows || by.rule == chunk_rule::stream) return within(by.rows);
   if (by.rule == chunk_rule::liger) {
-    const std::size_t parts = ceil_div(vocab, std::max<std::size_t>(hidden, 1));
-    return within(std::bit_ceil(ceil_div(rows, parts)));
+    const std::size_t parts = std::max<std::size_t>(ceil_div(vocab, std::max<std::size_t>(hidden, 1)), 1);
+    return within(std::bit_ceil(std::min(ceil_div(rows, parts), workspace::most_bytes)));
   }
   const std::size_t multiple = by.row_multiple;
   const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
-  const std::size_t budget = by.logits_bytes / (vocab * bytes);
+  const std::size_t budget = by.logits_bytes / std::max<std::size_t>(workspace::product(vocab, bytes), 1);
   const std::size_t most = rounded(std::max<std::size_t>({budget, std::min(by.least_rows, 2 * budget), 1}));
   const std::size_t chunks = ceil_div(rows, most);
   if (chunks <= 1) return within(rows);
@@ -220,8 +220,7 @@ std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::s
         std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
                   gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
                   gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
-  return inner + 2 * workspace::bytes_for<A>(vocab) +
-         (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab * hidden));
+  return inner + 2 * workspace::bytes_for<A>(vocab) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab, hidden));
 }
 
 /// Shapes of a layer and of its gradients, and that what is written shares no memory with anything of the call; `more`

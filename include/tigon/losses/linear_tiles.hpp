@@ -108,7 +108,7 @@ std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::s
       inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
                         gemm_workspace<B, A, T, A>(n, hidden, c, workers),
                         gemm_workspace<B, A, T, A>(c, hidden, n, workers), simd::partials_workspace<B, A>(n, c, 1)});
-  return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols * hidden));
+  return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols, hidden));
 }
 
 /// All rows of x, as tiled_layer takes rows: dx of f32 (f64) is its own sum.

@@ -129,7 +129,7 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
   if constexpr (B::chunk.rule == chunk_rule::stream)
     if (detail::streams<B>(vocab))
       return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx);
-  return of_rows + workspace::bytes_for<A>(chunk * vocab) +
+  return of_rows + workspace::bytes_for<A>(chunk, vocab) +
          detail::chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [](std::size_t) { return std::size_t{0}; });
 }
 

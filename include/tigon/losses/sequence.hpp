@@ -205,11 +205,11 @@ template <class B, element T>
 std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
                                std::size_t vocab, std::size_t reference_hidden, bool second, const context& ctx) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = chunk_rows<B, A>(groups * ends * length, hidden, vocab, ctx);
+  const std::size_t chunk = chunk_rows<B, A>(workspace::product(groups, ends, length), hidden, vocab, ctx);
   std::size_t other = 0;
-  if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk * reference_hidden);
-  return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk * vocab) +
-         workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk * sequence_kernel::most_large) +
+  if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk, reference_hidden);
+  return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk, vocab) +
+         workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other + chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [&](std::size_t n) {
            return reference_hidden == 0
                       ? 0

@@ -152,8 +152,8 @@ std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t
   using A = accumulator_t<T>;
   const detail::vocab_message numbers(opt);
   const std::size_t scratch = simd::scratch_workspace<B, A>(cols, 1, ctx);
-  const std::size_t all = ranks == 1 ? 0 : workspace::bytes_for<A>(ranks * numbers.sent * rows);
-  return workspace::bytes_for<A>(numbers.kept * rows) + all + scratch;
+  const std::size_t all = ranks == 1 ? 0 : workspace::bytes_for<A>(ranks, numbers.sent, rows);
+  return workspace::bytes_for<A>(numbers.kept, rows) + all + scratch;
 }
 
 /// Loss of every row, and in top and rest what backward needs. All ranks call it together. See

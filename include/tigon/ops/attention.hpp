@@ -26,7 +26,7 @@ matrix_view<A> scores(workspace::frame& scratch, query_block at) {
 }
 template <class A>
 std::size_t scores_bytes(query_block at) {
-  return workspace::bytes_for<A>(at.rows * simd::detail::padded<A>(at.keys));
+  return workspace::bytes_for<A>(at.rows, simd::detail::padded<A>(at.keys));
 }
 
 /// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.
@@ -35,17 +35,19 @@ struct query_blocks {
   std::size_t seq_len;
   attention_mask mask;
 
-  std::size_t size() const { return (seq_len + B::attention.query_block - 1) / B::attention.query_block; }
+  std::size_t size() const { return gemm_detail::ceil_div(seq_len, B::attention.query_block); }
   query_block operator[](std::size_t i) const {
     const std::size_t first = (size() - 1 - i) * B::attention.query_block;
     const std::size_t rows = std::min(B::attention.query_block, seq_len - first);
     return {first, rows, mask == attention_mask::causal ? first + rows : seq_len};
   }
-  /// The largest of f(block).
+  /// The largest of f(block): of bytes, which shrink with the keys but for the scratch of products. Blocks of one shape
+  /// are asked once, and no more than 2^16 of them: the keys of any other are fewer by more than that scratch can grow.
   template <class F>
   std::size_t most(F f) const {
+    const std::size_t blocks = std::min<std::size_t>(size(), mask == attention_mask::causal ? std::size_t{1} << 16 : 2);
     std::size_t most = 0;
-    for (std::size_t i = 0; i < size(); ++i) most = std::max(most, f((*this)[i]));
+    for (std::size_t i = 0; i < blocks; ++i) most = std::max(most, f((*this)[i]));
     return most;
   }
 };
@@ -225,7 +227,7 @@ struct kernel<op::attention, backends::generic> {
   static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
     return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows * d) + workspace::bytes_for<A>(at.rows) +
+      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows, d) + workspace::bytes_for<A>(at.rows) +
              std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
     });
   }
@@ -237,7 +239,7 @@ struct kernel<op::attention, backends::generic> {
              std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
                        gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
     });
-    return of_block + 2 * workspace::bytes_for<A>(seq_len * d);
+    return of_block + 2 * workspace::bytes_for<A>(seq_len, d);
   }
 };
 
@@ -245,13 +247,15 @@ struct kernel<op::attention, backends::generic> {
 template <class B = default_backend, class T>
 std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
                                 std::size_t workers = 1) {
-  return workers * kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt);
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt));
 }
 /// Bytes of workspace that attention_backward takes.
 template <class B = default_backend, class T>
 std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
                                          std::size_t workers = 1) {
-  return workers * kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt);
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt));
 }
 
 /// o and lse from q, k and v. See attention_options for the contract.

@@ -324,7 +324,7 @@ std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_co
 template <class B = default_backend, class T>
 std::size_t attn_res_backward_workspace(std::size_t blocks, std::size_t rows, std::size_t cols) {
   using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2 * rows * blocks) +
+  return 2 * workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2, rows, blocks) +
          simd::partials_workspace<B, A>(rows, cols, 1);
 }
 

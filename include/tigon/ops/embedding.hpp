@@ -115,8 +115,8 @@ struct kernel<op::embedding, backends::generic> {
 template <class B = default_backend, class T>
 std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t cols,
                                 const context& ctx = default_context()) {
-  return workspace::bytes_for<std::size_t>(vocab + 1) + workspace::bytes_for<std::size_t>(rows) +
-         simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return workspace::bytes_for<std::size_t>(vocab == SIZE_MAX ? vocab : vocab + 1) +
+         workspace::bytes_for<std::size_t>(rows) + simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
 }
 
 namespace detail {

@@ -216,7 +216,7 @@ struct kernel<op::mlp, backends::generic> {
       for (const std::size_t r : {most.rows, rows == 0 ? 0 : (rows - 1) % most.rows + 1})
         for (const std::size_t c : {most.cols, cols == 0 ? 0 : (cols - 1) % most.cols + 1})
           bytes = std::max(bytes, product_bytes(sums, r, c, k));
-      return bytes + planes * workspace::bytes_for<A>(most.rows * most.cols);
+      return bytes + planes * workspace::bytes_for<A>(most.rows, most.cols);
     };
     constexpr bool wide = std::same_as<T, A>;
     const auto forward_bytes = [=](std::size_t rows, bool keep) {
@@ -227,13 +227,13 @@ struct kernel<op::mlp, backends::generic> {
     if (pass == mlp_pass::inference) {
       const std::size_t chunk = detail::inference_rows<B, T>(tokens, n);
       const std::size_t last = tokens == 0 ? 0 : (tokens - 1) % chunk + 1;
-      return workspace::bytes_for<T>(chunk * n) + std::max(forward_bytes(chunk, false), forward_bytes(last, false));
+      return workspace::bytes_for<T>(chunk, n) + std::max(forward_bytes(chunk, false), forward_bytes(last, false));
     }
     const std::size_t bytes = std::max(
         {gemm_workspace<B, T, T, G>(hidden, n, tokens, workers), gemm_workspace<B, T, T, G>(n, hidden, tokens, workers),
          blocks_bytes(tokens, n, hidden, wide ? 0 : 3), blocks_bytes(tokens, hidden, n, wide ? 0 : 1)});
     if (pass == mlp_pass::backward) return bytes;
-    return workspace::bytes_for<T>(tokens * 3 * n) + std::max(bytes, forward_bytes(tokens, true));
+    return workspace::bytes_for<T>(tokens, 3, n) + std::max(bytes, forward_bytes(tokens, true));
   }
 };
 

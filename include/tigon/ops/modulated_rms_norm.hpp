@@ -265,8 +265,9 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
   if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
   const std::size_t group = generic::group_workspace<B, A>(generic::rows_beside<B>(rows, groups), cols),
                     last = simd::partials_workspace<B, A>(groups, cols, 1);
-  return workspace::bytes_for<A>(groups * cols) +
-         (generic::side_by_side<B>(groups) ? ctx.executor().workers() * group + last : std::max(group, last));
+  return workspace::bytes_for<A>(groups, cols) +
+         (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
+                                           : std::max(group, last));
 }
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.

@@ -126,7 +126,7 @@ struct kernel<op::tiled_mlp, backends::generic> {
       return whole ? of(tokens) : std::max(of(shard), of((tokens - 1) % shard + 1));
     };
     if (pass == mlp_pass::inference || std::same_as<G, A> || whole) return bytes_of(std::type_identity<G>{});
-    return 3 * workspace::bytes_for<A>(hidden * n) + bytes_of(std::type_identity<A>{});
+    return 3 * workspace::bytes_for<A>(hidden, n) + bytes_of(std::type_identity<A>{});
   }
 };
 

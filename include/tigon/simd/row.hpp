@@ -493,7 +493,7 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 // Rows of scratch begin a cache line apart.
 template <class A>
 constexpr std::size_t padded(std::size_t cols) {
-  return workspace::bytes_for<A>(cols) / sizeof(A);
+  return workspace::padded<A>(cols);
 }
 
 }  // namespace detail
@@ -521,7 +521,7 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
 /// Bytes that for_rows_with_scratch takes from the workspace.
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
-  return ctx.executor().workers() * workspace::bytes_for<A>(scratch_rows * detail::padded<A>(cols));
+  return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, detail::padded<A>(cols));
 }
 
 /// As for_rows; row.scratch(k), k < scratch_rows, are rows of A that belong to the worker.

@@ -226,8 +226,8 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
 /// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
 constexpr std::size_t partial_tasks(rows_of_all rows) {
-  const std::size_t per_task = std::max<std::size_t>((rows.all + B::row.partials - 1) / B::row.partials, 16);
-  return (rows.count + per_task - 1) / per_task;
+  const auto ceil_div = [](std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); };
+  return ceil_div(rows.count, std::max<std::size_t>(ceil_div(rows.all, B::row.partials), 16));
 }
 
 // Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
@@ -251,7 +251,7 @@ struct parameter_gradient {
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows) * count * detail::padded<A>(cols) +
+  return workspace::bytes_for<A>(workspace::product(detail::partial_tasks<B>(rows), count, detail::padded<A>(cols)) +
                                  detail::page / sizeof(A));
 }
 

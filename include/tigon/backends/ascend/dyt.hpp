@@ -84,7 +84,7 @@ struct kernel<op::dyt, backends::ascend> {
     using plan = ub::plan<B, op::dyt, tiling::pass::backward, A>;
     const A factor = static_cast<A>(alpha.data[0]), twice = 2 * factor;
     // No more partial rows than the door has asked memory for: three gradients, of which one needs a number a strip.
-    const std::size_t stride = workspace::bytes_for<A>(x.cols) / sizeof(A);
+    const std::size_t stride = workspace::padded<A>(x.cols);
     const std::size_t reserved =
         x.cols == 0 ? 0 : simd::partials_workspace<B, A>(x.rows, x.cols, 3) / (3 * stride * sizeof(A));
     const ub::strips s(plan::cut_of(x.cols), x.rows, x.cols, reserved);

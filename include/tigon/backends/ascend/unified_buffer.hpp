@@ -541,8 +541,10 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
   constexpr std::size_t K = sizeof...(W);
   // No more partial rows than the door has asked memory for.
   const std::size_t row_blocks = ceil_div(rows, by.rows);
-  const std::size_t row_bytes = K * workspace::bytes_for<A>(cols), stride = workspace::bytes_for<A>(cols) / sizeof(A);
-  const std::size_t reserved = simd::partials_workspace<typename Plan::backend, A>(rows, cols, K) / row_bytes;
+  const std::size_t stride = workspace::padded<A>(cols);
+  const std::size_t reserved =
+      (simd::partials_workspace<typename Plan::backend, A>(rows, cols, K) - workspace::alignment) /
+      (K * stride * sizeof(A));
   const std::size_t grid = std::min({by.programs, reserved, row_blocks});
   workspace::frame frame(ctx.workspace());
   A* partials = frame.template take<A>(grid * K * stride);

@@ -20,7 +20,7 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
 
   template <backend B, element TA, element TB>
   static std::size_t packed_bytes(std::size_t k, std::size_t n) {
-    return ours<TA, TB>() ? k * n * sizeof(TB) : base::template packed_bytes<B, TA, TB>(k, n);
+    return ours<TA, TB>() ? workspace::product(k, n, sizeof(TB)) : base::template packed_bytes<B, TA, TB>(k, n);
   }
 
   /// Packed means without gaps, in storage order: oneDNN's own packing is made anew for each product.
@@ -37,7 +37,7 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
   static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
     if (!ours<TA, TB>()) return base::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
     const tile t(m, n, k);
-    return workspace::bytes_for<float>(t.rows * t.cols) * workers;
+    return workspace::bytes_for<float>(workspace::padded<float>(t.rows * t.cols), workers);
   }
 
   template <backend B, element TA, element TB, element TC, class Epilogue>
@@ -102,7 +102,7 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
     const bool direct =
         std::same_as<TC, float> && k != 0 && scale.alpha == 1 && (scale.beta == 0 || scale.beta == 1) && !bias;
     workspace::frame frame(ctx.workspace());
-    const std::size_t step = direct ? 0 : workspace::bytes_for<float>(t.rows * t.cols) / sizeof(float);
+    const std::size_t step = direct ? 0 : workspace::padded<float>(t.rows * t.cols);
     float* memory = direct ? nullptr : frame.template take<float>(step * ctx.executor().workers());
 
     ctx.executor().run(t.count(m, n), [&](std::size_t task, std::size_t worker) {
