@@ -168,8 +168,8 @@ class expects {
   }
 
   /// The two views share no element, whatever their strides.
-  TIGON_NOINLINE void disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
-                               detail::extent b) const {
+  TIGON_NOINLINE void disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
+                               const detail::extent& b) const {
     if (overlap(a, b)) fail_alias(a_name, b_name, "no common memory");
   }
   TIGON_NOINLINE void disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
@@ -178,8 +178,8 @@ class expects {
   }
 
   /// The two views, of one shape, have the same elements at the same indices, or share none.
-  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
-                                       detail::extent b) const {
+  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
+                                       const detail::extent& b) const {
     if (!same_elements(a, b) && overlap(a, b)) fail_alias(a_name, b_name, "the same buffer or no common memory");
   }
   TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
@@ -199,17 +199,17 @@ class expects {
   void at_least_one(std::string_view, std::size_t) const {}
   void that(bool, error_code, std::string_view, const char*, const char*) const {}
   void option(bool, std::string_view, double, const char*) const {}
-  void disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
+  void disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
   void disjoint(std::string_view, const detail::heads_extent&, std::string_view, const detail::heads_extent&) const {}
-  void same_or_disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
+  void same_or_disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
   void same_or_disjoint(std::string_view, const detail::heads_extent&, std::string_view,
                         const detail::heads_extent&) const {}
 #endif
   void disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
-                detail::extent b) const {
+                const detail::extent& b) const {
     disjoint(a_name, a, b_name, detail::heads_extent(b));
   }
-  void disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
+  void disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
                 const detail::heads_extent& b) const {
     disjoint(a_name, detail::heads_extent(a), b_name, b);
   }
@@ -222,7 +222,7 @@ class expects {
 
   /// `a` shares no element with any of the views that follow by name.
   template <class B, class... Rest>
-  void outside(std::string_view a_name, detail::extent a, std::string_view b_name, B b, Rest... rest) const {
+  void outside(std::string_view a_name, const detail::extent& a, std::string_view b_name, B b, Rest... rest) const {
     disjoint(a_name, a, b_name, b);
     if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);
   }

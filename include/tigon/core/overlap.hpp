@@ -26,9 +26,6 @@ struct extent {
 
   template <class T>
   extent(matrix_view<T> m) : data(m.data), rows(m.rows), cols(m.cols), row_stride(m.row_stride), element(sizeof(T)) {}
-
-  std::uintptr_t begin() const { return rows == 0 || cols == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data); }
-  std::uintptr_t end() const;
 };
 
 struct heads_extent {
@@ -46,7 +43,7 @@ struct heads_extent {
         head_stride(h.head_stride),
         seq_stride(h.seq_stride),
         element(sizeof(T)) {}
-  explicit heads_extent(extent m)
+  explicit heads_extent(const extent& m)
       : data(m.data),
         batch(1),
         heads(1),
@@ -69,19 +66,8 @@ inline std::uint64_t bounded_product(std::uint64_t a, std::uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? most_bytes : std::min(most_bytes, product);
 }
 
-/// One past the last byte; the largest address where no address is that large.
-inline std::uintptr_t extent::end() const {
-  if (rows == 0 || cols == 0) return 0;
-  std::uintptr_t end;
-  bool passed = __builtin_mul_overflow(rows - 1, row_stride, &end);
-  passed |= __builtin_add_overflow(end, cols, &end);
-  passed |= __builtin_mul_overflow(end, element, &end);
-  passed |= __builtin_add_overflow(begin(), end, &end);
-  return passed ? ~std::uintptr_t{0} : end;
-}
-
 /// Every element of one is the element of the same index of the other, given views of one shape.
-inline bool same_elements(extent a, extent b) {
+inline bool same_elements(const extent& a, const extent& b) {
   return a.data == b.data && a.element == b.element && (a.row_stride == b.row_stride || (a.rows <= 1 && b.rows <= 1));
 }
 inline bool same_elements(const heads_extent& a, const heads_extent& b) {
@@ -127,7 +113,7 @@ class stride_sum {
   static constexpr std::size_t most = 6;
   /// Terms that a search may try. Layouts that are made of one another's rows, columns, heads and parts need a few,
   /// two matrices none.
-  static constexpr std::uint64_t most_work = 1 << 14;
+  static constexpr std::uint64_t most_work = 1 << 16;
 
   void add(std::uint64_t stride, std::uint64_t last) {
     if (stride == 0 || last == 0) return;
@@ -273,8 +259,16 @@ TIGON_NOINLINE inline bool overlap(const heads_extent& a, const heads_extent& b)
   return sum.reaches(at_b - at_a + in_b.size - 1, in_a.width + in_b.width - 1, work);
 }
 
-inline bool overlap(extent a, extent b) {
-  return a.begin() < b.end() && b.begin() < a.end() && overlap(heads_extent(a), heads_extent(b));
+/// Most pairs are told apart by their ends. Those of an empty view may be wrong; so may those of extents whose product
+/// could pass 64 bits.
+inline bool overlap(const extent& a, const extent& b) {
+  const auto end = [](const extent& m) {
+    return reinterpret_cast<std::uintptr_t>(m.data) + ((m.rows - 1) * m.row_stride + m.cols) * m.element;
+  };
+  const bool apart =
+      end(a) <= reinterpret_cast<std::uintptr_t>(b.data) || end(b) <= reinterpret_cast<std::uintptr_t>(a.data);
+  const bool exact = (a.rows | a.row_stride | a.cols | b.rows | b.row_stride | b.cols) >> 30 == 0;
+  return !(apart && exact) && overlap(heads_extent(a), heads_extent(b));
 }
 
 /// True if two elements of one view share a byte: the first index in which they differ is larger by 1 + x in one.
