@@ -2,7 +2,7 @@
 #ifndef TIGON_CORE_ERROR_HPP
 #define TIGON_CORE_ERROR_HPP
 
-#include <tigon/core/views.hpp>
+#include <tigon/core/overlap.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -89,47 +89,6 @@ inline std::string number_text(double value) {
   return text;
 }
 
-// Views without their element type: a check is compiled once, not once for every door that makes it.
-struct extent {
-  const void* data;
-  std::size_t rows, cols, row_stride, element;
-
-  template <class T>
-  extent(matrix_view<T> m) : data(m.data), rows(m.rows), cols(m.cols), row_stride(m.row_stride), element(sizeof(T)) {}
-
-  std::uintptr_t begin() const { return rows == 0 || cols == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data); }
-  std::uintptr_t end() const {
-    return rows == 0 || cols == 0 ? 0 : begin() + ((rows - 1) * row_stride + cols) * element;
-  }
-};
-
-struct heads_extent {
-  const void* data;
-  std::size_t batch, heads, seq_len, head_dim, batch_stride, head_stride, seq_stride;
-
-  template <class T>
-  heads_extent(heads_view<T> h)
-      : data(h.data),
-        batch(h.batch),
-        heads(h.heads),
-        seq_len(h.seq_len),
-        head_dim(h.head_dim),
-        batch_stride(h.batch_stride),
-        head_stride(h.head_stride),
-        seq_stride(h.seq_stride) {}
-};
-
-inline bool overlap(extent a, extent b) { return a.begin() < b.end() && b.begin() < a.end(); }
-
-/// Column ranges of one padded buffer: same stride in bytes, and the columns do not meet in any row.
-inline bool interleaved(extent a, extent b) {
-  const std::size_t stride = a.row_stride * a.element;
-  if (stride == 0 || stride != b.row_stride * b.element) return false;
-  const auto pa = reinterpret_cast<std::uintptr_t>(a.data), pb = reinterpret_cast<std::uintptr_t>(b.data);
-  const std::size_t shift = pa <= pb ? (pb - pa) % stride : (stride - (pa - pb) % stride) % stride;
-  return shift >= a.cols * a.element && shift + b.cols * b.element <= stride;
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -171,18 +130,18 @@ class expects {
       detail::fail_argument(error_code::shape, op_, name, text(h.batch, h.heads, h.seq_len, h.head_dim),
                             text(batch, heads, seq_len, head_dim));
     if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return;
-    // From the smallest stride to the largest, each must step over all that lies below it.
+    // From the smallest stride to the largest, each steps over all that lies below it; other strides are looked into.
     struct axis {
       std::size_t extent, stride;
     } axes[3] = {{batch, h.batch_stride}, {heads, h.head_stride}, {seq_len, h.seq_stride}};
     std::sort(axes, axes + 3, [](axis a, axis b) { return a.stride < b.stride; });
-    std::size_t span = head_dim;
+    std::uint64_t span = head_dim;
     for (const axis a : axes) {
       if (a.extent == 1) continue;
-      if (a.stride < span)
+      if (a.stride < span && overlaps_itself(h))
         detail::fail_argument(error_code::stride, op_, name, "of a stride of " + std::to_string(a.stride),
                               "at least " + std::to_string(span) + ", so that its elements do not overlap");
-      span += (a.extent - 1) * a.stride;
+      span = detail::bounded_sum(span, detail::bounded_product(a.extent - 1, a.stride));
     }
     if (h.data == nullptr)
       detail::fail_argument(error_code::shape, op_, name, "a null pointer", text(batch, heads, seq_len, head_dim));
@@ -208,18 +167,29 @@ class expects {
     if (!holds) detail::fail_argument(error_code::argument, op_, name, detail::number_text(came), expected);
   }
 
-  /// The two views share no byte.
-  TIGON_NOINLINE void disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
-                               detail::extent b) const {
-    if (overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "no common memory");
+  /// The two views share no element, whatever their strides.
+  TIGON_NOINLINE void disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
+                               const detail::extent& b) const {
+    if (overlap(a, b)) fail_alias(a_name, b_name, "no common memory");
+  }
+  TIGON_NOINLINE void disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
+                               const detail::heads_extent& b) const {
+    if (overlap(a, b)) fail_alias(a_name, b_name, "no common memory");
   }
 
-  /// The two views are the same buffer, or share no byte.
-  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, detail::extent a, std::string_view b_name,
-                                       detail::extent b) const {
-    const bool same =
-        a.data == b.data && a.row_stride * a.element == b.row_stride * b.element && a.element == b.element;
-    if (!same && overlap(a, b) && !interleaved(a, b)) fail_alias(a_name, b_name, "the same buffer or no common memory");
+  /// The two views, of one shape, have the same elements at the same indices, or share none.
+  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
+                                       const detail::extent& b) const {
+    if (!same_elements(a, b) && overlap(a, b)) fail_alias(a_name, b_name, "the same buffer or no common memory");
+  }
+  TIGON_NOINLINE void same_or_disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
+                                       const detail::heads_extent& b) const {
+    if (same_elements(a, b) || !overlap(a, b)) return;
+    // The same memory in another order would be read after it was written.
+    if (a.data == b.data)
+      detail::fail_argument(error_code::alias, op_, a_name, std::string(b_name) + " with other strides",
+                            "those of " + std::string(b_name) + ", to work in place");
+    fail_alias(a_name, b_name, "the same buffer or no common memory");
   }
 #else
   void matrix(std::string_view, detail::extent, std::size_t, std::size_t) const {}
@@ -229,9 +199,20 @@ class expects {
   void at_least_one(std::string_view, std::size_t) const {}
   void that(bool, error_code, std::string_view, const char*, const char*) const {}
   void option(bool, std::string_view, double, const char*) const {}
-  void disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
-  void same_or_disjoint(std::string_view, detail::extent, std::string_view, detail::extent) const {}
+  void disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
+  void disjoint(std::string_view, const detail::heads_extent&, std::string_view, const detail::heads_extent&) const {}
+  void same_or_disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
+  void same_or_disjoint(std::string_view, const detail::heads_extent&, std::string_view,
+                        const detail::heads_extent&) const {}
 #endif
+  void disjoint(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name,
+                const detail::extent& b) const {
+    disjoint(a_name, a, b_name, detail::heads_extent(b));
+  }
+  void disjoint(std::string_view a_name, const detail::extent& a, std::string_view b_name,
+                const detail::heads_extent& b) const {
+    disjoint(a_name, detail::heads_extent(a), b_name, b);
+  }
 
   void eps(double came) const { option(came >= 0 && came <= 1e300, "eps", came, "a number of at least 0"); }
 
@@ -239,9 +220,14 @@ class expects {
     option(came >= -1e300 && came <= 1e300, name, came, "a finite number");
   }
 
-  /// `a` shares no byte with any of the views that follow by name.
-  template <class... Rest>
-  void outside(std::string_view a_name, detail::extent a, std::string_view b_name, detail::extent b,
+  /// `a` shares no element with any of the views that follow by name.
+  template <class B, class... Rest>
+  void outside(std::string_view a_name, const detail::extent& a, std::string_view b_name, B b, Rest... rest) const {
+    disjoint(a_name, a, b_name, b);
+    if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);
+  }
+  template <class B, class... Rest>
+  void outside(std::string_view a_name, const detail::heads_extent& a, std::string_view b_name, B b,
                Rest... rest) const {
     disjoint(a_name, a, b_name, b);
     if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);

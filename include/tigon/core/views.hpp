@@ -89,14 +89,6 @@ struct heads_view {
   constexpr TIGON_INLINE matrix_view<T> head(std::size_t b, std::size_t h) const {
     return {at(b, h, 0), seq_len, head_dim, seq_stride};
   }
-  /// The memory as a matrix: a row a token where the layout allows it, otherwise all of it in one row.
-  constexpr TIGON_INLINE matrix_view<T> memory() const {
-    if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return {data, 0, 0};
-    const std::size_t width = (heads - 1) * head_stride + head_dim;
-    if (width <= seq_stride && (batch == 1 || batch_stride == seq_len * seq_stride))
-      return {data, batch * seq_len, width, seq_stride};
-    return {data, 1, (batch - 1) * batch_stride + (seq_len - 1) * seq_stride + width};
-  }
 };
 
 template <class T>

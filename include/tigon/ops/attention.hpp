@@ -266,8 +266,8 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
   static_assert(admits<B, T>());
   const expects expect("attention_forward");
   detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"o", o}}, {{"k", k}, {"v", v}});
-  expect.outside("o", o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory());
-  expect.outside("lse", as_row(lse), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o", o.memory());
+  expect.outside("o", o, "q", q, "k", k, "v", v);
+  expect.outside("lse", as_row(lse), "q", q, "k", k, "v", v, "o", o);
   ctx.workspace().expect("attention_forward",
                          attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
   kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
@@ -284,12 +284,11 @@ void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<
   detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"do", d_o}, {"o", o}, {"dq", dq}},
                               {{"k", k}, {"v", v}, {"dk", dk}, {"dv", dv}});
   const auto outside = [&](std::string_view name, heads_view<T> gradient) {
-    expect.outside(name, gradient.memory(), "do", d_o.memory(), "q", q.memory(), "k", k.memory(), "v", v.memory(), "o",
-                   o.memory(), "lse", as_row(lse));
+    expect.outside(name, gradient, "do", d_o, "q", q, "k", k, "v", v, "o", o, "lse", as_row(lse));
   };
   outside("dq", dq), outside("dk", dk), outside("dv", dv);
-  expect.outside("dq", dq.memory(), "dk", dk.memory(), "dv", dv.memory());
-  expect.disjoint("dk", dk.memory(), "dv", dv.memory());
+  expect.outside("dq", dq, "dk", dk, "dv", dv);
+  expect.disjoint("dk", dk, "dv", dv);
   ctx.workspace().expect("attention_backward",
                          attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
   kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, o, lse, dq, dk, dv, opt, ctx);

@@ -82,8 +82,8 @@ void expect_llama4_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matri
                 : opt.freqs == rotary_table::per_sequence ? q.batch * q.seq_len
                                                           : q.seq_len,
                 q.head_dim);
-  expect.disjoint("q_out", q_out.memory(), "freqs", freqs);
-  expect.disjoint("k_out", k_out.memory(), "freqs", freqs);
+  expect.disjoint("q_out", q_out, "freqs", freqs);
+  expect.disjoint("k_out", k_out, "freqs", freqs);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

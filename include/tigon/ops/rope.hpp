@@ -90,8 +90,8 @@ void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<
               whole ? "at least head_dim / 2 columns" : "at least rotary_dim / 2 columns");
   expect.matrix("cos", cos, tables, cos.cols);
   expect.matrix("sin", sin, tables, cos.cols);
-  expect.outside("q_out", q_out.memory(), "cos", cos, "sin", sin);
-  expect.outside("k_out", k_out.memory(), "cos", cos, "sin", sin);
+  expect.outside("q_out", q_out, "cos", cos, "sin", sin);
+  expect.outside("k_out", k_out, "cos", cos, "sin", sin);
 }
 
 /// In the place of k, where only q is turned.

@@ -209,7 +209,7 @@ void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {},
   expect.at_least_one("axis", x.axis);
   detail::expect_axis("sparsemax_forward", "x", x, x);
   detail::expect_axis("sparsemax_forward", "y", y, x);
-  expect.same_or_disjoint("y", y.heads().memory(), "x", x.heads().memory());
+  expect.same_or_disjoint("y", y.heads(), "x", x.heads());
   ctx.workspace().expect("sparsemax_forward", x.is_last() && y.is_last()
                                                   ? sparsemax_workspace<B, T>(x.axis, ctx)
                                                   : sparsemax_workspace<B, T>(x.axis, x.inner, ctx));
@@ -241,8 +241,8 @@ void sparsemax_backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_
   detail::expect_axis("sparsemax_backward", "y", y, y);
   detail::expect_axis("sparsemax_backward", "dy", dy, y);
   detail::expect_axis("sparsemax_backward", "dx", dx, y);
-  expect.same_or_disjoint("dx", dx.heads().memory(), "dy", dy.heads().memory());
-  expect.same_or_disjoint("dx", dx.heads().memory(), "y", y.heads().memory());
+  expect.same_or_disjoint("dx", dx.heads(), "dy", dy.heads());
+  expect.same_or_disjoint("dx", dx.heads(), "y", y.heads());
   if (!dy.is_last() || !y.is_last() || !dx.is_last())
     ctx.workspace().expect("sparsemax_backward", sparsemax_backward_workspace<B, T>(y.axis, y.inner, ctx));
   kernel_for<op::sparsemax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
