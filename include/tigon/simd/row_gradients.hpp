@@ -229,6 +229,56 @@ constexpr std::size_t partial_tasks(rows_of_all rows) {
   const std::size_t per_task = std::max<std::size_t>((rows.all + B::row.partials - 1) / B::row.partials, 16);
   return (rows.count + per_task - 1) / per_task;
 }
+/// Rows that a task of so many adds up.
+constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
+  return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+}
+
+// Sums over very many rows. Up to plain_rows rows are added one after the other in a partial row. A task of more rows
+// adds every column's sum to a compensated total, and clears it, after plain_rows rows or fewer: the rounding error does
+// not grow with the number of rows. Behind its partial rows it has the high parts of their totals, and the low parts.
+inline constexpr std::size_t plain_rows = 64;
+constexpr std::size_t rows_per_sum(std::size_t rows) { return rows > plain_rows ? 3 : 1; }
+
+// The columns take turns, some after every group of rows: a pause for all of them at once would leave memory idle.
+template <class V>
+class running_total {
+  using A = typename V::value_type;
+
+ public:
+  /// For partial rows of so many columns together, whole vectors; 0: there are no totals.
+  running_total(std::size_t columns, std::size_t group) : columns_(columns) {
+    if (columns == 0) return;
+    const std::size_t groups = plain_rows / group, turns = std::min(groups, columns / V::size);
+    groups_per_turn_ = groups / turns;
+    width_ = ((columns + turns - 1) / turns + V::size - 1) / V::size * V::size;
+  }
+  /// After a group of rows.
+  TIGON_INLINE void next(A* sums) {
+    if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
+    groups_ = 0;
+    add(sums, first_, std::min(columns_, first_ + width_));
+    first_ = first_ + width_ < columns_ ? first_ + width_ : 0;
+  }
+  /// After the last: the sums become the totals.
+  void finish(A* sums) const {
+    if (columns_ == 0) return;
+    add(sums, 0, columns_);
+    for (std::size_t j = 0; j < columns_; j += V::size)
+      store(load<V>(sums + columns_ + j) + load<V>(sums + 2 * columns_ + j), sums + j);
+  }
+
+ private:
+  [[gnu::noinline]] void add(A* sums, std::size_t j, std::size_t end) const {
+    A *const high = sums + columns_, *const low = high + columns_;
+    for (; j < end; j += V::size) {
+      const auto total = add_compensated(load<V>(high + j), load<V>(low + j), load<V>(sums + j));
+      store(total.v[0], high + j), store(total.v[1], low + j), store(V(A(0)), sums + j);
+    }
+  }
+
+  std::size_t columns_, width_ = 0, first_ = 0, groups_per_turn_ = 1, groups_ = 0;
+};
 
 // Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
 // are written half a page away from what is read beside them.
@@ -251,8 +301,9 @@ struct parameter_gradient {
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  return workspace::bytes_for<A>(detail::partial_tasks<B>(rows) * count * detail::padded<A>(cols) +
-                                 detail::page / sizeof(A));
+  const std::size_t tasks = detail::partial_tasks<B>(rows);
+  const std::size_t sums = tasks * count * detail::rows_per_sum(detail::rows_per_partial(rows.count, tasks));
+  return workspace::bytes_for<A>(sums * detail::padded<A>(cols) + detail::page / sizeof(A));
 }
 
 /// Statistic of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
@@ -456,7 +507,7 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
 /// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
-/// `out`. Without rows the gradients are zero.
+/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
 /// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
@@ -484,10 +535,11 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
   constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
   constexpr std::size_t most = whole_rows ? 32 : near_parts ? 2 : 8;
+  static_assert(most <= detail::plain_rows);
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
-  const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
-  const std::size_t stride = detail::padded<A>(cols);
+  const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = detail::padded<A>(cols);
+  const std::size_t sums = detail::rows_per_sum(per_task) * K;  // rows of a task
   constexpr std::size_t elements =
       whole_rows || near_parts ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
@@ -501,10 +553,11 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
       fn(row, value);
   };
   workspace::frame frame(ctx.workspace());
-  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
+  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    A* own = partials + task * K * stride;
-    std::fill(own, own + K * stride, A(0));
+    A* own = partials + task * sums * stride;
+    std::fill(own, own + sums * stride, A(0));
+    detail::running_total<V> total(sums > K ? K * stride : 0, group);
     const std::size_t begin = task * per_task, end = std::min(rows, begin + per_task);
     totals now[most], next[most];
     for (std::size_t first = begin; first < end; first += group) {
@@ -532,6 +585,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
           while (k + R <= n && together()) k += R;
         }
         for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::value(now[k]));
+        total.next(own);
         continue;
       }
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)
@@ -547,7 +601,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
             one(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
         }
       if constexpr (in_passing) std::copy(next, next + n, now);
+      total.next(own);
     }
+    total.finish(own);
     stream_fence();
   });
   // U vectors of columns, or what is left of one.
@@ -562,7 +618,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
     std::size_t used = 0;
     for (std::size_t task = 0; task < tasks; ++task) {
       strip sum;
-      const A* const from = partials + (task * K + k) * stride + j;
+      const A* const from = partials + (task * sums + k) * stride + j;
       detail::unrolled<U>([&](auto u) TIGON_LAMBDA { sum.v[u] = load<V>(from + u * V::size); });
       for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) add(sum, level[--used]);
       level[used++] = sum;
