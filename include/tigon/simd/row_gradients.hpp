@@ -69,7 +69,7 @@ TIGON_INLINE void settle(R& r) {
 }
 
 // Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
-// lanes compute, all at the same time.
+// lanes compute, all at the same time. Sums of the parts of a row are added up in f64.
 template <class V, std::size_t K, class F, class... Source>
 struct sum_errand {
   static constexpr bool any = true, prefetches = false;
@@ -82,7 +82,7 @@ struct sum_errand {
   };
   F f;
   std::tuple<Source...> x;
-  number* total;
+  double* total;
 
   TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
     auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
@@ -234,13 +234,24 @@ constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
   return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
 }
 
-// Sums over very many rows. Up to plain_rows rows are added one after the other in a partial row. A task of more rows
-// adds every column's sum to a compensated total, and clears it, after plain_rows rows or fewer: the rounding error does
-// not grow with the number of rows. Behind its partial rows it has the high parts of their totals, and the low parts.
-inline constexpr std::size_t plain_rows = 64;
-constexpr std::size_t rows_per_sum(std::size_t rows) { return rows > plain_rows ? 3 : 1; }
+// high + low += sums, sums = 0: n columns, rounded up to whole vectors.
+template <class V, class A = typename V::value_type>
+[[gnu::noinline]] void add_to_total(A* sums, A* high, A* low, std::size_t n) {
+  for (std::size_t j = 0; j < n; j += V::size) {
+    const auto total = add_compensated(load<V>(high + j), load<V>(low + j), load<V>(sums + j));
+    store(total.v[0], high + j), store(total.v[1], low + j), store(V(A(0)), sums + j);
+  }
+}
+// The same for the last time: sums = high + low + sums.
+template <class V, class A = typename V::value_type>
+[[gnu::noinline]] void round_total(A* sums, A* high, A* low, std::size_t n) {
+  add_to_total<V>(sums, high, low, n);
+  for (std::size_t j = 0; j < n; j += V::size) store(load<V>(high + j) + load<V>(low + j), sums + j);
+}
 
-// The columns take turns, some after every group of rows: a pause for all of them at once would leave memory idle.
+// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
+// and the low parts. The columns take turns, some after every group of rows: a pause for all of them at once would leave
+// memory idle.
 template <class V>
 class running_total {
   using A = typename V::value_type;
@@ -257,26 +268,16 @@ class running_total {
   TIGON_INLINE void next(A* sums) {
     if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
     groups_ = 0;
-    add(sums, first_, std::min(columns_, first_ + width_));
+    A* const from = sums + first_;
+    add_to_total<V>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
     first_ = first_ + width_ < columns_ ? first_ + width_ : 0;
   }
   /// After the last: the sums become the totals.
   void finish(A* sums) const {
-    if (columns_ == 0) return;
-    add(sums, 0, columns_);
-    for (std::size_t j = 0; j < columns_; j += V::size)
-      store(load<V>(sums + columns_ + j) + load<V>(sums + 2 * columns_ + j), sums + j);
+    if (columns_ != 0) round_total<V>(sums, sums + columns_, sums + 2 * columns_, columns_);
   }
 
  private:
-  [[gnu::noinline]] void add(A* sums, std::size_t j, std::size_t end) const {
-    A *const high = sums + columns_, *const low = high + columns_;
-    for (; j < end; j += V::size) {
-      const auto total = add_compensated(load<V>(high + j), load<V>(low + j), load<V>(sums + j));
-      store(total.v[0], high + j), store(total.v[1], low + j), store(V(A(0)), sums + j);
-    }
-  }
-
   std::size_t columns_, width_ = 0, first_ = 0, groups_per_turn_ = 1, groups_ = 0;
 };
 
@@ -302,7 +303,7 @@ struct parameter_gradient {
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
   const std::size_t tasks = detail::partial_tasks<B>(rows);
-  const std::size_t sums = tasks * count * detail::rows_per_sum(detail::rows_per_partial(rows.count, tasks));
+  const std::size_t sums = tasks * count * rows_per_sum(detail::rows_per_partial(rows.count, tasks));
   return workspace::bytes_for<A>(sums * detail::padded<A>(cols) + detail::page / sizeof(A));
 }
 
@@ -327,8 +328,8 @@ struct row_sum {
   }
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
-  template <class B, class A>
-  TIGON_INLINE auto errand(std::size_t row, std::size_t first, A* total) const {
+  template <class B>
+  TIGON_INLINE auto errand(std::size_t row, std::size_t first, double* total) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
           const detail::place at{row, first};
@@ -358,12 +359,15 @@ struct row_sum {
         },
         x);
   }
-  template <class A, std::size_t K>
-  static TIGON_INLINE auto value(const std::array<A, K>& total) {
-    if constexpr (K == 1)
-      return total[0];
-    else
-      return total;
+  template <class A, class Total, std::size_t K>
+  static TIGON_INLINE auto value(const std::array<Total, K>& total) {
+    if constexpr (K == 1) {
+      return static_cast<A>(total[0]);
+    } else {
+      std::array<A, K> of_row;
+      for (std::size_t k = 0; k < K; ++k) of_row[k] = static_cast<A>(total[k]);
+      return of_row;
+    }
   }
 };
 
@@ -372,16 +376,16 @@ struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
   static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
-  template <class B, class A>
-  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
+  template <class B>
+  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, double*) const {
     return {};
   }
   template <class B, class A, bool>
   TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t, std::size_t) const {
     return {};
   }
-  template <class A>
-  static TIGON_INLINE int value(const std::array<A, 0>&) {
+  template <class A, class Total>
+  static TIGON_INLINE int value(const std::array<Total, 0>&) {
     return 0;
   }
 };
@@ -520,11 +524,11 @@ template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
-  using errand = decltype(statistic.template errand<B, A>(0, 0, nullptr));
-  using totals = std::array<A, Statistic::template sums<B>>;
+  using errand = decltype(statistic.template errand<B>(0, 0, nullptr));
   // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
   // a row's bits would depend on its place.
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
+  using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
@@ -535,11 +539,11 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
   constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
   constexpr std::size_t most = whole_rows ? 32 : near_parts ? 2 : 8;
-  static_assert(most <= detail::plain_rows);
+  static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = detail::padded<A>(cols);
-  const std::size_t sums = detail::rows_per_sum(per_task) * K;  // rows of a task
+  const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
   constexpr std::size_t elements =
       whole_rows || near_parts ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
@@ -578,13 +582,15 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
           const auto together = [&]() TIGON_LAMBDA {
             return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
               return fn.template together<B, asks, R>(
-                  first + k, cols, ahead, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+                  first + k, cols, ahead,
+                  [&](std::size_t r) TIGON_LAMBDA { return Statistic::template value<A>(now[k + r]); },
                   own + p * stride...);
             }(std::make_index_sequence<K>{});
           };
           while (k + R <= n && together()) k += R;
         }
-        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::value(now[k]));
+        for (; k < n; ++k)
+          one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::template value<A>(now[k]));
         total.next(own);
         continue;
       }
@@ -596,9 +602,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
           if constexpr (in_passing)
             one(worker(i, width, own, nullptr, stride, column,
                        statistic.template errand<B>(other, column, next[k].data())),
-                Statistic::value(now[k]));
+                Statistic::template value<A>(now[k]));
           else
-            one(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+            one(worker(i, width, own, nullptr, stride, column), Statistic::template value<A>(now[k]));
         }
       if constexpr (in_passing) std::copy(next, next + n, now);
       total.next(own);
