@@ -91,7 +91,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    detail::linear_chunks<B, T> layer(frame, t.head, t.out, ctx);
+    detail::linear_chunks<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(rows, chunk), ctx);
     detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
@@ -166,9 +166,10 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk * B::chunk.cols) +
              (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows * hidden)) +
              detail::linear_tiles_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
-                                                  ctx);
+                                                  gemm_detail::ceil_div(rows, chunk), ctx);
   return of_rows + workspace::bytes_for<A>(chunk * vocab) +
-         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, scratch);
+         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                               scratch);
 }
 
 namespace detail {
