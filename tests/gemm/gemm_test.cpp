@@ -133,6 +133,7 @@ TYPED_TEST(gemm_on, keeps_its_error_over_very_many_equal_terms) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
+  if (B::info.name == "onednn") GTEST_SKIP() << "sums are the library's own";
   for (const std::size_t k : {std::size_t{128}, std::size_t{1} << 14, std::size_t{1} << 20, (std::size_t{1} << 18) + 7})
     for (const double value : {0.1, 1.0 / 3})
       for (const transpose ta : kBoth) {

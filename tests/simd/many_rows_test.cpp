@@ -229,6 +229,21 @@ TYPED_TEST(many_rows, infinite_and_undefined_sums_stay_what_they_are) {
   EXPECT_TRUE(std::isnan(p.first[2]));
 }
 
+/// One row whose terms are all alike, 65536 blocks of the sum on single numbers.
+TEST(very_long_rows, keep_the_error_of_rms_norm) {
+  const auto keeps = []<class B>(std::type_identity<B>) {
+    constexpr std::size_t cols = std::size_t{1} << 24;
+    std::vector<float> x(cols, 0.1f), y(cols), rstd(1);
+    tigon::rms_norm_forward<B>(matrix_view<const float>(x.data(), 1, cols), absent,
+                               matrix_view<float>(y.data(), 1, cols), rstd, {.eps = eps});
+    const double v = x[0], want = v / std::sqrt(v * v + eps);
+    EXPECT_NEAR(y[0], want, 2 * 4e-7 * want);  // |reference| is its root mean square
+    EXPECT_EQ(y[0], y[cols - 1]);
+  };
+  keeps(std::type_identity<backends::generic>());
+  keeps(std::type_identity<backends::highway>());
+}
+
 /// Rows of tasks that end before, at and behind the rows of a plain sum.
 TYPED_TEST(many_rows, threads_change_no_bit_and_the_stated_workspace_is_enough) {
   for (const std::size_t n : {std::size_t{2048}, std::size_t{2049}, std::size_t{5003}})
