@@ -128,6 +128,27 @@ TYPED_TEST(gemm_on, keeps_its_error_over_several_blocks_of_depth) {
         ASSERT_TRUE((multiplies<B, T, T, T>(s, ta, tb, 1, 0.5, 5)));
 }
 
+/// Terms that are all alike: every addition to a running sum is rounded the same way.
+TYPED_TEST(gemm_on, keeps_its_error_over_very_many_equal_terms) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  if (B::info.name == "onednn") GTEST_SKIP() << "sums are the library's own";
+  for (const std::size_t k : {std::size_t{128}, std::size_t{1} << 14, std::size_t{1} << 20, (std::size_t{1} << 18) + 7})
+    for (const double value : {0.1, 1.0 / 3})
+      for (const transpose ta : kBoth) {
+        constexpr std::size_t m = 1, n = 3;
+        const std::vector<T> a(m * k, from_f64<T>(value)), b(k * n, from_f64<T>(1 - value));
+        std::vector<A> c(m * n);
+        gemm<B>(matrix_view<const T>(a.data(), ta == kNo ? m : k, ta == kNo ? k : m),
+                matrix_view<const T>(b.data(), k, n), matrix_view<A>(c.data(), m, n), {.a = ta});
+        const long double want = static_cast<long double>(k) * to_f64(a[0]) * to_f64(b[0]);
+        const double bound = unit_of<A>() * (4 + std::sqrt(static_cast<double>(k)));
+        for (const A got : c)
+          EXPECT_LE(std::abs(static_cast<long double>(got) - want) / want, bound) << "k " << k << ", " << value;
+      }
+}
+
 TYPED_TEST(gemm_on, scales_adds_and_biases) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -369,7 +390,7 @@ TYPED_TEST(gemm_between, sums_and_carries_in_f32) {
 
 #if !defined(TIGON_CONFORMANCE_BACKEND)  // tuning of the library's own products
 
-/// Tuning so small that one small product meets every limit: several chunks, several shared parts, carried sums.
+/// Tuning so small that one small product meets every limit: several chunks, several shared parts, carried sums, totals.
 struct cramped : backends::highway {
   using parent = backends::highway;
   static constexpr backend_info info{"cramped", {device::cpu}};
@@ -390,7 +411,13 @@ TYPED_TEST_SUITE(gemm_cramped, cramped_elements);
 
 TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
   using T = TypeParam;
-  for (const shape s : {shape{50, 200, 131}, {200, 50, 131}, {61, 300, 37}, {300, 101, 64}, {100, 100, 0}}) {
+  for (const shape s : {shape{50, 200, 131},
+                        {200, 50, 131},
+                        {61, 300, 37},
+                        {300, 101, 64},
+                        {100, 100, 0},
+                        {30, 100, 1603},
+                        {100, 30, 1603}}) {
     for (const transpose ta : kBoth)
       for (const transpose tb : kBoth) ASSERT_TRUE((multiplies<cramped, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
     const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);

@@ -180,6 +180,43 @@ TYPED_TEST(chunked_cross_entropy, bits_do_not_depend_on_threads) {
   EXPECT_TRUE(same_forward_for_any_threads<B>(p));
 }
 
+/// Rows that are all alike, two at a time: every addition of a chunk's share is rounded the same way.
+TYPED_TEST(chunked_cross_entropy, keeps_its_error_over_very_many_chunks) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr std::size_t rows = 1 << 13, hidden = 2, vocab = 60;
+  guarded_matrix<T> x(rows, hidden, 0), w(vocab, hidden, 0), dx(rows, hidden, 0), dw(vocab, hidden, 0);
+  guarded<T> bias(vocab), dbias(vocab);
+  w.assign(std::vector<double>(vocab * hidden, 0));
+  bias.assign(std::vector<double>(vocab, 0));
+  std::vector<double> inputs(rows * hidden), old(vocab * hidden, 1000), old_bias(vocab, -1000);
+  for (std::size_t k = 0; k < inputs.size(); ++k) inputs[k] = k % 2 == 0 ? 0.1 : 0.7;
+  x.assign(inputs), dw.assign(old), dbias.assign(old_bias);
+  const std::vector<std::int64_t> target(rows, 0);
+  std::vector<accumulator_t<T>> loss(1);
+  for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
+    const auto call = [&](context& ctx) {
+      ctx.logit_rows(2);
+      tigon::fused_linear_cross_entropy_forward<B, T>(x, w.view(), target, loss, dx.view(), dw.view(),
+                                                      {.loss = {.reduction = reduction::sum}, .dparams = mode}, bias,
+                                                      dbias, tigon::absent, {}, {}, ctx);
+    };
+    context sizes;
+    sizes.logit_rows(2);
+    const std::size_t bytes = tigon::fused_linear_cross_entropy_workspace<B, T>(rows, hidden, vocab, sizes);
+    with_workspace_of(bytes + tigon::workspace::alignment, call);
+    std::vector<double> want_dw, want_dbias;
+    for (std::size_t j = 0; j < vocab; ++j) {
+      const double d = static_cast<double>(rows) * (1.0 / vocab - (j == 0 ? 1 : 0));
+      const double times = mode == gradient::accumulate ? 2 : 1;
+      want_dbias.push_back(times * d);
+      for (std::size_t h = 0; h < hidden; ++h) want_dw.push_back(times * d * to_f64(x(0, h)));
+    }
+    EXPECT_TRUE(close(dw.f64(), want_dw, gradient_bound.of<T>()));
+    EXPECT_TRUE(close(dbias.f64(), want_dbias, gradient_bound.of<T>()));
+  }
+}
+
 TYPED_TEST(chunked_cross_entropy, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -188,6 +188,24 @@ TEST(tiled_mlp_of_16_bits, sixteen_shards_are_as_exact_as_one) {
   compare(&of::dx, wanted.dx);
 }
 
+/// Tokens that are all alike, one a shard: every addition of a shard's share is rounded the same way.
+TEST(tiled_mlp_shards, keep_the_error_of_one_in_any_number) {
+  using B = usual_backend;
+  constexpr std::size_t tokens = 1 << 14;
+  const std::vector<float> x(tokens, 0.7f), dy(tokens, 0.3f), w(1, 1);
+  std::vector<float> dx(tokens), dwg(1, 8), dwu(1, 8), dwd(1, 8);
+  const auto of = [](auto& v) { return matrix_view(v.data(), v.size(), 1); };
+  const double silu = 0.7f / (1 + std::exp(-0.7f)), slope = silu / 0.7f * (1 + 0.7f * (1 - silu / 0.7f));
+  for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
+    tigon::tiled_mlp_backward<B, float>(of(dy), of(x), of(w), of(w), of(w), of(dx), of(dwg), of(dwu), of(dwd),
+                                        {.mlp = {.dw = mode}, .shards = tokens});
+    const double times = (mode == gradient::accumulate ? 2.0 : 1.0) * tokens * 0.3f;
+    EXPECT_NEAR(dwd[0], times * silu * 0.7f, 8e-6 * dwd[0]);
+    EXPECT_NEAR(dwu[0], times * silu * 0.7f, 8e-6 * dwu[0]);
+    EXPECT_NEAR(dwg[0], times * slope * 0.7f * 0.7f, 8e-6 * dwg[0]);
+  }
+}
+
 TEST(tiled_mlp_types, gradients_of_weights_may_be_f32) {
   problem<bfloat16, bfloat16, float> p({12, 20, 33, 1}, {.dw = gradient::accumulate}, 4);
   const auto wanted = p.wanted();

@@ -25,8 +25,12 @@ inline constexpr std::size_t eigen_tile_rows = 32;
 inline constexpr std::size_t eigen_tile_rows = 256;
 #endif
 inline constexpr std::size_t eigen_tile_cols = 256;
-inline constexpr std::size_t eigen_depth = 512;  ///< of a widened panel of 16-bit elements
+inline constexpr std::size_t eigen_depth = 128;  ///< of a widened panel of 16-bit elements
 inline constexpr std::size_t eigen_chain = 64;   ///< of one call in f32: the error grows with the root of a chain
+inline constexpr std::size_t eigen_wide = 128;   ///< of one call in f64
+/// Calls that are added up one after the other; of more, sums of so many are added to a compensated total. The error of
+/// the plain ones stays below what the contract allows for their depth.
+inline constexpr std::size_t eigen_calls = 32;
 
 template <class A>
 using eigen_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -88,8 +92,8 @@ void eigen_product(panel<A> a, transpose ta, panel<A> b, transpose tb, eigen_til
 }  // namespace TIGON_ABI
 }  // namespace gemm_detail
 
-/// The canonical product: tiles of c fixed by the shape alone, each one serial call of Eigen (one a panel of depth for
-/// 16-bit operands, which are widened first, because Eigen sums them in 16 bits).
+/// The canonical product: tiles of c fixed by the shape alone, each a serial call of Eigen for every panel of depth
+/// (16-bit operands are widened first, because Eigen sums them in 16 bits).
 template <>
 struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   template <element TA, element TB>
@@ -141,17 +145,23 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
       A* sums = memory + worker * step;
       gemm_detail::eigen_tile<A> tile(sums, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(cols));
       if (k == 0) tile.setZero();
-      for (std::size_t p = 0; p < k; p += s.depth) {
+      std::size_t plain = 0;
+      for (std::size_t p = 0; p < k; p += s.depth, ++plain) {
         const std::size_t depth = std::min(s.depth, k - p);
+        if (s.total && plain == gemm_detail::eigen_calls) {
+          add_to_total<V>(tile, p == plain * s.depth, false);
+          plain = 0;
+        }
         const auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
         if (b.packed != nullptr)
           gemm_detail::eigen_product(left, opt.a, gemm_detail::part_of<V>(packed, opt.b, p, depth, j, cols, sums),
-                                     opt.b, tile, p != 0);
+                                     opt.b, tile, plain != 0);
         else
           gemm_detail::eigen_product(left, opt.a,
                                      gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a), opt.b,
-                                     tile, p != 0);
+                                     tile, plain != 0);
       }
+      if (s.total) add_to_total<V>(tile, false, true);
       for (std::size_t y = 0; y < rows; ++y)
         gemm_detail::finish<V>(sums + y * cols, cols, scale, bias ? bias.data + j : nullptr, c.row(i + y) + j);
       epilogue(c.rows_from(i, rows).cols_from(j, cols), i, j, worker);
@@ -161,9 +171,31 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
  private:
   static constexpr std::size_t tile_rows = gemm_detail::eigen_tile_rows, tile_cols = gemm_detail::eigen_tile_cols;
 
-  /// Elements of a worker's scratch, and the depth of one call.
+  /// Adds a tile to its total, the two tiles behind it, which begins with it; at the end the tile is the total.
+  template <class V, class Tile>
+  static void add_to_total(Tile& tile, bool first, bool last) {
+    using A = typename V::value_type;
+    const std::size_t n = static_cast<std::size_t>(tile.size());
+    A *const sums = tile.data(), *const high = sums + n, *const low = high + n;
+    const auto add = [&](std::size_t i, auto load, auto store) {
+      const V zero(A(0));
+      const auto t = simd::add_compensated(first ? zero : load(high + i), first ? zero : load(low + i), load(sums + i));
+      store(t.v[0], high + i), store(t.v[1], low + i);
+      if (last) store(t.v[0] + t.v[1], sums + i);
+    };
+    std::size_t i = 0;
+    for (; i + V::size <= n; i += V::size)
+      add(
+          i, [](const A* p) { return simd::load<V>(p); }, [](V v, A* p) { simd::store(v, p); });
+    if (const std::size_t rest = n - i; rest != 0)
+      add(
+          i, [=](const A* p) { return simd::load_n<V>(p, rest); }, [=](V v, A* p) { simd::store_n(v, p, rest); });
+  }
+
+  /// Elements of a worker's scratch, the depth of one call, and whether tiles have totals.
   struct scratch {
     std::size_t a, b, c, depth;
+    bool total;
   };
   template <element TA, element TB, element TC>
   static constexpr scratch scratch_of(std::size_t m, std::size_t n, std::size_t k, bool packed_b) {
@@ -172,9 +204,11 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     constexpr bool wide_a = std::same_as<TA, A>, wide_b = std::same_as<TB, A>;
     const std::size_t depth = !(wide_a && wide_b) ? gemm_detail::eigen_depth
                               : sizeof(A) == 4    ? gemm_detail::eigen_chain
-                                                  : std::max<std::size_t>(k, 1);
+                                                  : gemm_detail::eigen_wide;
     const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols), deep = std::min(depth, k);
-    return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, rows * cols, depth};
+    const bool total = gemm_detail::ceil_div(k, depth) > gemm_detail::eigen_calls;
+    return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, (total ? 3 : 1) * rows * cols, depth,
+            total};
   }
 };
 

@@ -297,7 +297,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     a += 4 * U;
     b += 4 * W;
   };
-  constexpr std::size_t fold = 32;
+  constexpr std::size_t fold = 16;
   std::size_t fours = length / 4;
   if (to.scratch == nullptr) {  // a row of c at a time, early enough to come from memory
     const std::size_t rows = std::min(fours, R);
@@ -386,6 +386,11 @@ struct plan {
   std::size_t part;    ///< columns of b (rows of a) in a task
   std::size_t super;   ///< columns of b (rows of a) between two packings of the shared operand
   bool carry;          ///< sums are kept between chunks
+  bool total;          ///< sums of plain_blocks blocks are added to compensated totals
+
+  /// So many blocks, and chunks, are added up one after the other: the error of that stays below what the contract allows
+  /// for their depth.
+  static constexpr std::size_t plain_blocks = 64;
 
   plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
     const std::size_t quantum = 4 * P::group;
@@ -400,7 +405,8 @@ struct plan {
     // Small products: at least eight tasks where the extent allows.
     const std::size_t extent = share_a ? n : m, unit = share_a ? W : U;
     part = std::min(part, std::max(unit, round_up(ceil_div(extent, 8), unit)));
-    carry = chunk < k && !std::same_as<T, A>;
+    carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_blocks);
+    total = ceil_div(carry ? k : chunk, block) > plain_blocks;
     super = extent;
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
     super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
@@ -419,7 +425,7 @@ struct plan {
   std::size_t shared_words() const { return shared * (chunk / P::group); }
   std::size_t part_words() const { return part * (block / P::group); }
   /// Sums of one task, tile after tile, between blocks.
-  std::size_t part_sums() const { return part * shared; }
+  std::size_t part_sums() const { return part * shared * (total ? 3 : 1); }
   std::size_t scratch_parts(std::size_t workers) const {
     if (block >= k) return 0;
     return carry ? ceil_div(super, part) : workers;
@@ -530,15 +536,22 @@ class product {
       const bool ends = p + depth >= chunk_depth_ && (last_chunk || !plan_.carry);
       const word* shared =
           shared_ == nullptr ? in_packed_b(shared_first_, at, depth) : shared_ + p / P::group * shared_width;
+      const std::size_t index = (plan_.carry ? at : p) / plan_.block;
+      const bool folds =
+          plan_.total && index != 0 && (index % plan_.plain_blocks == 0 || (ends && index > plan_.plain_blocks));
+      if (folds)
+        add_to_total(sums, plan_.share_a ? shared_count_ : count, plan_.share_a ? count : shared_count_,
+                     index == plan_.plain_blocks, ends);
+      const bool from_zero = starts || (folds && !ends);
       if (plan_.share_a) {
         if (packed_b_ == nullptr) pack<P, W>(b_, first, count, at, depth, part);
         prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
         block(shared_first_, shared_count_, first, count, shared,
-              packed_b_ == nullptr ? part : in_packed_b(first, at, depth), depth, sums, starts, ends, cursor);
+              packed_b_ == nullptr ? part : in_packed_b(first, at, depth), depth, sums, from_zero, ends, cursor);
       } else {
         pack<P, U>(a_, first, count, at, depth, part);
         prefetch_cursor cursor = after(a_, first, p);
-        block(first, count, shared_first_, shared_count_, part, shared, depth, sums, starts, ends, cursor);
+        block(first, count, shared_first_, shared_count_, part, shared, depth, sums, from_zero, ends, cursor);
       }
       p += plan_.block;
     } while (p < chunk_depth_);
@@ -546,6 +559,19 @@ class product {
     const matrix_view<TC> view = plan_.share_a ? c_.rows_from(shared_first_, shared_count_).cols_from(first, count)
                                                : c_.rows_from(first, count).cols_from(shared_first_, shared_count_);
     epilogue_(view, plan_.share_a ? shared_first_ : first, plan_.share_a ? first : shared_first_, worker);
+  }
+
+  /// Adds the sums of the tiles of rows x cols to their totals, which begin with them; at the end the sums are the totals.
+  void add_to_total(A* sums, std::size_t rows, std::size_t cols, bool first, bool last) const {
+    const std::size_t n = round_up(rows, U) * round_up(cols, W);
+    A *const high = sums + plan_.part * plan_.shared, *const low = high + plan_.part * plan_.shared;
+    for (std::size_t i = 0; i < n; i += L) {
+      const V zero(A(0));
+      const auto t = simd::add_compensated(first ? zero : simd::load<V>(high + i),
+                                           first ? zero : simd::load<V>(low + i), simd::load<V>(sums + i));
+      simd::store(t.v[0], high + i), simd::store(t.v[1], low + i);
+      if (last) simd::store(t.v[0] + t.v[1], sums + i);
+    }
   }
 
   /// What this worker most likely packs next: the next block of this part, or the first of the next part.

@@ -56,7 +56,13 @@ class chosen_rows {
         x_(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols),
         dx_(out.dx.data == nullptr ? matrix_view<T>{}
                                    : matrix_view<T>(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols)),
-        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.dparams}, ctx) {}
+        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.dparams},
+               most_chunks(head.x.rows, chunk), ctx) {}
+
+  /// Of rows in groups that share a chunk where they have room: two in succession have more rows than a chunk.
+  static constexpr std::size_t most_chunks(std::size_t rows, std::size_t chunk) {
+    return 2 * gemm_detail::ceil_div(rows, chunk);
+  }
 
   /// The logits of rows row[0], ..., row[n - 1], at `memory`.
   matrix_view<A> logits(const std::size_t* row, std::size_t n, A* memory) {
@@ -85,7 +91,7 @@ class chosen_rows {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
 
-  void finish() const { layer_.finish(); }
+  void finish() { layer_.finish(); }
 
  private:
   matrix_view<const T> from_, w_;
@@ -97,15 +103,16 @@ class chosen_rows {
   linear_chunks<B, T> layer_;
 };
 
-/// Bytes that chosen_rows takes for chunks of `chunk` rows, with all gradients, a bias and nothing packed; without the
-/// logits. between(n): bytes that the loss takes between products of n rows, and gives back.
+/// Bytes that chosen_rows takes for chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing packed;
+/// without the logits. between(n): bytes that the loss takes between products of n rows, and gives back.
 template <class B, element T>
-std::size_t chosen_rows_workspace(std::size_t hidden, std::size_t vocab, std::size_t chunk, const context& ctx,
-                                  auto between) {
+std::size_t chosen_rows_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
+                                  const context& ctx, auto between) {
   std::size_t most = 0;
+  const std::size_t chunks = chosen_rows<B, T>::most_chunks(rows, chunk);
   for (std::size_t n = 0; n < chunk;) {
     n = padded_rows(n + 1, chunk);
-    most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, ctx, between(n)));
+    most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, chunks, ctx, between(n)));
   }
   return most + 2 * workspace::bytes_for<T>(chunk, hidden);
 }
@@ -159,7 +166,7 @@ std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::si
   std::size_t most = 0;
   for (std::size_t n = 0; n < tile;) {
     n = padded_rows(n + 1, tile);
-    most = std::max(most, linear_tiles_workspace<B, T>(hidden, vocab, n, n, ctx));
+    most = std::max(most, linear_tiles_workspace<B, T>(hidden, vocab, n, n, gemm_detail::ceil_div(rows, tile), ctx));
   }
   const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
                               workspace::bytes_for<std::int64_t>(tile);

@@ -30,11 +30,12 @@ struct fused_linear_cross_entropy {
 /// Aliasing   none.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
 ///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
-///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. See
+///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More than
+///            64 chunks take two more f32 sums for dw, so that its error does not grow with their number. See
 ///            fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
-/// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3
-///            (tests/losses/fused_linear_cross_entropy_test.cpp).
+/// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3, for any
+///            number of rows and chunks (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp).
 struct fused_linear_cross_entropy_options {
   cross_entropy_options loss;
   bool token_scaling = false;              ///< loss and gradient of a row times the probability of its target
@@ -91,7 +92,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    detail::linear_chunks<B, T> layer(frame, t.head, t.out, ctx);
+    detail::linear_chunks<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(rows, chunk), ctx);
     detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
@@ -166,9 +167,10 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
              (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
              detail::linear_tiles_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
-                                                  ctx);
+                                                  gemm_detail::ceil_div(rows, chunk), ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, ctx, scratch);
+         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                               scratch);
 }
 
 namespace detail {

@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_LINEAR_CHUNKS_HPP
 #define TIGON_LOSSES_LINEAR_CHUNKS_HPP
 
+#include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
@@ -104,19 +105,6 @@ void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<T
                                                                                 no_epilogue{}, opt, ctx);
 }
 
-/// to = from, or to += from; sums in A.
-template <class B, class A, element To, element From>
-void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
-  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-    if (add)
-      row.map(
-          to, [](auto v, auto old) { return old + v; }, from, to);
-    else
-      row.map(
-          to, [](auto v) { return v; }, from);
-  });
-}
-
 /// sums[j] = sum_i d[i,j], or added to that.
 template <class B, class A>
 void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& ctx) {
@@ -147,13 +135,15 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
 
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
-/// Sums over the chunks are f32 (f64 for f64), rounded once by finish(). Logits and D belong to the caller.
+/// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
+/// few. Logits and D belong to the caller.
 template <class B, element T>
 class linear_chunks {
  public:
   using A = accumulator_t<T>;
 
-  linear_chunks(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, context& ctx)
+  /// `chunks`: most calls of backward.
+  linear_chunks(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunks, context& ctx)
       : head_(head), out_(out), ctx_(ctx) {
     const std::size_t vocab = head.w.rows;
     if (head.bias) {
@@ -161,11 +151,18 @@ class linear_chunks {
       round_sums<row_backend<B>, A>(as_row(bias_), as_row(head.bias), false, ctx);
     }
     // dw itself where it is wide enough, db always apart because it is short.
-    if constexpr (wide)
-      dw_ = out.dw;
-    else if (out.dw.data != nullptr)
-      dw_ = {frame.template take<A>(vocab * head.w.cols), vocab, head.w.cols};
-    if (out.dbias) dbias_ = {frame.template take<A>(vocab), vocab};
+    const bool add = out.dparams == gradient::accumulate;
+    if (out.dw.data != nullptr) {
+      dw_ = sums(frame, vocab * head.w.cols, chunks, wide);
+      if constexpr (wide)
+        dw_.begin(vocab, head.w.cols, out.dw, add);
+      else
+        dw_.begin(vocab, head.w.cols, {}, add);
+    }
+    if (out.dbias) {
+      dbias_ = sums(frame, vocab, chunks, false);
+      dbias_.begin(1, vocab, {}, add);
+    }
   }
 
   /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
@@ -176,41 +173,46 @@ class linear_chunks {
 
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits.
   void backward(std::size_t begin, matrix_view<A> d) {
-    const bool add = out_.dparams == gradient::accumulate;
     if (out_.dx.data != nullptr)
       linear_product<B>(d, head_.w, head_.packed.gradient, out_.dx.rows_from(begin, d.rows), in_vector<T>{}, {}, ctx_);
-    if (dw_.data != nullptr)
-      linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, dw_, in_vector<A>{},
-                        {.beta = first_ && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx_);
-    if (dbias_) sum_columns<row_backend<B>>(d, dbias_, first_ ? gradient::overwrite : gradient::accumulate, ctx_);
+    if (dw_) {
+      const auto [to, more] = dw_.next(ctx_);
+      linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, to, in_vector<A>{},
+                        {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+    }
+    if (dbias_) {
+      const auto [to, more] = dbias_.next(ctx_);
+      sum_columns<row_backend<B>>(d, vector_view<A>{to.data, to.cols},
+                                  more ? gradient::accumulate : gradient::overwrite, ctx_);
+    }
     first_ = false;
   }
 
   /// dw and dbias, after the last chunk. Without a chunk they are zeros.
-  void finish() const {
+  void finish() {
     const bool add = out_.dparams == gradient::accumulate;
     if (first_) return clear_parameters<row_backend<B>>(out_, ctx_);
-    if constexpr (!wide)
-      if (out_.dw.data != nullptr) round_sums<row_backend<B>, A>(out_.dw, matrix_view<const A>(dw_), add, ctx_);
-    if (out_.dbias) round_sums<row_backend<B>, A>(as_row(out_.dbias), matrix_view<const A>(as_row(dbias_)), add, ctx_);
+    if (dw_) dw_.finish(out_.dw, add, ctx_);
+    if (dbias_) dbias_.finish(as_row(out_.dbias), add, ctx_);
   }
 
  private:
   static constexpr bool wide = std::same_as<T, A>;
+  using sums = chunk_sums<row_backend<B>, A>;
 
   linear_head<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
-  vector_view<A> bias_, dbias_;
-  matrix_view<A> dw_;
+  vector_view<A> bias_;
+  sums dw_, dbias_;
   bool first_ = true;
 };
 
-/// Bytes that linear_chunks takes for chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing packed;
-/// without the logits. `between`: bytes that the loss takes between the products, and gives back.
+/// Bytes that linear_chunks takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing
+/// packed; without the logits. `between`: bytes that the loss takes between the products, and gives back.
 template <class B, element T>
 std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
-                                    const context& ctx, std::size_t between = 0) {
+                                    std::size_t chunks, const context& ctx, std::size_t between = 0) {
   using A = accumulator_t<T>;
   const std::size_t workers = ctx.executor().workers();
   std::size_t inner = between;
@@ -220,7 +222,9 @@ std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::s
         std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
                   gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
                   gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
-  return inner + 2 * workspace::bytes_for<A>(vocab) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(vocab, hidden));
+  using sums = chunk_sums<row_backend<B>, A>;
+  return inner + workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
+         sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<T, A>);
 }
 
 /// Shapes of a layer and of its gradients, and that what is written shares no memory with anything of the call; `more`

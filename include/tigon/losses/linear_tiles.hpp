@@ -23,12 +23,12 @@ class linear_tiles {
   using A = accumulator_t<T>;
   static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
 
-  linear_tiles(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, context& ctx)
+  /// `tiles`: most tiles of a column.
+  linear_tiles(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
       : head_(head), out_(out), ctx_(ctx), cols_(B::chunk.cols) {
     if (head.bias) bias_ = frame.template take<A>(cols_);
-    if constexpr (!wide)
-      if (out.dw.data != nullptr) dw_ = frame.template take<A>(cols_ * head.w.cols);
-    if (out.dbias) dbias_ = frame.template take<A>(cols_);
+    if (out.dw.data != nullptr) dw_ = sums(frame, cols_ * head.w.cols, tiles, wide);
+    if (out.dbias) dbias_ = sums(frame, cols_, tiles, false);
   }
 
   /// f(first, n) for every tile of columns.
@@ -36,6 +36,13 @@ class linear_tiles {
   void for_columns(F f) {
     for_chunks(head_.w.rows, cols_, [&](std::size_t first, std::size_t n) {
       first_ = first, n_ = n, begun_ = false;
+      if (dw_) {
+        if constexpr (wide)
+          dw_.begin(n_, head_.w.cols, out_.dw.rows_from(first_, n_), adds());
+        else
+          dw_.begin(n_, head_.w.cols, {}, adds());
+      }
+      if (dbias_) dbias_.begin(1, n_, {}, adds());
       if (bias_ != nullptr) round_sums<row_backend<B>, A>(as_row(bias()), part_of(as_row(head_.bias)), false, ctx_);
       f(first, n);
       if (begun_) finish_columns();
@@ -52,17 +59,22 @@ class linear_tiles {
   void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx) {
     if (dx.data != nullptr)
       linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = first_ == 0 ? 0.0 : 1.0}, ctx_);
-    if (out_.dw.data != nullptr)
-      linear_product<B>(d, x, packed_operand<T>{}, dw(), in_vector<A>{},
-                        {.beta = begun_ || (wide && adds()) ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
-    if (dbias_ != nullptr)
-      sum_columns<row_backend<B>>(d, vector_view<A>{dbias_, n_}, begun_ ? gradient::accumulate : gradient::overwrite,
+    if (dw_) {
+      const auto [to, more] = dw_.next(ctx_);
+      linear_product<B>(d, x, packed_operand<T>{}, to, in_vector<A>{}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
+                        ctx_);
+    }
+    if (dbias_) {
+      const auto [to, more] = dbias_.next(ctx_);
+      sum_columns<row_backend<B>>(d, vector_view<A>{to.data, n_}, more ? gradient::accumulate : gradient::overwrite,
                                   ctx_);
+    }
     begun_ = true;
   }
 
  private:
   static constexpr bool wide = std::same_as<T, A>;
+  using sums = chunk_sums<row_backend<B>, A>;
 
   bool adds() const { return out_.dparams == gradient::accumulate; }
   vector_view<A> bias() const { return {bias_, bias_ == nullptr ? 0 : n_}; }
@@ -71,34 +83,26 @@ class linear_tiles {
   M part_of(M row) const {
     return row.cols_from(first_, n_);
   }
-  matrix_view<A> dw() const {
-    if constexpr (wide)
-      return out_.dw.rows_from(first_, n_);
-    else
-      return {dw_, n_, head_.w.cols};
-  }
-  void finish_columns() const {
-    if constexpr (!wide)
-      if (out_.dw.data != nullptr)
-        round_sums<row_backend<B>, A>(out_.dw.rows_from(first_, n_), matrix_view<const A>(dw()), adds(), ctx_);
-    if (dbias_ != nullptr)
-      round_sums<row_backend<B>, A>(part_of(as_row(out_.dbias)), matrix_view<const A>(dbias_, 1, n_), adds(), ctx_);
+  void finish_columns() {
+    if (dw_) dw_.finish(out_.dw.rows_from(first_, n_), adds(), ctx_);
+    if (dbias_) dbias_.finish(part_of(as_row(out_.dbias)), adds(), ctx_);
   }
 
   linear_head<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
   std::size_t cols_;
-  A *bias_ = nullptr, *dw_ = nullptr, *dbias_ = nullptr;
+  A* bias_ = nullptr;
+  sums dw_, dbias_;
   std::size_t first_ = 0, n_ = 0;
   bool begun_ = false;  ///< the gradients of these columns hold something
 };
 
-/// Bytes that linear_tiles takes for tiles of `tile` rows, in a call whose last tile of a column has `last` rows, with
-/// all gradients and a bias; without the logits and the sums of dx.
+/// Bytes that linear_tiles takes for `tiles` tiles of `tile` rows, in a call whose last tile of a column has `last` rows,
+/// with all gradients and a bias; without the logits and the sums of dx.
 template <class B, element T>
 std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
-                                   const context& ctx) {
+                                   std::size_t tiles, const context& ctx) {
   using A = accumulator_t<T>;
   const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
   std::size_t inner = 0;
@@ -108,7 +112,9 @@ std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::s
       inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
                         gemm_workspace<B, A, T, A>(n, hidden, c, workers),
                         gemm_workspace<B, A, T, A>(c, hidden, n, workers), simd::partials_workspace<B, A>(n, c, 1)});
-  return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols, hidden));
+  using sums = chunk_sums<row_backend<B>, A>;
+  return inner + workspace::bytes_for<A>(cols) + sums::bytes(cols, tiles, false) +
+         sums::bytes(workspace::product(cols, hidden), tiles, std::same_as<T, A>);
 }
 
 /// All rows of x, as tiled_layer takes rows: dx of f32 (f64) is its own sum.
@@ -147,7 +153,7 @@ class tiled_layer {
         to_(out.dx),
         ctx_(ctx),
         logits_(frame.template take<A>(rows.tile * B::chunk.cols)),
-        layer_(frame, head, out, ctx) {
+        layer_(frame, head, out, gemm_detail::ceil_div(rows.size(), rows.tile), ctx) {
     if (to_.data != nullptr) dx_ = rows_.sums(frame, to_);
   }
 

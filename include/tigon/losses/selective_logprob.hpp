@@ -130,7 +130,8 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
     if (detail::streams<B>(vocab))
       return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [](std::size_t) { return std::size_t{0}; });
+         detail::chosen_rows_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
+                                             [](std::size_t) { return std::size_t{0}; });
 }
 
 /// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.

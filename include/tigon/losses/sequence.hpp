@@ -210,11 +210,13 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
   if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk, reference_hidden);
   return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
-         other + chosen_rows_workspace<B, T>(hidden, vocab, chunk, ctx, [&](std::size_t n) {
-           return reference_hidden == 0
-                      ? 0
-                      : gemm_workspace<B, T, T, A>(n, vocab, reference_hidden, ctx.executor().workers());
-         });
+         other +
+         chosen_rows_workspace<B, T>(
+             workspace::product(groups, ends, length), hidden, vocab, chunk, ctx, [&](std::size_t n) {
+               return reference_hidden == 0
+                          ? 0
+                          : gemm_workspace<B, T, T, A>(n, vocab, reference_hidden, ctx.executor().workers());
+             });
 }
 
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.

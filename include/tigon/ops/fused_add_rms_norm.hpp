@@ -29,7 +29,7 @@ struct fused_add_rms_norm {
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3
-///            (tests/ops/fused_add_rms_norm_test.cpp).
+///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
 template <>

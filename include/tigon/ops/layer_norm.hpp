@@ -29,7 +29,7 @@ struct layer_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/layer_norm_test.cpp).
+///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 struct layer_norm_options {
   double eps = 1e-6;  ///< inside the square root
   gradient dparams = gradient::overwrite;

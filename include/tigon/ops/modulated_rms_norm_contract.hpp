@@ -33,7 +33,7 @@ struct modulated_rms_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
-///            (tests/ops/modulated_rms_norm_test.cpp).
+///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 struct modulated_rms_norm_options {
   double eps = 1e-6;           ///< inside the square root
   double offset = 0;           ///< added to w

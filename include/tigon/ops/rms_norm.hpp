@@ -36,7 +36,7 @@ struct rms_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 1e-6, 8e-3
-///            (tests/ops/rms_norm_test.cpp).
+///            (tests/ops/rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 struct rms_norm_options {
   double eps = 1e-6;  ///< inside the square root
   double offset = 0;  ///< added to w; 1 for checkpoints that store w - 1

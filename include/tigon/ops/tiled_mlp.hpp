@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_TILED_MLP_HPP
 #define TIGON_OPS_TILED_MLP_HPP
 
+#include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/ops/mlp.hpp>
 
 #include <optional>
@@ -26,10 +27,9 @@ struct tiled_mlp {
 /// Writes     y; dx, dwg, dwu, dwd; a gradient whose view has no memory is not computed. Gradients of weights are added
 ///            to with gradient::accumulate.
 /// Aliasing   forward: none. backward: dx may be dy or x.
-/// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has
-/// 16
-///            bits and there is more than one shard, also f32 sums for all gradients of weights. See
-///            tiled_mlp_workspace.
+/// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has 16
+///            bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64 shards
+///            two more such sums. See tiled_mlp_workspace.
 /// Threads    the same bits for any number of them; the number of shards changes the last bits.
 /// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
 /// Max error  as mlp, for any number of shards (tests/ops/tiled_mlp_test.cpp).
@@ -71,20 +71,41 @@ struct kernel<op::tiled_mlp, backends::generic> {
                        detail::mlp_weights<G> dw, tiled_mlp_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
-    if (std::same_as<G, A> || shard >= x.rows) return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
+    const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
+    constexpr bool wide = std::same_as<G, A>;
+    using sums = detail::chunk_sums<row_backend<B>, A>;
+    if (shard >= x.rows || (wide && !sums::many(count))) return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
     workspace::frame frame(ctx.workspace());
-    const auto sums_of = [&](matrix_view<G> m) {
-      return m.data == nullptr ? matrix_view<A>{}
-                               : matrix_view<A>(frame.template take<A>(m.rows * m.cols), m.rows, m.cols);
-    };
-    const detail::mlp_weights<A> sums{sums_of(dw.gate), sums_of(dw.up), sums_of(dw.down)};
-    mlp_options fresh = opt.mlp;
-    fresh.dw = gradient::overwrite;
-    shards<B, T>(dy, x, w, dx, sums, shard, fresh, ctx);
     const bool add = opt.mlp.dw == gradient::accumulate;
-    store_sums<row_backend<B>, A>(sums.gate, dw.gate, add, ctx);
-    store_sums<row_backend<B>, A>(sums.up, dw.up, add, ctx);
-    store_sums<row_backend<B>, A>(sums.down, dw.down, add, ctx);
+    const auto sum_of = [&](matrix_view<G> m) {
+      if (m.data == nullptr) return sums();
+      sums s(frame, m.rows * m.cols, count, wide);
+      if constexpr (wide)
+        s.begin(m.rows, m.cols, m, add);
+      else
+        s.begin(m.rows, m.cols, {}, add);
+      return s;
+    };
+    sums gate = sum_of(dw.gate), up = sum_of(dw.up), down = sum_of(dw.down);
+    mlp_options of_shard = opt.mlp;
+    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
+      const std::size_t rows = std::min(shard, x.rows - begin);
+      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
+      bool more = false;  // of all alike
+      const auto next = [&](sums& s) {
+        if (!s) return matrix_view<A>{};
+        const auto of = s.next(ctx);
+        more = of.second;
+        return of.first;
+      };
+      const detail::mlp_weights<A> to{next(gate), next(up), next(down)};
+      of_shard.dw = more ? gradient::accumulate : gradient::overwrite;
+      kernel_for<op::mlp, B>::template backward<B, T, W, A>(part(dy), part(x), w, matrix_view<T>{}, part(dx), to,
+                                                            of_shard, ctx);
+    }
+    if (gate) gate.finish(dw.gate, add, ctx);
+    if (up) up.finish(dw.up, add, ctx);
+    if (down) down.finish(dw.down, add, ctx);
   }
 
   /// Without tokens one empty shard, which writes the gradients of the weights.
@@ -101,19 +122,6 @@ struct kernel<op::tiled_mlp, backends::generic> {
     } while ((begin += shard) < x.rows);
   }
 
-  template <backend B, class A, element G>
-  static void store_sums(matrix_view<const A> sums, matrix_view<G> to, bool add, context& ctx) {
-    if (to.data == nullptr) return;
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      if (add)
-        row.map(
-            to, [](auto s, auto old) { return old + s; }, sums, to);
-      else
-        row.map(
-            to, [](auto s) { return s; }, sums);
-    });
-  }
-
   /// Bytes that forward (pass inference) and backward (pass recompute) take.
   template <backend B, element T, element W, element G>
   static std::size_t workspace_bytes(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t n,
@@ -125,8 +133,11 @@ struct kernel<op::tiled_mlp, backends::generic> {
       const auto of = [=](std::size_t rows) { return mlp_workspace<B, T, W, D>(pass, rows, hidden, n, workers); };
       return whole ? of(tokens) : std::max(of(shard), of((tokens - 1) % shard + 1));
     };
-    if (pass == mlp_pass::inference || std::same_as<G, A> || whole) return bytes_of(std::type_identity<G>{});
-    return 3 * workspace::bytes_for<A>(hidden, n) + bytes_of(std::type_identity<A>{});
+    constexpr bool wide = std::same_as<G, A>;
+    using sums = detail::chunk_sums<row_backend<B>, A>;
+    const std::size_t count = gemm_detail::ceil_div(tokens, shard);
+    if (pass == mlp_pass::inference || whole || (wide && !sums::many(count))) return bytes_of(std::type_identity<G>{});
+    return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + bytes_of(std::type_identity<A>{});
   }
 };
 

@@ -27,6 +27,12 @@
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
+/// Sums over very many rows: up to plain_rows rows are added one after the other in a row of sums. Of more rows, every
+/// column's sum is added to a compensated total, and begins anew, after plain_rows rows or fewer, so that the rounding
+/// error does not grow with the number of rows. Such a sum has three rows in memory, others have one.
+inline constexpr std::size_t plain_rows = 64;
+constexpr std::size_t rows_per_sum(std::size_t rows) { return rows > plain_rows ? 3 : 1; }
+
 namespace detail {
 
 // What a writing loop does in passing: it asks for the next row; or nothing.
@@ -105,6 +111,34 @@ TIGON_INLINE void prefetch_ahead(const Source& x, std::size_t j) {
       __builtin_prefetch(reinterpret_cast<const char*>(x.p + j + Column) + 2048);
   }
 }
+
+/// Totals of a very long row, added in pairs: a plain total of up to `plain` parts, then the next one.
+template <class P, bool Used = true>
+class pairwise {
+ public:
+  static constexpr std::size_t plain = 16;
+
+  /// Asked before every part: whether there are `plain` parts in the present total.
+  TIGON_INLINE bool is_due() { return parts_++ == plain; }
+  template <class Combine>
+  [[gnu::noinline]] void add(P total, Combine combine) {
+    parts_ = 1;
+    // Binary counter: level l holds 2^l totals in succession.
+    for (std::size_t carry = totals_++; (carry & 1) != 0; carry >>= 1) total = combine(level_[--used_], total);
+    level_[used_++] = total;
+  }
+  template <class Combine>
+  TIGON_INLINE P with(P total, Combine combine) {
+    while (used_ > 0) total = combine(level_[--used_], total);
+    return total;
+  }
+
+ private:
+  std::size_t parts_ = 0, totals_ = 0, used_ = 0;
+  P level_[32];
+};
+template <class P>
+class pairwise<P, false> {};
 
 }  // namespace detail
 
@@ -280,7 +314,7 @@ class row_worker {
   }
 
   // The one loop that reduces: unrolled into independent accumulators, and those folded into a total every `block`
-  // columns, so that the rounding error grows with the root of the row, not with its length. More rows than a
+  // columns, and totals in pairs, so that the rounding error does not grow with the length of the row. More rows than a
   // processor follows by itself are asked for ahead.
   template <class V, std::size_t K, class F, class Combine, class... Source>
   TIGON_INLINE pack<V, K> accumulate(pack<V, K> identity, F f, Combine combine, Source... x) const {
@@ -296,9 +330,11 @@ class row_worker {
                          TIGON_LAMBDA { (detail::ask_in_sum<u * N, B::row.prefetch_level>(x, j), ...); };
     [[maybe_unused]] const bool is_asked = may_ask && (detail::asked_for(x) || ...);
     pack<V, K> total = identity;
+    detail::pairwise<pack<V, K>> totals;
     std::size_t j = 0;
     while (j + U * N <= cols) {
       const std::size_t end = std::min(cols, j + block);
+      if (totals.is_due()) totals.add(std::exchange(total, identity), combine);
       pack<V, K> acc[sets];
       detail::unrolled<sets>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
       for (; j + U * N <= end; j += U * N) {
@@ -320,7 +356,7 @@ class row_worker {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { rest.v[k] = select(inside, rest.v[k], identity.v[k]); });
       total = combine(total, rest);
     }
-    return total;
+    return totals.with(total, combine);
   }
 
   // The place of operands whose next rows are asked for.
@@ -416,8 +452,15 @@ class row_worker {
     const bool backwards = !Errand::any && read_ && (B::row.reverse || (turns_round && at_.row % 2 != 0));
     std::size_t at = backwards ? last - U * N : head;
     const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
+    const auto join_all = [&](auto a, const auto& b) TIGON_LAMBDA {
+      detail::unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = join(k, a.v[k], b.v[k]); });
+      return a;
+    };
+    detail::pairwise<std::remove_const_t<decltype(total_of_none)>, K != 0> totals;
     for (std::size_t left = last - head; left > 0;) {
       const std::size_t count = K == 0 ? left : std::min(block, left);
+      if constexpr (K != 0)
+        if (totals.is_due()) totals.add(std::exchange(total, total_of_none), join_all);
       pack<V, K == 0 ? 1 : K> acc[U];
       if constexpr (K != 0) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = total_of_none; });
       for (std::size_t done = 0; done < count; done += U * N, at += step) {
@@ -445,7 +488,7 @@ class row_worker {
         detail::halve<U>([&](auto u, auto width) TIGON_LAMBDA {
           detail::unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = join(k, acc[u].v[k], acc[u + width].v[k]); });
         });
-        detail::unrolled<K>([&](auto k) TIGON_LAMBDA { total.v[k] = join(k, total.v[k], acc[0].v[k]); });
+        total = join_all(total, acc[0]);
       }
       left -= count;
     }
@@ -457,7 +500,10 @@ class row_worker {
       if (j == head) j = last;
     }
     errand_.finish(passing);
-    return total;
+    if constexpr (K != 0)
+      return totals.with(total, join_all);
+    else
+      return total;
   }
 
   // f(sink, number of its first result)

@@ -69,7 +69,7 @@ TIGON_INLINE void settle(R& r) {
 }
 
 // Or it adds up the same columns of a row further down, which it thereby brings near: memory is read and written and
-// lanes compute, all at the same time.
+// lanes compute, all at the same time. Sums of the parts of a row are added up in f64.
 template <class V, std::size_t K, class F, class... Source>
 struct sum_errand {
   static constexpr bool any = true, prefetches = false;
@@ -82,7 +82,7 @@ struct sum_errand {
   };
   F f;
   std::tuple<Source...> x;
-  number* total;
+  double* total;
 
   TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
     auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
@@ -229,6 +229,57 @@ constexpr std::size_t partial_tasks(rows_of_all rows) {
   const auto ceil_div = [](std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); };
   return ceil_div(rows.count, std::max<std::size_t>(ceil_div(rows.all, B::row.partials), 16));
 }
+/// Rows that a task of so many adds up.
+constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
+  return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+}
+
+// high + low += sums, sums = 0: n columns, rounded up to whole vectors.
+template <class V, class A = typename V::value_type>
+[[gnu::noinline]] void add_to_total(A* sums, A* high, A* low, std::size_t n) {
+  for (std::size_t j = 0; j < n; j += V::size) {
+    const auto total = add_compensated(load<V>(high + j), load<V>(low + j), load<V>(sums + j));
+    store(total.v[0], high + j), store(total.v[1], low + j), store(V(A(0)), sums + j);
+  }
+}
+// The same for the last time: sums = high + low + sums.
+template <class V, class A = typename V::value_type>
+[[gnu::noinline]] void round_total(A* sums, A* high, A* low, std::size_t n) {
+  add_to_total<V>(sums, high, low, n);
+  for (std::size_t j = 0; j < n; j += V::size) store(load<V>(high + j) + load<V>(low + j), sums + j);
+}
+
+// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
+// and the low parts. The columns take turns, some after every group of rows: a pause for all of them at once would leave
+// memory idle.
+template <class V>
+class running_total {
+  using A = typename V::value_type;
+
+ public:
+  /// For partial rows of so many columns together, whole vectors; 0: there are no totals.
+  running_total(std::size_t columns, std::size_t group) : columns_(columns) {
+    if (columns == 0) return;
+    const std::size_t groups = plain_rows / group, turns = std::min(groups, columns / V::size);
+    groups_per_turn_ = groups / turns;
+    width_ = ((columns + turns - 1) / turns + V::size - 1) / V::size * V::size;
+  }
+  /// After a group of rows.
+  TIGON_INLINE void next(A* sums) {
+    if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
+    groups_ = 0;
+    A* const from = sums + first_;
+    add_to_total<V>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
+    first_ = first_ + width_ < columns_ ? first_ + width_ : 0;
+  }
+  /// After the last: the sums become the totals.
+  void finish(A* sums) const {
+    if (columns_ != 0) round_total<V>(sums, sums + columns_, sums + 2 * columns_, columns_);
+  }
+
+ private:
+  std::size_t columns_, width_ = 0, first_ = 0, groups_per_turn_ = 1, groups_ = 0;
+};
 
 // Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
 // are written half a page away from what is read beside them.
@@ -251,7 +302,9 @@ struct parameter_gradient {
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  return workspace::bytes_for<A>(workspace::product(detail::partial_tasks<B>(rows), count, detail::padded<A>(cols)) +
+  const std::size_t tasks = detail::partial_tasks<B>(rows);
+  const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
+  return workspace::bytes_for<A>(workspace::product(tasks, count, sums, detail::padded<A>(cols)) +
                                  detail::page / sizeof(A));
 }
 
@@ -276,8 +329,8 @@ struct row_sum {
   }
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
-  template <class B, class A>
-  TIGON_INLINE auto errand(std::size_t row, std::size_t first, A* total) const {
+  template <class B>
+  TIGON_INLINE auto errand(std::size_t row, std::size_t first, double* total) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
           const detail::place at{row, first};
@@ -307,12 +360,15 @@ struct row_sum {
         },
         x);
   }
-  template <class A, std::size_t K>
-  static TIGON_INLINE auto value(const std::array<A, K>& total) {
-    if constexpr (K == 1)
-      return total[0];
-    else
-      return total;
+  template <class A, class Total, std::size_t K>
+  static TIGON_INLINE auto value(const std::array<Total, K>& total) {
+    if constexpr (K == 1) {
+      return static_cast<A>(total[0]);
+    } else {
+      std::array<A, K> of_row;
+      for (std::size_t k = 0; k < K; ++k) of_row[k] = static_cast<A>(total[k]);
+      return of_row;
+    }
   }
 };
 
@@ -321,16 +377,16 @@ struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
   static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
-  template <class B, class A>
-  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, A*) const {
+  template <class B>
+  TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, double*) const {
     return {};
   }
   template <class B, class A, bool>
   TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t, std::size_t) const {
     return {};
   }
-  template <class A>
-  static TIGON_INLINE int value(const std::array<A, 0>&) {
+  template <class A, class Total>
+  static TIGON_INLINE int value(const std::array<Total, 0>&) {
     return 0;
   }
 };
@@ -456,7 +512,7 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
 /// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
-/// `out`. Without rows the gradients are zero.
+/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
 ///
 /// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
 /// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
@@ -469,11 +525,11 @@ template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
                             parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
-  using errand = decltype(statistic.template errand<B, A>(0, 0, nullptr));
-  using totals = std::array<A, Statistic::template sums<B>>;
+  using errand = decltype(statistic.template errand<B>(0, 0, nullptr));
   // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
   // a row's bits would depend on its place.
   constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
+  using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
@@ -484,10 +540,11 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
   constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
   constexpr std::size_t most = whole_rows ? 32 : near_parts ? 2 : 8;
+  static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
-  const std::size_t per_task = tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
-  const std::size_t stride = detail::padded<A>(cols);
+  const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = detail::padded<A>(cols);
+  const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
   constexpr std::size_t elements =
       whole_rows || near_parts ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
@@ -501,10 +558,11 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
       fn(row, value);
   };
   workspace::frame frame(ctx.workspace());
-  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * K * stride + detail::page / sizeof(A)));
+  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    A* own = partials + task * K * stride;
-    std::fill(own, own + K * stride, A(0));
+    A* own = partials + task * sums * stride;
+    std::fill(own, own + sums * stride, A(0));
+    detail::running_total<V> total(sums > K ? K * stride : 0, group);
     const std::size_t begin = task * per_task, end = std::min(rows, begin + per_task);
     totals now[most], next[most];
     for (std::size_t first = begin; first < end; first += group) {
@@ -525,13 +583,16 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
           const auto together = [&]() TIGON_LAMBDA {
             return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
               return fn.template together<B, asks, R>(
-                  first + k, cols, ahead, [&](std::size_t r) TIGON_LAMBDA { return Statistic::value(now[k + r]); },
+                  first + k, cols, ahead,
+                  [&](std::size_t r) TIGON_LAMBDA { return Statistic::template value<A>(now[k + r]); },
                   own + p * stride...);
             }(std::make_index_sequence<K>{});
           };
           while (k + R <= n && together()) k += R;
         }
-        for (; k < n; ++k) one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::value(now[k]));
+        for (; k < n; ++k)
+          one(worker(first + k, cols, own, nullptr, stride).asking(ahead), Statistic::template value<A>(now[k]));
+        total.next(own);
         continue;
       }
       for (std::size_t column = 0; column < cols; column += B::row.block_cols)
@@ -542,12 +603,14 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
           if constexpr (in_passing)
             one(worker(i, width, own, nullptr, stride, column,
                        statistic.template errand<B>(other, column, next[k].data())),
-                Statistic::value(now[k]));
+                Statistic::template value<A>(now[k]));
           else
-            one(worker(i, width, own, nullptr, stride, column), Statistic::value(now[k]));
+            one(worker(i, width, own, nullptr, stride, column), Statistic::template value<A>(now[k]));
         }
       if constexpr (in_passing) std::copy(next, next + n, now);
+      total.next(own);
     }
+    total.finish(own);
     stream_fence();
   });
   // U vectors of columns, or what is left of one.
@@ -562,7 +625,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
     std::size_t used = 0;
     for (std::size_t task = 0; task < tasks; ++task) {
       strip sum;
-      const A* const from = partials + (task * K + k) * stride + j;
+      const A* const from = partials + (task * sums + k) * stride + j;
       detail::unrolled<U>([&](auto u) TIGON_LAMBDA { sum.v[u] = load<V>(from + u * V::size); });
       for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) add(sum, level[--used]);
       level[used++] = sum;

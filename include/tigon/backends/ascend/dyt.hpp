@@ -87,9 +87,15 @@ struct kernel<op::dyt, backends::ascend> {
     const std::size_t stride = workspace::padded<A>(x.cols);
     const std::size_t reserved =
         x.cols == 0 ? 0 : simd::partials_workspace<B, A>(x.rows, x.cols, 3) / (3 * stride * sizeof(A));
-    const ub::strips s(plan::cut_of(x.cols), x.rows, x.cols, reserved);
+    ub::cut by = plan::cut_of(x.cols);
+    by.rows = std::min(by.rows, simd::plain_rows);
+    ub::strips s(by, x.rows, x.cols, reserved);
+    const ub::sums_of_programs sums(s.down, s.row_blocks, by.rows, reserved);
+    s.down = sums.programs;
+    const std::size_t step = sums.rows * 2 * stride;
+    using V = simd::vec<typename B::engine, A>;
     workspace::frame frame(ctx.workspace());
-    A* partials = frame.template take<A>(s.down * 2 * stride);
+    A* partials = frame.template take<A>(s.down * step);
     double* by_strip = frame.template take<double>(s.count());
     const bool in_f64 = lanes::is_small(x.rows, x.cols);
     if (dalpha && in_f64) sum_in_f64<plan>(dy, x, static_cast<double>(factor), gamma, s, by_strip, frame, ctx);
@@ -97,14 +103,27 @@ struct kernel<op::dyt, backends::ascend> {
         ctx, x.rows, x.cols, s,
         [=](auto& core, std::size_t strip, auto blocks, auto& pgt, auto& pbt, auto& dt, auto& xt, auto& gt, auto& dxt)
             TIGON_LAMBDA {
-              A* own = partials + strip / s.across * 2 * stride;
-              const auto begin = [&](auto& t, A* row) TIGON_LAMBDA {
-                std::fill(row + core.col, row + core.col + core.col_count, A(0));
-                core.point(t, ub::partial<A>{row});
+              A* own = partials + strip / s.across * step;
+              // Rows k and k + 2 n are the sums and the totals of gradient k.
+              for (std::size_t k = 0; k < 2 * sums.rows; ++k)
+                std::fill_n(own + k * stride + core.col, core.col_count, A(0));
+              core.point(pgt, ub::partial<A>{own}), core.point(pbt, ub::partial<A>{own + stride});
+              const auto each_sum = [&](auto f) TIGON_LAMBDA {
+                core.flush(pgt), core.flush(pbt);
+                for (std::size_t k = 0; k < 2 && sums.rows > 1; ++k) {
+                  A* const from = own + k * stride + core.col;
+                  f(from, from + 2 * stride, from + 4 * stride);
+                }
               };
-              begin(pgt, own), begin(pbt, own + stride);
+              std::size_t plain = 0;
               double sum = 0;
               blocks([&]() TIGON_LAMBDA {
+                if (sums.rows > 1 && plain + by.rows > simd::plain_rows) {
+                  each_sum([&](A* of, A* high, A* low)
+                               TIGON_LAMBDA { simd::detail::add_to_total<V>(of, high, low, core.col_count); });
+                  plain = 0;
+                }
+                plain += by.rows;
                 core.part(ub::reads(pgt, pbt, dt, xt, gt), ub::writes(dxt),
                           [&](auto row, auto pgv, auto pbv, auto dv, auto xv, auto gv, auto dxv) TIGON_LAMBDA {
                             sum += row.map_sum(
@@ -117,13 +136,14 @@ struct kernel<op::dyt, backends::ascend> {
                                 dv, xv, gv, pgv, pbv);
                           });
               });
-              core.flush(pgt), core.flush(pbt);
+              each_sum([&](A* of, A* high, A* low)
+                           TIGON_LAMBDA { simd::detail::round_total<V>(of, high, low, core.col_count); });
               if (!in_f64) by_strip[strip] = sum;
             },
         ub::partial<A>{partials}, ub::partial<A>{partials}, dy, x, gamma, dx);
     const auto combine = [&](std::size_t k, vector_view<W> gradient) {
-      const matrix_view<const A> sums(partials + k * stride, s.down, x.cols, 2 * stride);
-      if (x.cols != 0) ub::combine<plan>(ctx, sums, parameter_gradient<W>{gradient, opt.dparams});
+      const matrix_view<const A> of_strips(partials + k * stride, s.down, x.cols, step);
+      if (x.cols != 0) ub::combine<plan>(ctx, of_strips, parameter_gradient<W>{gradient, opt.dparams});
     };
     combine(0, dgamma), combine(1, dbeta);
     if (!dalpha) return;

@@ -34,16 +34,23 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     const vector_view<A> bias{head.bias ? frame.template take<A>(vocab) : nullptr, vocab};
     if (head.bias) round_into<plan>(ctx, as_row(head.bias), as_row(bias), false);
     // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
-    matrix_view<A> dw;
-    if constexpr (wide)
-      dw = to.dw;
-    else if (to.dw.data != nullptr)
-      dw = {frame.template take<A>(vocab * hidden), vocab, hidden};
-    const vector_view<A> dbias{to.dbias ? frame.template take<A>(vocab) : nullptr, vocab};
+    using chunk_sums = detail::chunk_sums<B, A>;
+    const std::size_t chunks = ub::ceil_div(rows, chunk);
+    chunk_sums dw, dbias;
+    if (to.dw.data != nullptr) {
+      dw = chunk_sums(frame, vocab * hidden, chunks, wide);
+      if constexpr (wide)
+        dw.begin(vocab, hidden, to.dw, add);
+      else
+        dw.begin(vocab, hidden, {}, add);
+    }
+    if (to.dbias) {
+      dbias = chunk_sums(frame, vocab, chunks, false);
+      dbias.begin(1, vocab, {}, add);
+    }
     out.token_scaling = opt.token_scaling;
 
     for (std::size_t begin = 0; begin < rows; begin += chunk) {
-      const bool first = begin == 0;
       const std::size_t n = std::min(chunk, rows - begin);
       const matrix_view<A> z(logits, n, vocab);
       const matrix_view<const T> x = head.x.rows_from(begin, n);
@@ -61,10 +68,13 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
       }
       if (to.dx.data != nullptr)
         detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<T>{}, {}, ctx);
-      if (dw.data != nullptr)
-        detail::linear_product<B>(z, x, packed_operand<T>{}, dw, in_vector<A>{},
-                                  {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes}, ctx);
-      if (to.dbias)
+      if (dw) {
+        const auto [sum, more] = dw.next(ctx);
+        detail::linear_product<B>(z, x, packed_operand<T>{}, sum, in_vector<A>{},
+                                  {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
+      }
+      if (dbias) {
+        const auto [sum_row, more] = dbias.next(ctx);
         ub::for_row_blocks_with_partials<plan, A>(
             ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
             [](auto& core, const A*, auto& sum, auto& zt) TIGON_LAMBDA {
@@ -73,12 +83,12 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                     sv, [](auto d, auto s) { return s + d; }, zv, sv);
               });
             },
-            std::tuple(parameter_gradient<A>{dbias, first ? gradient::overwrite : gradient::accumulate}),
+            std::tuple(parameter_gradient<A>{{sum_row.data, vocab}, more ? gradient::accumulate : gradient::overwrite}),
             matrix_view<const A>(z));
+      }
     }
-    if constexpr (!wide)
-      if (to.dw.data != nullptr) round_into<plan>(ctx, matrix_view<const A>(dw), to.dw, add);
-    if (to.dbias) round_into<plan>(ctx, matrix_view<const A>(as_row(dbias)), as_row(to.dbias), add);
+    if (dw) dw.finish(to.dw, add, ctx);
+    if (dbias) dbias.finish(as_row(to.dbias), add, ctx);
   }
 
   /// The gradients alone, recomputed.

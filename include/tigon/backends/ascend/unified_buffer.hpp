@@ -530,27 +530,45 @@ void combine(context& ctx, matrix_view<const A> partials, simd::parameter_gradie
       });
 }
 
+/// How many programs add up rows, and in how many rows of memory each: three where it has to keep totals, for fewer
+/// programs if memory is for no more.
+struct sums_of_programs {
+  std::size_t programs, rows = 1;
+
+  constexpr sums_of_programs(std::size_t grid, std::size_t row_blocks, std::size_t block_rows, std::size_t reserved)
+      : programs(grid) {
+    if (grid == 0 || ceil_div(row_blocks, grid) * block_rows <= simd::plain_rows) return;
+    rows = simd::rows_per_sum(simd::plain_rows + 1);
+    programs = std::clamp<std::size_t>(reserved / rows, 1, grid);
+  }
+};
+
 /// As for_row_blocks, in two steps: sum(core, values, tiles...) leaves in values[i] what row i of the block needs of
 /// its whole length; write(core, values, tiles...) works on the present block of columns. `sum` and `write` are given
 /// a tile of each partial row of a parameter gradient first, and then those of the operands. Where rows have several
 /// blocks of columns, some rows share the visit to a block, so that partial rows and weights are copied more rarely.
+/// Programs of more than simd::plain_rows rows keep compensated totals behind their partial rows.
 template <class Plan, class S, class Sum, class Write, class... W, class... Operand>
 void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t cols, cut by, Sum sum, Write write,
                                   std::tuple<simd::parameter_gradient<W>...> gradients, Operand... operand) {
   using A = typename Plan::accumulator;
   constexpr std::size_t K = sizeof...(W);
+  by.rows = std::min(by.rows, simd::plain_rows);
   // No more partial rows than the door has asked memory for.
   const std::size_t row_blocks = ceil_div(rows, by.rows);
   const std::size_t stride = workspace::padded<A>(cols);
   const std::size_t reserved =
       (simd::partials_workspace<typename Plan::backend, A>(rows, cols, K) - workspace::alignment) /
       (K * stride * sizeof(A));
-  const std::size_t grid = std::min({by.programs, reserved, row_blocks});
+  const sums_of_programs sums(std::min({by.programs, reserved, row_blocks}), row_blocks, by.rows, reserved);
+  const std::size_t grid = sums.programs, step = sums.rows * K * stride;
+  using V = simd::vec<typename Plan::backend::engine, A>;
   workspace::frame frame(ctx.workspace());
-  A* partials = frame.template take<A>(grid * K * stride);
+  A* partials = frame.template take<A>(grid * step);
   for_programs<Plan>(ctx, row_blocks, grid, [=](auto& core, std::size_t program, auto blocks) TIGON_LAMBDA {
-    A* own = partials + program * K * stride;
-    std::fill(own, own + K * stride, A(0));
+    A* own = partials + program * step;
+    std::fill(own, own + step, A(0));
+    A *const high = own + K * stride, *const low = high + K * stride;
     core.shape(rows, cols, by);
     auto tiles = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
       return core.place(local<S>{}, (static_cast<void>(k), partial<A>{own + k * stride})..., operand...);
@@ -558,8 +576,14 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
     std::apply(
         [&](auto& values, auto&... t) TIGON_LAMBDA {
           const std::size_t most = core.whole_rows() ? 1 : Plan::group;
-          std::size_t group[Plan::group], count = 0;
+          std::size_t group[Plan::group], count = 0, plain = 0;
           const auto work = [&]() TIGON_LAMBDA {
+            if (sums.rows > 1 && plain + count * by.rows > simd::plain_rows) {
+              (core.flush(t), ...);
+              simd::detail::add_to_total<V>(own, high, low, K * stride);
+              plain = 0;
+            }
+            plain += count * by.rows;
             for (std::size_t k = 0; k < count; ++k) {
               core.rows_at(group[k]);
               sum(core, values.data + k, t...);
@@ -579,12 +603,12 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
           });
           if (count != 0) work();
           (core.flush(t), ...);
+          if (sums.rows > 1) simd::detail::round_total<V>(own, high, low, K * stride);
         },
         tiles);
   });
   [&]<std::size_t... k>(std::index_sequence<k...>) {
-    (combine<Plan>(ctx, matrix_view<const A>(partials + k * stride, grid, cols, K * stride), std::get<k>(gradients)),
-     ...);
+    (combine<Plan>(ctx, matrix_view<const A>(partials + k * stride, grid, cols, step), std::get<k>(gradients)), ...);
   }(std::make_index_sequence<K>{});
 }
 

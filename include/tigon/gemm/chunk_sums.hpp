@@ -1,0 +1,105 @@
+// Sums over many chunks of rows, each chunk's share made by a product or a sum of columns.
+#ifndef TIGON_GEMM_CHUNK_SUMS_HPP
+#define TIGON_GEMM_CHUNK_SUMS_HPP
+
+#include <tigon/simd/row.hpp>
+
+#include <utility>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// to = from, or to += from; sums in A.
+template <class B, class A, element To, element From>
+void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
+  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+    if (add)
+      row.map(
+          to, [](auto v, auto old) { return old + v; }, from, to);
+    else
+      row.map(
+          to, [](auto v) { return v; }, from);
+  });
+}
+
+/// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other;
+/// where there are more, those are added to a compensated total, so that the rounding error does not grow with the
+/// number of chunks. That takes two more matrices: the high and the low parts of the total.
+template <class B, class A>
+class chunk_sums {
+ public:
+  /// Whether a sum of so many chunks has a total.
+  static constexpr bool many(std::size_t chunks) { return chunks > simd::plain_rows; }
+  /// Bytes that it takes for sums of `elements` numbers. `in_place`: where begin() is given what they are sums for.
+  static constexpr std::size_t bytes(std::size_t elements, std::size_t chunks, bool in_place) {
+    return ((many(chunks) ? 3 : 1) - (in_place ? 1 : 0)) * workspace::bytes_for<A>(elements);
+  }
+
+  chunk_sums() = default;
+  chunk_sums(workspace::frame& frame, std::size_t elements, std::size_t chunks, bool in_place) : many_(many(chunks)) {
+    if (many_) low_.data = frame.template take<A>(elements);
+    if (many_ && !in_place) high_.data = frame.template take<A>(elements);
+    if (many_ || !in_place) plain_.data = frame.template take<A>(elements);
+    in_place_ = in_place, exists_ = true;
+  }
+  explicit operator bool() const { return exists_; }
+
+  /// A new sum. In place it is made in `to`, where it is added to what is there if `add`.
+  void begin(std::size_t rows, std::size_t cols, matrix_view<A> to, bool add) {
+    plain_ = {plain_.data, rows, cols}, high_ = {high_.data, rows, cols}, low_ = {low_.data, rows, cols};
+    if (in_place_) (many_ ? high_ : plain_) = to;
+    holds_ = in_place_ && add, has_total_ = false, chunks_ = 0;
+  }
+  /// Where the next chunk's share goes, and whether it is added to what is there.
+  std::pair<matrix_view<A>, bool> next(context& ctx) {
+    if (many_ && chunks_ == simd::plain_rows) add_to_total(ctx);
+    return {plain_, chunks_++ > 0 || (!many_ && holds_)};
+  }
+  /// to = the sum, or to += the sum. In place, `to` is that of begin().
+  template <element To>
+  void finish(matrix_view<To> to, bool add, context& ctx) {
+    if (!many_) {
+      if (!in_place_) round_sums<B, A>(to, matrix_view<const A>(plain_), add, ctx);
+      return;
+    }
+    add_to_total(ctx);
+    const matrix_view<const A> high = high_, low = low_;
+    const bool old = add && !in_place_;
+    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
+      if (old)
+        row.map(
+            to, [](auto h, auto l, auto was) { return was + (h + l); }, high, low, to);
+      else
+        row.map(
+            to, [](auto h, auto l) { return h + l; }, high, low);
+    });
+  }
+
+ private:
+  void add_to_total(context& ctx) {
+    const matrix_view<A> high = high_, low = low_, plain = plain_;
+    const bool from_nothing = !has_total_ && !holds_, first = !has_total_;
+    for_rows<B, A>(ctx, plain.rows, plain.cols, [=] TIGON_FN(auto row) {
+      if (first)
+        row.map(
+            low, [](auto zero) { return zero; }, constant(A(0)));
+      if (from_nothing)
+        row.map(
+            high, [](auto zero) { return zero; }, constant(A(0)));
+      row.map(
+          outs(high, low), [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); }, high, low, plain);
+    });
+    has_total_ = true, chunks_ = 0;
+  }
+
+  matrix_view<A> plain_, high_, low_;
+  std::size_t chunks_ = 0;  ///< in plain_
+  bool exists_ = false, many_ = false, in_place_ = false;
+  bool holds_ = false;      ///< what is there counts
+  bool has_total_ = false;  ///< high_ and low_ hold something
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_GEMM_CHUNK_SUMS_HPP
