@@ -72,7 +72,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
       const auto norm = [=](auto v, A scale, auto g)
                             TIGON_LAMBDA { return detail::cast_normalised<C, T>(v * scale) * (g + offset); };
       const auto scale_for = [=](A squares) TIGON_LAMBDA {
-        const A scale = math::rsqrt(squares / static_cast<A>(row.cols) + eps);
+        const A square = squares / static_cast<A>(row.cols) + eps, by = detail::scale_for_squares<A>(square);
+        const A scale = by == A(1) ? math::rsqrt(square) : detail::rstd_by_scale(row, by, eps, add, x, r);
         if (row.first()) rstd[row.i] = scale;
         return scale;
       };
@@ -112,15 +113,20 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
-        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * v; }; }, dy, s,
-                w, nearby(ds)),
+        row_sum(
+            [=](std::size_t i) {
+              const A r = rstd[i];
+              return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * (v * r); };
+            },
+            dy, s, w, nearby(ds)),
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = k / n;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
-                return pack{fnma(v, c, fma(d * (g + offset), r, e)),
-                            fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
+                const auto xh = v * r;
+                return pack{fma(fnma(xh, c, d * (g + offset)), r, e),
+                            fma(d, detail::cast_normalised_again<C, T>(xh), sum)};
               };
             },
             dy, ds, s, w),

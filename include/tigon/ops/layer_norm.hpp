@@ -3,6 +3,7 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
@@ -48,9 +49,6 @@ struct kernel<op::layer_norm, backends::generic> {
     const A eps = static_cast<A>(opt.eps);
     const auto statistic = [=] TIGON_FN(const auto& row) {
       const A n = static_cast<A>(row.cols);
-      // Sums of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
-      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in rows of
-      // a few columns, whose dx nearly cancels.
       const auto sums = [=](auto centred) {
         return row.sum(
             [=](auto v) {
@@ -59,24 +57,22 @@ struct kernel<op::layer_norm, backends::generic> {
             },
             read_again(x));
       };
-      A m = 0;
+      detail::row_moments<A> of;
       auto s = sums([](auto v) { return v; });
-      if (row.cols <= 16 || !(s[0] * s[0] < n * s[1] * A(0.5))) {
-        m = s[0] / n;
-        s = sums([m](auto v) { return v - m; });
-      }
-      const A e = s[0] / n;
-      const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
-      if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
-      return std::array{m, e, r};
+      while (of.again(s[0] / n, s[1] / n, eps, row.cols <= 16))
+        s = sums([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
+      const A r = of.rstd(eps);
+      if (row.first()) mean[row.i] = (of.about + of.mean) / of.scale, rstd[row.i] = r * of.scale;
+      return std::array{of.scale, of.about, of.mean, r};
     };
     map_rows<B, A>(ctx, x.rows, x.cols, statistic,
                    row_map(
                        y,
-                       [](std::size_t, std::array<A, 3> of) {
-                         const auto [m, e, r] = of;
-                         return
-                             [m = m, e = e, r = r](auto v, auto g, auto c) { return pack{fma((v - m - e) * r, g, c)}; };
+                       [](std::size_t, std::array<A, 4> of) {
+                         const auto [p, m, e, r] = of;
+                         return [p = p, m = m, e = e, r = r](auto v, auto g, auto c) {
+                           return pack{fma((fma(v, p, -m) - e) * r, g, c)};
+                         };
                        },
                        x, or_ones(w), or_zeros(b)));
   }
@@ -87,21 +83,24 @@ struct kernel<op::layer_norm, backends::generic> {
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const A n = static_cast<A>(x.cols);
+    // c = m - x, where m is the rounded mean and both are multiplied by p, which is nearly always 1. What m lacks shows
+    // in the mean of c, e: sums and xh are made up for it.
     const row_sum sums(
         [=](std::size_t i) {
-          const A m = mean[i];
+          const A p = detail::scale_of_row(rstd[i]), m = mean[i] * p;
           return [=](auto d, auto v, auto g) {
-            const auto h = d * g;
-            return pack{(m - v) * h, h};  // v - m would load v first: one operation more that waits for memory
+            const auto h = d * g, c = fnma(v, p, m);
+            return pack{c * h, h, c};
           };
         },
         dy, x, or_ones(w));
     const row_map gradients(
         dx,
-        [=](std::size_t i, std::array<A, 2> s) {
-          const A m = mean[i], r = rstd[i], c1 = s[0] * r / n, c2 = s[1] / n;
+        [=](std::size_t i, std::array<A, 3> s) {
+          const A r = rstd[i], p = detail::scale_of_row(r), m = mean[i] * p, of_c = r / p;
+          const A e = s[2] / n, c1 = (s[0] - e * s[1]) * of_c / n, c2 = s[1] / n;
           return [=](auto d, auto v, auto g, auto sw, auto sb) {
-            const auto xh = (v - m) * r;
+            const auto xh = fma(fma(v, p, -m), of_c, e * of_c);
             return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
