@@ -50,9 +50,13 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
-    detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), rstd.data(), dx, dw, opt, ctx);
-    });
+    if (detail::holds_products(rstd.data(), s.rows))
+      detail::with_casting<T>(opt.casting, [&](auto rule) {
+        backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), rstd.data(), dx, dw, opt, ctx);
+      });
+    else
+      kernel<op::rms_norm, backends::generic>::backward_in_f64<B, T>(s.rows, dy, s, ds, w, rstd.data(), dx, dw, opt,
+                                                                     ctx);
     if (dr.data == nullptr) return;
     for_rows<B, accumulator_t<T>>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
       row.map(
@@ -113,20 +117,15 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
     for_rows_with_partials<B, A>(
         ctx, s.rows, s.cols,
-        row_sum(
-            [=](std::size_t i) {
-              const A r = rstd[i];
-              return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * (v * r); };
-            },
-            dy, s, w, nearby(ds)),
+        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * v; }; }, dy, s,
+                w, nearby(ds)),
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = k / n;
+              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
-                const auto xh = v * r;
-                return pack{fma(fnma(xh, c, d * (g + offset)), r, e),
-                            fma(d, detail::cast_normalised_again<C, T>(xh), sum)};
+                return pack{fnma(v, c, fma(d * (g + offset), r, e)),
+                            fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
               };
             },
             dy, ds, s, w),

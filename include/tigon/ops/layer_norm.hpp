@@ -61,18 +61,17 @@ struct kernel<op::layer_norm, backends::generic> {
       auto s = sums([](auto v) { return v; });
       while (of.again(s[0] / n, s[1] / n, eps, row.cols <= 16))
         s = sums([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
-      const A r = of.rstd(eps);
-      if (row.first()) mean[row.i] = (of.about + of.mean) / of.scale, rstd[row.i] = r * of.scale;
-      return std::array{of.scale, of.about, of.mean, r};
+      const auto result = of.about_mean_rstd(eps);
+      const auto [m, e, r] = result;
+      if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
+      return result;
     };
     map_rows<B, A>(ctx, x.rows, x.cols, statistic,
                    row_map(
                        y,
-                       [](std::size_t, std::array<A, 4> of) {
-                         const auto [p, m, e, r] = of;
-                         return [p = p, m = m, e = e, r = r](auto v, auto g, auto c) {
-                           return pack{fma((fma(v, p, -m) - e) * r, g, c)};
-                         };
+                       [](std::size_t, std::array<A, 3> of) {  // of halves: x - mean need not be finite
+                         const A m = of[0] / A(2), e = of[1] / A(2), r = of[2] * A(2);
+                         return [=](auto v, auto g, auto c) { return pack{fma((fma(v, A(0.5), -m) - e) * r, g, c)}; };
                        },
                        x, or_ones(w), or_zeros(b)));
   }
@@ -82,31 +81,62 @@ struct kernel<op::layer_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
+    const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
+    if (!detail::holds_products(rstd.data(), x.rows)) {
+      const A *const means = mean.data(), *const rstds = rstd.data();
+      for_rows_with_partials<B, A>(
+          ctx, x.rows, x.cols, own_statistic{},
+          [=] TIGON_FN(auto row, int) { backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], dx); }, to_dw,
+          to_db);
+      return;
+    }
     const A n = static_cast<A>(x.cols);
-    // c = m - x, where m is the rounded mean and both are multiplied by p, which is nearly always 1. What m lacks shows
-    // in the mean of c, e: sums and xh are made up for it.
+    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not of
+    // bf16, whose numbers lie too far apart for it to show.
+    constexpr bool exact = !std::same_as<T, bfloat16>;
     const row_sum sums(
         [=](std::size_t i) {
-          const A p = detail::scale_of_row(rstd[i]), m = mean[i] * p;
+          const A m = mean[i];
           return [=](auto d, auto v, auto g) {
-            const auto h = d * g, c = fnma(v, p, m);
-            return pack{c * h, h, c};
+            const auto h = d * g, c = m - v;  // v - m would load v first: one operation more that waits for memory
+            if constexpr (exact)
+              return pack{c * h, h, c};
+            else
+              return pack{c * h, h};
           };
         },
         dy, x, or_ones(w));
     const row_map gradients(
         dx,
-        [=](std::size_t i, std::array<A, 3> s) {
-          const A r = rstd[i], p = detail::scale_of_row(r), m = mean[i] * p, of_c = r / p;
-          const A e = s[2] / n, c1 = (s[0] - e * s[1]) * of_c / n, c2 = s[1] / n;
+        [=](std::size_t i, auto s) {
+          const A m = mean[i], r = rstd[i], e = exact ? s.back() / n : A(0);  // of m - x
+          const A c1 = (s[0] - e * s[1]) * r / n, c2 = s[1] / n;
           return [=](auto d, auto v, auto g, auto sw, auto sb) {
-            const auto xh = fma(fma(v, p, -m), of_c, e * of_c);
+            const auto xh = (v - m + e) * r;
             return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
         dy, x, or_ones(w));
-    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, parameter_gradient<W>{dw, opt.dparams},
-                                 parameter_gradient<W>{db, opt.dparams});
+    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, to_dw, to_db);
+  }
+
+  /// A row of any size.
+  template <class Row, element T, element W, class A>
+  static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
+                              A rstd, matrix_view<T> dx) {
+    if (!row.first()) return;
+    const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd), m = mean * p, r = rstd / p;
+    const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
+    const auto h = [=](std::size_t j) { return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0); };
+    double e = 0, c1 = 0, c2 = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
+    for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
+    const auto dw_row = row.partial(0), db_row = row.partial(1);
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      const double xh = (centred(j) - e) * r, d = row.at(dy, j);
+      dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
+      row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * rstd));
+    }
   }
 };
 

@@ -87,7 +87,9 @@ template <class Row, class X, class A>
 TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
   const A square = row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps;
   const A scale = scale_for_squares<A>(square);
-  const A r = scale == A(1) ? math::rsqrt(square) : rstd_by_scale(row, scale, eps, [](auto v) { return v; }, x);
+  const A r = scale == A(1) ? math::rsqrt(square)
+                            : rstd_by_scale(
+                                  row, scale, eps, [](auto v) { return v; }, x);
   if (row.first()) rstd[row.i] = r;
   return r;
 }
@@ -111,7 +113,8 @@ struct kernel<op::rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
-    if (x.cols <= narrow) return backward_narrow<B>(dy, x, w, rstd.data(), dx, dw, opt, ctx);
+    if (x.cols <= narrow || !detail::holds_products(rstd.data(), x.rows))
+      return backward_in_f64<B, T>(x.rows, dy, x, {}, w, rstd.data(), dx, dw, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
@@ -138,19 +141,13 @@ struct kernel<op::rms_norm, backends::generic> {
     const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
-        row_sum(
-            [=](std::size_t i) {
-              const A r = rstd[i];
-              return [=](auto d, auto v, auto g) { return d * (g + offset) * (v * r); };
-            },
-            dy, x, w),
+        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, x, w),
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = k / n;
+              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
               return [=](auto d, auto v, auto g, auto sum) {
-                const auto xh = v * r;
-                return pack{fnma(xh, c, d * (g + offset)) * r, fma(d, detail::cast_normalised_again<C, T>(xh), sum)};
+                return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
               };
             },
             dy, x, w),
@@ -160,15 +157,16 @@ struct kernel<op::rms_norm, backends::generic> {
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
   /// everything is made anew in f64.
   static constexpr std::size_t narrow = 8;
+  /// Otherwise rstd is what was saved. ds is added to dx, and may be an empty view.
   template <backend B, element T, element W>
-  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w,
+  static void backward_in_f64(simd::rows_of_all rows, in_matrix<T> dy, in_matrix<T> x, in_matrix<T> ds, in_vector<W> w,
                               const accumulator_t<T>* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt,
                               context& ctx) {
     using A = accumulator_t<T>;
     const double eps = opt.eps, offset = opt.offset;
-    const bool weighted = w.data != nullptr, llama = opt.casting == casting::llama;
+    const bool few = x.cols <= narrow, weighted = w.data != nullptr, llama = opt.casting == casting::llama;
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, no_statistic{},
+        ctx, rows, x.cols, own_statistic{},
         [=] TIGON_FN(auto row, int) {
           if (!row.first()) return;
           const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
@@ -181,13 +179,15 @@ struct kernel<op::rms_norm, backends::generic> {
             square += scaled(j) * scaled(j);
             k += m(j) * scaled(j);
           }
-          const double r = math::rsqrt(square / n + eps * scale * scale), c = r * r * k / n;
+          const double r = few ? math::rsqrt(square / n + eps * scale * scale) : rstd[row.i] / scale;
+          const double c = r * r * k / n;
           const auto dw_row = row.partial(0);
           for (std::size_t j = 0; j < row.cols; ++j) {
             const double v = scaled(j);
             const A xh = static_cast<A>(v * r);
             dw_row.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-            row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale));
+            const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
+            row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
           }
         },
         parameter_gradient<W>{dw, opt.dw});

@@ -5,7 +5,8 @@
 #include <tigon/config.hpp>
 #include <tigon/simd/math.hpp>
 
-#include <cmath>
+#include <array>
+#include <cstddef>
 #include <limits>
 
 namespace tigon::detail {
@@ -49,17 +50,25 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 
-/// A power of two near r, by which a row with this rstd may be multiplied; 1 where no product of a few numbers of the
-/// size of the row, or of r, leaves the range.
+/// Whether sums of products with the numbers of a row with this rstd, which are near 1 / rstd, are within the range; so
+/// in all rows of a call, nearly always. Otherwise its gradients are made in f64. True of NaN.
 template <class A>
-TIGON_NOINLINE A power_of_two_near(A r) {
-  using limits = std::numeric_limits<A>;
-  if (!(r > A(0) && r <= limits::max())) return A(1);
-  return std::scalbn(A(1), std::ilogb(r));
+TIGON_INLINE bool holds_products(A rstd) {
+  constexpr A far = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
+  return !(rstd < A(1) / far || rstd > far);
 }
 template <class A>
-TIGON_INLINE A scale_of_row(A r) {
-  return r >= A(0x1p-24) && r <= A(0x1p24) ? A(1) : power_of_two_near(r);
+bool holds_products(const A* rstd, std::size_t rows) {
+  bool all = true;
+  for (std::size_t i = 0; i < rows; ++i) all &= holds_products(rstd[i]);
+  return all;
+}
+
+/// There the row is multiplied by a power of two.
+template <class A>
+TIGON_INLINE A scale_of_row(A rstd) {
+  constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
+  return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
 }
 
 /// Mean and variance of a row from sums of c = scale * x - about and of c^2: about 0 first. Where that is further from
@@ -90,7 +99,11 @@ struct row_moments {
     if (scaled_ == 1 && scale < A(1) && variance < range::least) return rescale(range::up);
     return false;
   }
-  TIGON_INLINE S rstd(S eps) const { return math::rsqrt(math::max(S(0), square - mean * mean) + eps * scale * scale); }
+  /// The mean is about + mean, rstd 1 / sqrt(variance + eps), in units of the row.
+  TIGON_INLINE std::array<A, 3> about_mean_rstd(S eps) const {
+    const S r = math::rsqrt(math::max(S(0), square - mean * mean) + eps * scale * scale);
+    return {about / scale, static_cast<A>(mean) / scale, static_cast<A>(r) * scale};
+  }
 
  private:
   TIGON_INLINE bool rescale(A by) {
