@@ -99,10 +99,13 @@ struct row_moments {
     if (scaled_ == 1 && scale < A(1) && variance < range::least) return rescale(range::up);
     return false;
   }
-  /// The mean is about + mean, rstd 1 / sqrt(variance + eps), in units of the row.
+  /// 1 / sqrt(variance of c + eps).
+  TIGON_INLINE A rstd(S eps) const {
+    return static_cast<A>(math::rsqrt(math::max(S(0), square - mean * mean) + eps * scale * scale));
+  }
+  /// Of the row itself, whose mean is the sum of the first two.
   TIGON_INLINE std::array<A, 3> about_mean_rstd(S eps) const {
-    const S r = math::rsqrt(math::max(S(0), square - mean * mean) + eps * scale * scale);
-    return {about / scale, static_cast<A>(mean) / scale, static_cast<A>(r) * scale};
+    return {about / scale, static_cast<A>(mean) / scale, rstd(eps) * scale};
   }
 
  private:
