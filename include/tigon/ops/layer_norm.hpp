@@ -82,14 +82,8 @@ struct kernel<op::layer_norm, backends::generic> {
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
-    if (!detail::holds_products(rstd.data(), x.rows)) {
-      const A *const means = mean.data(), *const rstds = rstd.data();
-      for_rows_with_partials<B, A>(
-          ctx, x.rows, x.cols, own_statistic{},
-          [=] TIGON_FN(auto row, int) { backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], dx); }, to_dw,
-          to_db);
-      return;
-    }
+    if (!detail::holds_products(rstd.data(), x.rows))
+      return backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, to_dw, to_db, ctx);
     const A n = static_cast<A>(x.cols);
     // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not of
     // bf16, whose numbers lie too far apart for it to show.
@@ -120,23 +114,30 @@ struct kernel<op::layer_norm, backends::generic> {
     for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, to_dw, to_db);
   }
 
-  /// A row of any size.
-  template <class Row, element T, element W, class A>
-  static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
-                              A rstd, matrix_view<T> dx) {
-    if (!row.first()) return;
-    const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd), m = mean * p, r = rstd / p;
-    const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
-    const auto h = [=](std::size_t j) { return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0); };
-    double e = 0, c1 = 0, c2 = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
-    for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
-    const auto dw_row = row.partial(0), db_row = row.partial(1);
-    for (std::size_t j = 0; j < row.cols; ++j) {
-      const double xh = (centred(j) - e) * r, d = row.at(dy, j);
-      dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
-      row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * rstd));
-    }
+  /// Rows of any size.
+  template <backend B, element T, element W, class A>
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
+                              const A* rstd, matrix_view<T> dx, parameter_gradient<W> dw, parameter_gradient<W> db,
+                              context& ctx) {
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols, own_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          if (!row.first()) return;
+          const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
+                       r = rstd[row.i] / p;
+          const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
+          const auto h = [=](std::size_t j) { return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0); };
+          double e = 0, c1 = 0, c2 = 0;
+          for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
+          for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
+          const auto dw_row = row.partial(0), db_row = row.partial(1);
+          for (std::size_t j = 0; j < row.cols; ++j) {
+            const double xh = (centred(j) - e) * r, d = row.at(dy, j);
+            dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
+            row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
+          }
+        },
+        dw, db);
   }
 };
 
