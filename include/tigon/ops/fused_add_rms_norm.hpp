@@ -50,11 +50,27 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
+    if (!detail::holds_products(rstd.data(), s.rows))
+      return backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
+    copy<B, T>(dx, dr, ctx);
+  }
+
+  /// Rows of any size.
+  template <backend B, element T, element W>
+  static void backward_in_f64(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
+                              std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr,
+                              vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    kernel<op::rms_norm, backends::generic>::backward_in_f64<B, T>(s.rows, dy, s, ds, w, rstd.data(), dx, dw, opt, ctx);
+    copy<B, T>(dx, dr, ctx);
+  }
+
+  template <backend B, element T>
+  static void copy(matrix_view<const T> dx, matrix_view<T> dr, context& ctx) {
     if (dr.data == nullptr) return;
-    for_rows<B, accumulator_t<T>>(ctx, s.rows, s.cols, [=] TIGON_FN(auto row) {
+    for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols, [=] TIGON_FN(auto row) {
       row.map(
           dr, [](auto v) { return v; }, dx);
     });
@@ -72,7 +88,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
       const auto norm = [=](auto v, A scale, auto g)
                             TIGON_LAMBDA { return detail::cast_normalised<C, T>(v * scale) * (g + offset); };
       const auto scale_for = [=](A squares) TIGON_LAMBDA {
-        const A scale = math::rsqrt(squares / static_cast<A>(row.cols) + eps);
+        const A square = squares / static_cast<A>(row.cols) + eps, by = detail::scale_for_squares<A>(square);
+        const A scale = by == A(1) ? math::rsqrt(square) : detail::rstd_by_scale(row, by, eps, add, x, r);
         if (row.first()) rstd[row.i] = scale;
         return scale;
       };
@@ -117,7 +134,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
               return [=](auto d, auto e, auto v, auto g, auto sum) {
                 return pack{fnma(v, c, fma(d * (g + offset), r, e)),
                             fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};

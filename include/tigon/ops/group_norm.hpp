@@ -3,9 +3,8 @@
 #define TIGON_OPS_GROUP_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
-
-#include <limits>
 
 namespace tigon {
 
@@ -60,9 +59,6 @@ struct kernel<op::group_norm, backends::generic> {
     const std::size_t pieces = x.row_stride == positions ? 1 : size, width = size * positions / pieces;
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
-      // Means of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
-      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in groups
-      // of a few values, whose dx nearly cancels.
       const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
@@ -76,20 +72,17 @@ struct kernel<op::group_norm, backends::generic> {
         }
         return std::array{sum[0] / n, sum[1] / n};
       };
-      A m = 0;
+      detail::row_moments<A, double> of;
       auto s = means_of([](auto v) { return v; });
-      if (row.cols <= 16 || !(s[0] * s[0] < s[1] * 0.5 && s[1] < std::numeric_limits<double>::infinity())) {
-        m = static_cast<A>(s[0]);
-        s = means_of([m](auto v) { return v - m; });
-      }
-      const A e = static_cast<A>(s[0]);
-      const A r = static_cast<A>(math::rsqrt(math::max(0.0, s[1] - s[0] * s[0]) + eps));
-      if (row.first()) means[row.i] = m + e, rstds[row.i] = r;
+      while (of.again(s[0], s[1], eps, row.cols <= 16))
+        s = means_of([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
+      const A p = of.scale, m = of.about, e = static_cast<A>(of.mean), r = of.rstd(eps);
+      if (row.first()) means[row.i] = (m + e) / p, rstds[row.i] = r * p;
       for (std::size_t k = 0; k < size; ++k) {
         const std::size_t c = row.i % groups * size + k;
         const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
         row.narrow(positions).map(
-            channel(y, size, k), [=](auto v) { return fma(v - m - e, scale, shift); }, channel(x, size, k));
+            channel(y, size, k), [=](auto v) { return fma(fma(v, p, -m) - e, scale, shift); }, channel(x, size, k));
       }
     });
   }
@@ -104,8 +97,11 @@ struct kernel<op::group_norm, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> dw_share{frame.template take<A>(x.rows), x.rows / size, size},
         db_share{frame.template take<A>(x.rows), x.rows / size, size};
+    const A *const means = mean.data(), *const rstds = rstd.data();
     if (size * positions <= narrow)
-      backward_narrow<B, T, W, A>(dy, x, w, dx, dw_share, db_share, opt, ctx);
+      for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
+        backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], dx, dw_share, db_share, opt);
+      });
     else
       backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, dw_share, db_share, opt, ctx);
     const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
@@ -136,6 +132,7 @@ struct kernel<op::group_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       const A m = mean[row.i], r = rstd[row.i];
+      if (!detail::holds_products(r)) return backward_in_f64(row, dy, x, w, m, r, dx, dw_share, db_share, opt);
       const auto weight = [=](std::size_t k) { return w ? row.at(w, row.i % groups * size + k) : A(1); };
       double product = 0, sum = 0, rest = 0;
       for (std::size_t k = 0; k < size; ++k) {
@@ -187,37 +184,37 @@ struct kernel<op::group_norm, backends::generic> {
   }
 
   /// In a group of a few values the terms of dx nearly cancel (of one value, to nothing): there everything is made anew
-  /// in f64.
+  /// in f64. In a larger one only what mean lacks.
   static constexpr std::size_t narrow = 8;
-  template <backend B, element T, element W, class A>
-  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<T> dx,
-                              matrix_view<A> dw_share, matrix_view<A> db_share, group_norm_options opt, context& ctx) {
+  template <class Row, element T, element W, class A>
+  static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
+                              A rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              group_norm_options opt) {
+    if (!row.first()) return;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
-    const double eps = opt.eps;
-    for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
-      if (!row.first()) return;
-      const double n = static_cast<double>(row.cols);
-      const auto at = [=](auto m, std::size_t j) {
-        return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
-      };
-      const auto h = [=](std::size_t j) {
-        return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
-      };
-      double m = 0, square = 0, c1 = 0, c2 = 0;
-      for (std::size_t j = 0; j < row.cols; ++j) m += at(x, j) / n;
-      for (std::size_t j = 0; j < row.cols; ++j) square += (at(x, j) - m) * (at(x, j) - m);
-      const double r = row.cols == 1 ? 0 : math::rsqrt(square / n + eps);
-      for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * (at(x, j) - m) * r / n, c2 += h(j) / n;
-      for (std::size_t k = 0; k < size; ++k) {
-        double product = 0, sum = 0;
-        for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
-          const double d = at(dy, j), xh = (at(x, j) - m) * r, result = r * (h(j) - c2 - xh * c1);
-          product += d * xh, sum += d;
-          row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
-        }
-        row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
+    const bool few = row.cols <= narrow;
+    const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd), eps = opt.eps * p * p;
+    const auto at = [=](auto m, std::size_t j) {
+      return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
+    };
+    const auto h = [=](std::size_t j) {
+      return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
+    };
+    double m = mean * p, e = 0, square = 0, c1 = 0, c2 = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) e += (at(x, j) * p - m) / n;
+    m += e;
+    for (std::size_t j = 0; few && j < row.cols; ++j) square += (at(x, j) * p - m) * (at(x, j) * p - m);
+    const double r = row.cols == 1 ? 0 : few ? math::rsqrt(square / n + eps) : rstd / p;
+    for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * (at(x, j) * p - m) * r / n, c2 += h(j) / n;
+    for (std::size_t k = 0; k < size; ++k) {
+      double product = 0, sum = 0;
+      for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
+        const double d = at(dy, j), xh = (at(x, j) * p - m) * r, result = r * (h(j) - c2 - xh * c1) * p;
+        product += d * xh, sum += d;
+        row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
       }
-    });
+      row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
+    }
   }
 
   /// Every size-th row of m from row k on: row g is channel k of group g. As wide as the group with its padding, by

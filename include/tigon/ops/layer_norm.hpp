@@ -3,6 +3,7 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
@@ -48,9 +49,6 @@ struct kernel<op::layer_norm, backends::generic> {
     const A eps = static_cast<A>(opt.eps);
     const auto statistic = [=] TIGON_FN(const auto& row) {
       const A n = static_cast<A>(row.cols);
-      // Sums of x - m and its square for m = 0. Where that is further from the mean than the deviation, the second has
-      // lost digits, or is infinite, and both are made once more for a mean that is nearly exact. So they are in rows of
-      // a few columns, whose dx nearly cancels.
       const auto sums = [=](auto centred) {
         return row.sum(
             [=](auto v) {
@@ -59,24 +57,21 @@ struct kernel<op::layer_norm, backends::generic> {
             },
             read_again(x));
       };
-      A m = 0;
+      detail::row_moments<A> of;
       auto s = sums([](auto v) { return v; });
-      if (row.cols <= 16 || !(s[0] * s[0] < n * s[1] * A(0.5))) {
-        m = s[0] / n;
-        s = sums([m](auto v) { return v - m; });
-      }
-      const A e = s[0] / n;
-      const A r = math::rsqrt(math::max(A(0), s[1] / n - e * e) + eps);
+      while (of.again(s[0] / n, s[1] / n, eps, row.cols <= 16))
+        s = sums([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
+      const auto result = of.about_mean_rstd(eps);
+      const auto [m, e, r] = result;
       if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
-      return std::array{m, e, r};
+      return result;
     };
     map_rows<B, A>(ctx, x.rows, x.cols, statistic,
                    row_map(
                        y,
-                       [](std::size_t, std::array<A, 3> of) {
-                         const auto [m, e, r] = of;
-                         return
-                             [m = m, e = e, r = r](auto v, auto g, auto c) { return pack{fma((v - m - e) * r, g, c)}; };
+                       [](std::size_t, std::array<A, 3> of) {  // of halves: x - mean need not be finite
+                         const A m = of[0] / A(2), e = of[1] / A(2), r = of[2] * A(2);
+                         return [=](auto v, auto g, auto c) { return pack{fma((fma(v, A(0.5), -m) - e) * r, g, c)}; };
                        },
                        x, or_ones(w), or_zeros(b)));
   }
@@ -86,28 +81,63 @@ struct kernel<op::layer_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
+    const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
+    if (!detail::holds_products(rstd.data(), x.rows))
+      return backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, to_dw, to_db, ctx);
     const A n = static_cast<A>(x.cols);
+    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not of
+    // bf16, whose numbers lie too far apart for it to show.
+    constexpr bool exact = !std::same_as<T, bfloat16>;
     const row_sum sums(
         [=](std::size_t i) {
           const A m = mean[i];
           return [=](auto d, auto v, auto g) {
-            const auto h = d * g;
-            return pack{(m - v) * h, h};  // v - m would load v first: one operation more that waits for memory
+            const auto h = d * g, c = m - v;  // v - m would load v first: one operation more that waits for memory
+            if constexpr (exact)
+              return pack{c * h, h, c};
+            else
+              return pack{c * h, h};
           };
         },
         dy, x, or_ones(w));
     const row_map gradients(
         dx,
-        [=](std::size_t i, std::array<A, 2> s) {
-          const A m = mean[i], r = rstd[i], c1 = s[0] * r / n, c2 = s[1] / n;
+        [=](std::size_t i, auto s) {
+          const A m = mean[i], r = rstd[i], e = exact ? s.back() / n : A(0);  // of m - x
+          const A c1 = (s[0] - e * s[1]) * r / n, c2 = s[1] / n;
           return [=](auto d, auto v, auto g, auto sw, auto sb) {
-            const auto xh = (v - m) * r;
+            const auto xh = (v - m + e) * r;
             return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
           };
         },
         dy, x, or_ones(w));
-    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, parameter_gradient<W>{dw, opt.dparams},
-                                 parameter_gradient<W>{db, opt.dparams});
+    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, to_dw, to_db);
+  }
+
+  /// Rows of any size.
+  template <backend B, element T, element W, class A>
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
+                              const A* rstd, matrix_view<T> dx, parameter_gradient<W> dw, parameter_gradient<W> db,
+                              context& ctx) {
+    for_rows_with_partials<B, A>(
+        ctx, x.rows, x.cols, own_statistic{},
+        [=] TIGON_FN(auto row, int) {
+          if (!row.first()) return;
+          const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
+                       r = rstd[row.i] / p;
+          const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
+          const auto h = [=](std::size_t j) { return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0); };
+          double e = 0, c1 = 0, c2 = 0;
+          for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
+          for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
+          const auto dw_row = row.partial(0), db_row = row.partial(1);
+          for (std::size_t j = 0; j < row.cols; ++j) {
+            const double xh = (centred(j) - e) * r, d = row.at(dy, j);
+            dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
+            row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
+          }
+        },
+        dw, db);
   }
 };
 

@@ -110,12 +110,15 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
     const auto old_scale = added_to(dscale, opt.dscale), old_shift = added_to(dshift, opt.dscale);
     const parameter_gradient<W> to_dw{dw, opt.dw};
-    const auto dot = [=](auto d, auto v, auto g, auto s) TIGON_LAMBDA { return d * (s + A(1)) * (g + offset) * v; };
+    const auto dot_of = [=](std::size_t i) TIGON_LAMBDA {
+      const A p = detail::scale_of_row(rstd[i]);
+      return [=](auto d, auto v, auto g, auto s) TIGON_LAMBDA { return d * fma(s, p, p) * (g + offset) * v; };
+    };
     const auto gradients = [=](std::size_t i, A k) TIGON_LAMBDA {  // dx, dscale, the sum for dw
-      const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+      const A r = detail::canonical(rstd[i]), c = r / detail::scale_of_row(r) * k / n;
       return [=](auto d, auto v, auto g, auto s, auto s_was, auto acc) TIGON_LAMBDA {
-        const auto f = g + offset, u = d * (s + A(1)), xh = detail::cast_normalised_again<C, T>(v * r);
-        return pack{u * f * r - v * c, fma(d, xh * f, s_was), fma(u, xh, acc)};
+        const auto f = g + offset, u = d * (s + A(1)), exact = v * r, xh = detail::cast_normalised_again<C, T>(exact);
+        return pack{fnma(exact, c, u * f) * r, fma(d, xh * f, s_was), fma(u, xh, acc)};
       };
     };
     if constexpr (!B::row.sum_ahead) {
@@ -124,6 +127,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         for_rows_with_partials<B, A>(
             ctx, x.rows, x.cols, own_statistic{},
             [=] TIGON_FN(auto row, int) {
+              const auto dot = dot_of(row.i);
               const A k = row.map_sum(
                   dshift,
                   [=](auto d, auto v, auto g, auto s, auto was) {
@@ -140,7 +144,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     // Without a shift, what would be its gradient is overwritten by that of scale.
     const matrix_view<S> to_shift = dshift.data == nullptr ? dscale : dshift;
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, row_sum([=](std::size_t) { return dot; }, dy, x, or_ones(w), scale),
+        ctx, x.rows, x.cols, row_sum(dot_of, dy, x, or_ones(w), scale),
         [=] TIGON_FN(auto row, A k) {
           const auto others = gradients(row.i, k);
           const auto dw_row = row.partial(0);
@@ -168,12 +172,14 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
     const std::size_t bytes = x.rows * x.cols * sizeof(T);
+    const bool held = detail::holds_products(rstd, x.rows);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight = row_of(weights, j);
       const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
-      if (cols <= plain::narrow)
-        narrow_group<B, T>(rows(dy), rows(x), weight, rows(dx), shift, opt, own);
+      if (cols <= plain::narrow || !held)
+        group_in_f64<B, T>(cols <= plain::narrow ? size : beside, rows(dy), rows(x), weight, rstd + j * size, rows(dx),
+                           shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
           backward_group<B, rule.value, T>({rows(dy), bytes}, {rows(x), bytes}, weight, rstd + j * size,
@@ -223,17 +229,19 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 
   /// dx and dshift of a group, and in place of its weight the gradient of that.
   template <backend B, element T, element S, class A>
-  static void narrow_group(matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w, matrix_view<T> dx,
-                           parameter_gradient<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+  static void group_in_f64(simd::rows_of_all of, matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w,
+                           const A* rstd, matrix_view<T> dx, parameter_gradient<S> dshift,
+                           modulated_rms_norm_options opt, context& ctx) {
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, no_statistic{},
+        ctx, of, x.cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto sum = row.partial(0);
           row.map(
               sum, [](auto acc, auto d) { return acc + d; }, sum, dy);
         },
         dshift);
-    plain::backward_narrow<B>(dy, x, in_vector<A>(w), dx, w, {.eps = opt.eps, .casting = opt.casting}, ctx);
+    plain::backward_in_f64<B, T>(of, dy, x, {}, in_vector<A>(w), rstd, dx, w, {.eps = opt.eps, .casting = opt.casting},
+                                 ctx);
   }
   template <backend B, casting C, element T, element S, class A>
   static void backward_group(rows_of<const T> dy, rows_of<const T> x, vector_view<A> w, const A* rstd, rows_of<T> dx,
@@ -245,7 +253,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
               return [=](auto d, auto v, auto g, auto sw, auto st) {
                 return pack{fnma(v, c, d * g * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sw), st + d};
               };

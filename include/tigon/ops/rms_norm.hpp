@@ -3,6 +3,7 @@
 #define TIGON_OPS_RMS_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
@@ -84,7 +85,11 @@ TIGON_INLINE A canonical(A kept) {
 /// 1 / rms of a row of x, which a map will read again; kept in rstd.
 template <class Row, class X, class A>
 TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
-  const A r = math::rsqrt(row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps);
+  const A square = row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps;
+  const A scale = scale_for_squares<A>(square);
+  const A r = scale == A(1) ? math::rsqrt(square)
+                            : rstd_by_scale(
+                                  row, scale, eps, [](auto v) { return v; }, x);
   if (row.first()) rstd[row.i] = r;
   return r;
 }
@@ -108,7 +113,8 @@ struct kernel<op::rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
-    if (x.cols <= narrow) return backward_narrow<B>(dy, x, w, dx, dw, opt, ctx);
+    if (x.cols <= narrow || !detail::holds_products(rstd.data(), x.rows))
+      return backward_in_f64<B, T>(x.rows, dy, x, {}, w, rstd.data(), dx, dw, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
@@ -139,7 +145,7 @@ struct kernel<op::rms_norm, backends::generic> {
         row_map(
             dx,
             [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * r * r / n * k;
+              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
               return [=](auto d, auto v, auto g, auto sum) {
                 return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
               };
@@ -151,33 +157,37 @@ struct kernel<op::rms_norm, backends::generic> {
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
   /// everything is made anew in f64.
   static constexpr std::size_t narrow = 8;
+  /// Otherwise rstd is what was saved. ds is added to dx, and may be an empty view.
   template <backend B, element T, element W>
-  static void backward_narrow(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<T> dx,
-                              vector_view<W> dw, rms_norm_options opt, context& ctx) {
+  static void backward_in_f64(simd::rows_of_all rows, in_matrix<T> dy, in_matrix<T> x, in_matrix<T> ds, in_vector<W> w,
+                              const accumulator_t<T>* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt,
+                              context& ctx) {
     using A = accumulator_t<T>;
     const double eps = opt.eps, offset = opt.offset;
-    const bool weighted = w.data != nullptr, llama = opt.casting == casting::llama;
+    const bool few = x.cols <= narrow, weighted = w.data != nullptr, llama = opt.casting == casting::llama;
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, no_statistic{},
+        ctx, rows, x.cols, own_statistic{},
         [=] TIGON_FN(auto row, int) {
           if (!row.first()) return;
-          const double n = static_cast<double>(row.cols);
+          const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
           const auto m = [=](std::size_t j) {
             return static_cast<double>(row.at(dy, j)) * (weighted ? static_cast<double>(w.data[j]) + offset : 1.0);
           };
+          const auto scaled = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * scale; };
           double square = 0, k = 0;
           for (std::size_t j = 0; j < row.cols; ++j) {
-            const double v = row.at(x, j);
-            square += v * v;
-            k += m(j) * v;
+            square += scaled(j) * scaled(j);
+            k += m(j) * scaled(j);
           }
-          const double r = math::rsqrt(square / n + eps), c = r * r * k / n;
+          const double r = few ? math::rsqrt(square / n + eps * scale * scale) : rstd[row.i] / scale;
+          const double c = r * r * k / n;
           const auto dw_row = row.partial(0);
           for (std::size_t j = 0; j < row.cols; ++j) {
-            const double v = row.at(x, j);
+            const double v = scaled(j);
             const A xh = static_cast<A>(v * r);
             dw_row.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-            row.put(dx, j, static_cast<A>(r * (m(j) - v * c)));
+            const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
+            row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
           }
         },
         parameter_gradient<W>{dw, opt.dw});

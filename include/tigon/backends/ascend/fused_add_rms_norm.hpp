@@ -26,6 +26,9 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                        std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
                        rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
+    if (!detail::holds_products(rstd.data(), s.rows))
+      return kernel<op::fused_add_rms_norm, backends::generic>::backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw,
+                                                                                      opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_blocks<B, rule.value>(dy, ds, s, or_ones(w), rstd.data(), dx, dr, dw, opt, ctx);
     });
@@ -38,7 +41,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
-        [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q) TIGON_LAMBDA {
+        [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q, auto& p) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = 0; });
           core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
             q[row.i] += row.sum(
@@ -48,7 +51,29 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                 },
                 xv, rv);
           });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = math::rsqrt(q[i] / n + eps); });
+          // Rows whose squares leave the range are multiplied by a power of two.
+          bool held = true;
+          core.each_row([&](std::size_t i) TIGON_LAMBDA {
+            const A square = q[i] / n + eps;
+            p[i] = detail::scale_for_squares<A>(square);
+            held &= p[i] == A(1);
+            q[i] = p[i] == A(1) ? math::rsqrt(square) : A(0);
+          });
+          if (!held) {
+            core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
+              const A scale = p[row.i];
+              if (scale == A(1)) return;
+              q[row.i] += row.sum(
+                  [=](auto a, auto b) {
+                    const auto v = round_computed_to<T>(a + b) * scale;
+                    return v * v;
+                  },
+                  xv, rv);
+            });
+            core.each_row([=](std::size_t i) TIGON_LAMBDA {
+              if (p[i] != A(1)) q[i] = detail::rstd_of_scaled(q[i] / n + eps * p[i] * p[i], p[i]);
+            });
+          }
           core.pass(ub::reads(xt, rt, wt), ub::writes(st, yt),
                     [=](auto row, auto xv, auto rv, auto wv, auto sv, auto yv) TIGON_LAMBDA {
                       const A scale = q[row.i];
@@ -62,7 +87,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                     });
           core.store(q);
         },
-        x, r, w, y, s, ub::column(rstd));
+        x, r, w, y, s, ub::column(rstd), ub::local<A>{});
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
@@ -79,7 +104,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
             c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, sv, wv);
           });
           core.fetch(rt);
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] *= rt[i] * rt[i] * rt[i] / n; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
         },
         [=](auto& core, const A* c, auto& pt, auto& dt, auto& et, auto& st, auto& wt, auto& rt, auto& dxt, auto& drt)
             TIGON_LAMBDA {

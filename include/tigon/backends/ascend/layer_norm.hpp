@@ -36,37 +36,46 @@ struct kernel<op::layer_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, forward_cut<plan>(x.rows, x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e) TIGON_LAMBDA {
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = r[i] = e[i] = 0; });
-          core.pass(ub::reads(xt), ub::writes(),
-                    [=](auto row, auto xv) TIGON_LAMBDA { m[row.i] += row.sum([](auto v) { return v; }, xv); });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] /= n; });
-          core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-            const A about = m[row.i];
-            const auto s = row.sum(
-                [=](auto v) {
-                  const auto c = v - about;
-                  return pack{c, c * c};
-                },
-                xv);
-            e[row.i] += s[0], r[row.i] += s[1];
-          });
+        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of) TIGON_LAMBDA {
+          // Sums m and r of every row, until no row asks for another pass. All do after the first, for their mean.
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
+          for (bool again = true; again;) {
+            core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = r[i] = 0; });
+            core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+              const A p = of[row.i].scale, about = of[row.i].about;
+              if (e[row.i] == A(0)) return;
+              const auto s = row.sum(
+                  [=](auto v) {
+                    const auto c = fma(v, p, -about);
+                    return pack{c, c * c};
+                  },
+                  xv);
+              m[row.i] += s[0], r[row.i] += s[1];
+            });
+            again = false;
+            core.each_row([&](std::size_t i) TIGON_LAMBDA {
+              if (e[i] != A(0)) e[i] = of[i].again(m[i] / n, r[i] / n, eps, true);
+              again |= e[i] != A(0);
+            });
+          }
           // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            e[i] /= n;
-            r[i] = math::rsqrt(math::max(A(0), r[i] / n - e[i] * e[i]) + eps);
+            const auto result = of[i].about_mean_rstd(eps);
+            m[i] = result[0], e[i] = result[1], r[i] = result[2];
           });
           core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
                     [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
-                      const A about = m[row.i], rest = e[row.i], s = r[row.i];
+                      const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
                       row.map(
-                          yv, [=](auto v, auto g, auto c) { return fma((v - about - rest) * s, g, c); }, xv, wv, bv);
+                          yv, [=](auto v, auto g, auto c) { return fma((fma(v, A(0.5), -about) - rest) * s, g, c); },
+                          xv, wv, bv);
                     });
           core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
           core.store(m);
           core.store(r);
         },
-        x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{});
+        x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{},
+        ub::local<detail::row_moments<A>>{});
   }
 
   template <backend B, element T, element W>
@@ -75,8 +84,12 @@ struct kernel<op::layer_norm, backends::ascend> {
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
-    using sums = std::array<A, 2>;
+    using sums = std::array<A, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks
     const A n = static_cast<A>(x.cols);
+    const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
+    if (!detail::holds_products(rstd.data(), x.rows))
+      return kernel<op::layer_norm, backends::generic>::backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(),
+                                                                                    dx, to_dw, to_db, ctx);
     ub::for_row_blocks_with_partials<plan, sums>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, sums* c, auto&, auto&, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt, auto&) TIGON_LAMBDA {
@@ -84,16 +97,19 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.fetch(rt);
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = {}; });
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
-            const A m = mt[row.i], r = rt[row.i];
+            const A m = mt[row.i];
             const auto s = row.sum(
                 [=](auto d, auto v, auto g) {
-                  const auto h = d * g;
-                  return pack{(v - m) * r * h, h};
+                  const auto h = d * g, c = v - m;
+                  return pack{c * h, h, c};
                 },
                 dv, xv, wv);
-            c[row.i][0] += s[0], c[row.i][1] += s[1];
+            for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
           });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i][0] /= n, c[i][1] /= n; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA {
+            const A e = c[i][2] / n;
+            c[i] = {(c[i][0] - e * c[i][1]) * rt[i] / n, c[i][1] / n, e};
+          });
         },
         [=](auto& core, const sums* c, auto& pwt, auto& pbt, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt,
             auto& dxt) TIGON_LAMBDA {
@@ -101,18 +117,17 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.fetch(rt);
           core.part(ub::reads(pwt, pbt, dt, xt, wt), ub::writes(dxt),
                     [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                      const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1];
+                      const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1], e = c[row.i][2];
                       row.map(
                           outs(dxv, pwv, pbv),
                           [=](auto d, auto v, auto g, auto sw, auto sb) {
-                            const auto xh = (v - m) * r;
+                            const auto xh = (v - m - e) * r;
                             return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
                           },
                           dv, xv, wv, pwv, pbv);
                     });
         },
-        std::tuple(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}), dy, x, or_ones(w),
-        ub::column(mean.data()), ub::column(rstd.data()), dx);
+        std::tuple(to_dw, to_db), dy, x, or_ones(w), ub::column(mean.data()), ub::column(rstd.data()), dx);
   }
 };
 

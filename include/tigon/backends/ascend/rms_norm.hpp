@@ -25,6 +25,9 @@ struct kernel<op::rms_norm, backends::ascend> {
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
+    if (!detail::holds_products(rstd.data(), x.rows))
+      return kernel<op::rms_norm, backends::generic>::backward_in_f64<B, T>(x.rows, dy, x, {}, w, rstd.data(), dx, dw,
+                                                                            opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_blocks<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
@@ -37,11 +40,33 @@ struct kernel<op::rms_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r) TIGON_LAMBDA {
+        [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r, auto& p) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = 0; });
           core.pass(ub::reads(xt), ub::writes(),
                     [=](auto row, auto xv) TIGON_LAMBDA { r[row.i] += row.sum([](auto v) { return v * v; }, xv); });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = math::rsqrt(r[i] / n + eps); });
+          // Rows whose squares leave the range are multiplied by a power of two.
+          bool held = true;
+          core.each_row([&](std::size_t i) TIGON_LAMBDA {
+            const A square = r[i] / n + eps;
+            p[i] = detail::scale_for_squares<A>(square);
+            held &= p[i] == A(1);
+            r[i] = p[i] == A(1) ? math::rsqrt(square) : A(0);
+          });
+          if (!held) {
+            core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+              const A scale = p[row.i];
+              if (scale == A(1)) return;
+              r[row.i] += row.sum(
+                  [=](auto v) {
+                    const auto c = v * scale;
+                    return c * c;
+                  },
+                  xv);
+            });
+            core.each_row([=](std::size_t i) TIGON_LAMBDA {
+              if (p[i] != A(1)) r[i] = detail::rstd_of_scaled(r[i] / n + eps * p[i] * p[i], p[i]);
+            });
+          }
           core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
             const A s = r[row.i];
             row.map(
@@ -49,7 +74,7 @@ struct kernel<op::rms_norm, backends::ascend> {
           });
           core.store(r);
         },
-        x, w, y, ub::column(rstd));
+        x, w, y, ub::column(rstd), ub::local<A>{});
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
@@ -67,7 +92,7 @@ struct kernel<op::rms_norm, backends::ascend> {
             c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, xv, wv);
           });
           core.fetch(rt);
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] *= rt[i] * rt[i] * rt[i] / n; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
         },
         [=](auto& core, const A* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
           core.fetch(rt);

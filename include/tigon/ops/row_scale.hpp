@@ -1,0 +1,122 @@
+// Norms over the range of a type: powers of two for rows whose squares leave it.
+#ifndef TIGON_OPS_ROW_SCALE_HPP
+#define TIGON_OPS_ROW_SCALE_HPP
+
+#include <tigon/config.hpp>
+#include <tigon/simd/math.hpp>
+
+#include <array>
+#include <cstddef>
+#include <limits>
+
+namespace tigon::detail {
+inline namespace TIGON_ABI {
+
+/// Where sums of squares in A keep their digits. A mean square (with eps) below `least` may lack squares that became
+/// subnormal; one above the largest number has overflowed. Rows beyond are multiplied by `up` or `down`: then the square
+/// of any number in them, and the sum of 2^32 of these, is well within the range.
+template <class A>
+struct square_range {
+  static constexpr bool wide = sizeof(A) == 8;
+  static constexpr A least = wide ? A(0x1p-900) : A(0x1p-96), most = std::numeric_limits<A>::max();
+  static constexpr A up = wide ? A(0x1p600) : A(0x1p96), down = A(1) / up;
+  static constexpr A small_mean = wide ? A(0x1p400) : A(0x1p30);  ///< a number that may be multiplied by `up`
+};
+
+/// The power of two for a row with this mean square, in which eps is included; 1 for nearly all. `down` for NaN.
+template <class A, class S>
+TIGON_INLINE A scale_for_squares(S square) {
+  using range = square_range<A>;
+  if (square >= range::least && square <= range::most) return A(1);
+  return square < range::least ? range::up : range::down;
+}
+
+/// 1 / sqrt(square) of a row that was multiplied by `scale`. An infinite square is one of an infinity in the row: NaN.
+template <class A, class S>
+TIGON_INLINE A rstd_of_scaled(S square, A scale) {
+  if (!(square <= std::numeric_limits<S>::max())) return std::numeric_limits<A>::quiet_NaN();
+  return static_cast<A>(math::rsqrt(square) * scale);
+}
+
+/// 1 / sqrt(mean of value(x...)^2 + eps) of a row that is multiplied by `scale` for it.
+template <class Row, class A, class F, class... X>
+TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
+  const A squares = row.sum(
+      [=](auto... from) {
+        const auto v = value(from...) * scale;
+        return v * v;
+      },
+      x...);
+  return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
+}
+
+/// Whether sums of products with the numbers of a row with this rstd, which are near 1 / rstd, are within the range; so
+/// in all rows of a call, nearly always. Otherwise its gradients are made in f64. True of NaN.
+template <class A>
+TIGON_INLINE bool holds_products(A rstd) {
+  constexpr A far = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
+  return !(rstd < A(1) / far || rstd > far);
+}
+template <class A>
+bool holds_products(const A* rstd, std::size_t rows) {
+  bool all = true;
+  for (std::size_t i = 0; i < rows; ++i) all &= holds_products(rstd[i]);
+  return all;
+}
+
+/// There the row is multiplied by a power of two.
+template <class A>
+TIGON_INLINE A scale_of_row(A rstd) {
+  constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
+  return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
+}
+
+/// Mean and variance of a row from sums of c = scale * x - about and of c^2: about 0 first. Where that is further from
+/// the mean than the deviation, the second sum has lost digits, and both are made once more about a mean that is nearly
+/// exact: the rounded mean of the sum, then, where its error still shows, the mean of that. Where squares leave the range
+/// of A, they are made once more to another scale. S is the type of the means.
+template <class A, class S = A>
+struct row_moments {
+  A scale = A(1), about = A(0);
+  S mean = S(0), square = S(0);  ///< of c and c^2
+
+  /// Takes what was summed, divided by the columns; true if it has to be summed once more. In a row of `few` columns,
+  /// whose dx nearly cancels, it has, about the mean.
+  TIGON_INLINE bool again(S mean_of, S square_of, S eps, bool few) {
+    using range = square_range<A>;
+    mean = mean_of, square = square_of;
+    const bool held = square <= range::most, finite = math::abs(mean) <= range::most;
+    if (centred_ < 2 && finite && mean != S(0) &&
+        (held ? mean * mean >= square * S(0.5) || (few && centred_ == 0) : centred_ == 0)) {
+      about += static_cast<A>(mean), ++centred_;
+      return true;
+    }
+    const S variance = square - mean * mean;
+    if (scaled_ == 0 && !held) return rescale(range::down);
+    if (scaled_ == 0 && variance + eps < range::least && math::abs(about) < range::small_mean)
+      return rescale(range::up);
+    // A large mean, of which alone the sum has overflown: eps does not show to this scale.
+    if (scaled_ == 1 && scale < A(1) && variance < range::least) return rescale(range::up);
+    return false;
+  }
+  /// 1 / sqrt(variance of c + eps).
+  TIGON_INLINE A rstd(S eps) const {
+    return static_cast<A>(math::rsqrt(math::max(S(0), square - mean * mean) + eps * scale * scale));
+  }
+  /// Of the row itself, whose mean is the sum of the first two.
+  TIGON_INLINE std::array<A, 3> about_mean_rstd(S eps) const {
+    return {about / scale, static_cast<A>(mean) / scale, rstd(eps) * scale};
+  }
+
+ private:
+  TIGON_INLINE bool rescale(A by) {
+    scale *= by, about *= by, ++scaled_;
+    return true;
+  }
+  int centred_ = 0, scaled_ = 0;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::detail
+
+#endif  // TIGON_OPS_ROW_SCALE_HPP
