@@ -69,7 +69,8 @@ struct vec {
   friend TIGON_INLINE vec fma(vec a, vec b, vec c) { return from(lanes::fma(a.r, b.r, c.r)); }
   /// c - a * b.
   friend TIGON_INLINE vec fnma(vec a, vec b, vec c) { return from(lanes::fnma(a.r, b.r, c.r)); }
-  /// A NaN in b is kept; one in a may be lost: clamp with min(limit, x).
+  /// min: b where b is a NaN, whatever a is; where only a is one, b or NaN. The same for max, on every engine and every
+  /// architecture: clamp with min(limit, x), and look for NaN in a elsewhere.
   friend TIGON_INLINE vec min(vec a, vec b) { return from(lanes::min(a.r, b.r)); }
   friend TIGON_INLINE vec max(vec a, vec b) { return from(lanes::max(a.r, b.r)); }
   friend TIGON_INLINE vec abs(vec a) { return from(lanes::abs(a.r)); }
@@ -114,6 +115,7 @@ struct vec {
 
   /// Of all lanes, in a fixed order.
   friend TIGON_INLINE A sum_lanes(vec a) { return lanes::sum(a.r); }
+  /// NaN where all lanes are; where some are, NaN or any of the others.
   friend TIGON_INLINE A max_lanes(vec a) { return lanes::max_lane(a.r); }
   friend TIGON_INLINE A min_lanes(vec a) { return lanes::min_lane(a.r); }
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_SIMD_ENGINES_EIGEN_HPP
 #define TIGON_SIMD_ENGINES_EIGEN_HPP
 
+#include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
-#include <tigon/simd/engines/x86.hpp>
 
 #include <Eigen/Core>
 
@@ -52,24 +52,30 @@ struct eigen::lanes {
   static TIGON_INLINE reg neg(reg a) { return bit_xor(a, set(A(-0.0))); }
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return Eigen::internal::pmadd(a, b, c); }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::fnma(a, b, c); })
-      return x86::fnma(a, b, c);
+    if constexpr (requires { native::fnma(a, b, c); })
+      return native::fnma(a, b, c);
     else
-#endif
       return Eigen::internal::pmadd(neg(a), b, c);
   }
-  // Eigen keeps the first operand where the comparison with NaN fails; the engines here keep the second.
-  static TIGON_INLINE reg min(reg a, reg b) { return Eigen::internal::pmin(b, a); }
-  static TIGON_INLINE reg max(reg a, reg b) { return Eigen::internal::pmax(b, a); }
+  // Eigen leaves open which operand it keeps where one is a NaN.
+  static TIGON_INLINE reg min(reg a, reg b) {
+    if constexpr (requires { native::min(a, b); })
+      return native::min(a, b);
+    else
+      return select(lt(a, b), a, b);
+  }
+  static TIGON_INLINE reg max(reg a, reg b) {
+    if constexpr (requires { native::max(a, b); })
+      return native::max(a, b);
+    else
+      return select(lt(b, a), a, b);
+  }
   static TIGON_INLINE reg abs(reg a) { return Eigen::internal::pabs(a); }
   // Eigen's approximates, flushes subnormal numbers and loses the sign of zero.
   static TIGON_INLINE reg sqrt(reg a) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::square_root(a); })
-      return x86::square_root(a);
+    if constexpr (requires { native::square_root(a); })
+      return native::square_root(a);
     else
-#endif
       return Eigen::internal::psqrt(a);
   }
   static TIGON_INLINE reg round(reg a) { return Eigen::internal::print(a); }
@@ -122,8 +128,7 @@ struct eigen::lanes {
     if constexpr (size == 1) {
       return std::bit_cast<reg>(f(std::bit_cast<word>(a)));
     } else {
-      typedef word words __attribute__((vector_size(sizeof(reg))));
-      return (reg)(f((words)a));
+      return native::on_words<word>(a, f);
     }
   }
 };
