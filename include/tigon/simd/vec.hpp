@@ -8,8 +8,10 @@
 #include <tigon/simd/engines/x86.hpp>
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
@@ -116,10 +118,34 @@ struct vec {
   /// Of all lanes, in a fixed order.
   friend TIGON_INLINE A sum_lanes(vec a) { return lanes::sum(a.r); }
   /// NaN where all lanes are; where some are, NaN or any of the others.
-  friend TIGON_INLINE A max_lanes(vec a) { return lanes::max_lane(a.r); }
-  friend TIGON_INLINE A min_lanes(vec a) { return lanes::min_lane(a.r); }
+  friend TIGON_INLINE A max_lanes(vec a) {
+    return fold(
+        a, [](vec x, vec y) TIGON_LAMBDA { return max(x, y); }, [](A x, A y) { return x > y ? x : y; });
+  }
+  friend TIGON_INLINE A min_lanes(vec a) {
+    return fold(
+        a, [](vec x, vec y) TIGON_LAMBDA { return min(x, y); }, [](A x, A y) { return x < y ? x : y; });
+  }
 
  private:
+  // Not by the libraries' reductions: those of one compiler for AVX-512 make no NaN of NaN alone.
+  template <class OfVectors, class OfNumbers>
+  static TIGON_INLINE A fold(vec a, OfVectors of_vectors, OfNumbers of_numbers) {
+    alignas(64) A buffer[size];
+    if constexpr (requires { lanes::template exchange<1>(a.r); }) {
+      [&]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {
+        ((a = of_vectors(a, from(lanes::template exchange<(size >> 1 >> I)>(a.r)))), ...);
+      }(std::make_index_sequence<std::bit_width(size) - 1>());
+      lanes::store(a.r, buffer);
+      return buffer[0];
+    } else {
+      lanes::store(a.r, buffer);
+      A result = buffer[0];
+      for (std::size_t i = 1; i < size; ++i) result = of_numbers(result, buffer[i]);
+      return result;
+    }
+  }
+
   static constexpr std::array<A, size> pair_signs_ = [] {
     std::array<A, size> signs{};
     for (std::size_t i = 0; i < size; ++i) signs[i] = i % 2 == 0 ? A(-1) : A(1);

@@ -100,7 +100,12 @@ struct eigen::lanes {
     return shift(a, [](auto bits) { return bits >> K; });
   }
 
-  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::swap<size>(a); }
+  template <std::size_t Bit>
+    requires(size > 1)
+  static TIGON_INLINE reg exchange(reg a) {
+    return pairs::exchange<Bit, size>(a);
+  }
+  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::exchange<1, size>(a); }
   static TIGON_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
   static TIGON_INLINE reg even_lanes(reg a, reg b) { return pairs::every_second<0, size>(a, b); }
@@ -109,8 +114,6 @@ struct eigen::lanes {
   static TIGON_INLINE reg zip_high(reg a, reg b) { return pairs::zip<size / 2, size>(a, b); }
 
   static TIGON_INLINE A sum(reg a) { return Eigen::internal::predux(a); }
-  static TIGON_INLINE A max_lane(reg a) { return Eigen::internal::predux_max(a); }
-  static TIGON_INLINE A min_lane(reg a) { return Eigen::internal::predux_min(a); }
 
 #if defined(TIGON_X86)
   static TIGON_INLINE auto raw(reg a) { return a; }

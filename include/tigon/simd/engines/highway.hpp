@@ -115,6 +115,10 @@ struct highway::lanes {
   }
 
 #if HWY_TARGET != HWY_SCALAR
+  template <std::size_t Bit>
+  static TIGON_INLINE reg exchange(reg a) {
+    return reg{pairs::exchange<Bit, size>(a.raw)};
+  }
   static TIGON_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
   static TIGON_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
@@ -127,14 +131,6 @@ struct highway::lanes {
   static TIGON_INLINE A sum(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::GetLane(hn::SumOfLanes(tag(), a));
-  }
-  static TIGON_INLINE A max_lane(reg a) {
-    namespace hn = hwy::HWY_NAMESPACE;
-    return hn::GetLane(hn::MaxOfLanes(tag(), a));
-  }
-  static TIGON_INLINE A min_lane(reg a) {
-    namespace hn = hwy::HWY_NAMESPACE;
-    return hn::GetLane(hn::MinOfLanes(tag(), a));
   }
 
 #if defined(TIGON_X86) && HWY_TARGET <= HWY_AVX3

@@ -52,7 +52,7 @@ struct xsimd::lanes {
     else
       return a / b;
   }
-  static TIGON_INLINE reg neg(reg a) { return -a; }
+  static TIGON_INLINE reg neg(reg a) { return a ^ reg(A(-0.0)); }  // xsimd 8 subtracts from 0 on AVX-512
   // xsimd 8 multiplies and adds with two roundings on AVX-512, and subtracts so on ARM.
   static TIGON_INLINE reg fma(reg a, reg b, reg c) {
     if constexpr (requires { native::fma(a.data, b.data, c.data); })
@@ -109,7 +109,11 @@ struct xsimd::lanes {
   }
 
   // xsimd 8 permutes across the whole register, with a vector of indices.
-  static TIGON_INLINE reg swap_pairs(reg a) { return reg(pairs::swap<size>(a.data)); }
+  template <std::size_t Bit>
+  static TIGON_INLINE reg exchange(reg a) {
+    return reg(pairs::exchange<Bit, size>(a.data));
+  }
+  static TIGON_INLINE reg swap_pairs(reg a) { return exchange<1>(a); }
   static TIGON_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
   static TIGON_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
   static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg(pairs::every_second<0, size>(a.data, b.data)); }
@@ -124,13 +128,6 @@ struct xsimd::lanes {
     else
       return hadd(a);
   }
-  // xsimd 8 has no maximum of lanes: fold through memory, once a row.
-  static TIGON_INLINE A max_lane(reg a) {
-    return fold(a, [](A x, A y) { return x > y ? x : y; });
-  }
-  static TIGON_INLINE A min_lane(reg a) {
-    return fold(a, [](A x, A y) { return x < y ? x : y; });
-  }
 
 #if defined(TIGON_X86)
   static TIGON_INLINE auto raw(reg a) { return a.data; }
@@ -139,16 +136,6 @@ struct xsimd::lanes {
     return reg(r);
   }
 #endif
-
- private:
-  template <class F>
-  static TIGON_INLINE A fold(reg a, F f) {
-    alignas(64) A buffer[size];
-    store(a, buffer);
-    A result = buffer[0];
-    for (std::size_t i = 1; i < size; ++i) result = f(result, buffer[i]);
-    return result;
-  }
 };
 
 }  // namespace TIGON_ABI
