@@ -8,8 +8,10 @@
 #include <tigon/simd/engines/x86.hpp>
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
@@ -69,7 +71,8 @@ struct vec {
   friend TIGON_INLINE vec fma(vec a, vec b, vec c) { return from(lanes::fma(a.r, b.r, c.r)); }
   /// c - a * b.
   friend TIGON_INLINE vec fnma(vec a, vec b, vec c) { return from(lanes::fnma(a.r, b.r, c.r)); }
-  /// A NaN in b is kept; one in a may be lost: clamp with min(limit, x).
+  /// min: b where b is a NaN, whatever a is; where only a is one, b or NaN. The same for max, on every engine and every
+  /// architecture: clamp with min(limit, x), and look for NaN in a elsewhere.
   friend TIGON_INLINE vec min(vec a, vec b) { return from(lanes::min(a.r, b.r)); }
   friend TIGON_INLINE vec max(vec a, vec b) { return from(lanes::max(a.r, b.r)); }
   friend TIGON_INLINE vec abs(vec a) { return from(lanes::abs(a.r)); }
@@ -114,10 +117,35 @@ struct vec {
 
   /// Of all lanes, in a fixed order.
   friend TIGON_INLINE A sum_lanes(vec a) { return lanes::sum(a.r); }
-  friend TIGON_INLINE A max_lanes(vec a) { return lanes::max_lane(a.r); }
-  friend TIGON_INLINE A min_lanes(vec a) { return lanes::min_lane(a.r); }
+  /// NaN where all lanes are; where some are, NaN or any of the others.
+  friend TIGON_INLINE A max_lanes(vec a) {
+    return fold(
+        a, [](vec x, vec y) TIGON_LAMBDA { return max(x, y); }, [](A x, A y) { return x > y ? x : y; });
+  }
+  friend TIGON_INLINE A min_lanes(vec a) {
+    return fold(
+        a, [](vec x, vec y) TIGON_LAMBDA { return min(x, y); }, [](A x, A y) { return x < y ? x : y; });
+  }
 
  private:
+  // Not by the libraries' reductions: those of one compiler for AVX-512 make no NaN of NaN alone.
+  template <class OfVectors, class OfNumbers>
+  static TIGON_INLINE A fold(vec a, OfVectors of_vectors, OfNumbers of_numbers) {
+    alignas(64) A buffer[size];
+    if constexpr (requires { lanes::template exchange<1>(a.r); }) {
+      [&]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {
+        ((a = of_vectors(a, from(lanes::template exchange<(size >> 1 >> I)>(a.r)))), ...);
+      }(std::make_index_sequence<std::bit_width(size) - 1>());
+      lanes::store(a.r, buffer);
+      return buffer[0];
+    } else {
+      lanes::store(a.r, buffer);
+      A result = buffer[0];
+      for (std::size_t i = 1; i < size; ++i) result = of_numbers(result, buffer[i]);
+      return result;
+    }
+  }
+
   static constexpr std::array<A, size> pair_signs_ = [] {
     std::array<A, size> signs{};
     for (std::size_t i = 0; i < size; ++i) signs[i] = i % 2 == 0 ? A(-1) : A(1);

@@ -2,8 +2,8 @@
 #ifndef TIGON_SIMD_ENGINES_EIGEN_HPP
 #define TIGON_SIMD_ENGINES_EIGEN_HPP
 
+#include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
-#include <tigon/simd/engines/x86.hpp>
 
 #include <Eigen/Core>
 
@@ -52,24 +52,30 @@ struct eigen::lanes {
   static TIGON_INLINE reg neg(reg a) { return bit_xor(a, set(A(-0.0))); }
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return Eigen::internal::pmadd(a, b, c); }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::fnma(a, b, c); })
-      return x86::fnma(a, b, c);
+    if constexpr (requires { native::fnma(a, b, c); })
+      return native::fnma(a, b, c);
     else
-#endif
       return Eigen::internal::pmadd(neg(a), b, c);
   }
-  // Eigen keeps the first operand where the comparison with NaN fails; the engines here keep the second.
-  static TIGON_INLINE reg min(reg a, reg b) { return Eigen::internal::pmin(b, a); }
-  static TIGON_INLINE reg max(reg a, reg b) { return Eigen::internal::pmax(b, a); }
+  // Eigen leaves open which operand it keeps where one is a NaN.
+  static TIGON_INLINE reg min(reg a, reg b) {
+    if constexpr (requires { native::min(a, b); })
+      return native::min(a, b);
+    else
+      return select(lt(a, b), a, b);
+  }
+  static TIGON_INLINE reg max(reg a, reg b) {
+    if constexpr (requires { native::max(a, b); })
+      return native::max(a, b);
+    else
+      return select(lt(b, a), a, b);
+  }
   static TIGON_INLINE reg abs(reg a) { return Eigen::internal::pabs(a); }
   // Eigen's approximates, flushes subnormal numbers and loses the sign of zero.
   static TIGON_INLINE reg sqrt(reg a) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::square_root(a); })
-      return x86::square_root(a);
+    if constexpr (requires { native::square_root(a); })
+      return native::square_root(a);
     else
-#endif
       return Eigen::internal::psqrt(a);
   }
   static TIGON_INLINE reg round(reg a) { return Eigen::internal::print(a); }
@@ -94,7 +100,12 @@ struct eigen::lanes {
     return shift(a, [](auto bits) { return bits >> K; });
   }
 
-  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::swap<size>(a); }
+  template <std::size_t Bit>
+    requires(size > 1)
+  static TIGON_INLINE reg exchange(reg a) {
+    return pairs::exchange<Bit, size>(a);
+  }
+  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::exchange<1, size>(a); }
   static TIGON_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
   static TIGON_INLINE reg even_lanes(reg a, reg b) { return pairs::every_second<0, size>(a, b); }
@@ -103,8 +114,6 @@ struct eigen::lanes {
   static TIGON_INLINE reg zip_high(reg a, reg b) { return pairs::zip<size / 2, size>(a, b); }
 
   static TIGON_INLINE A sum(reg a) { return Eigen::internal::predux(a); }
-  static TIGON_INLINE A max_lane(reg a) { return Eigen::internal::predux_max(a); }
-  static TIGON_INLINE A min_lane(reg a) { return Eigen::internal::predux_min(a); }
 
 #if defined(TIGON_X86)
   static TIGON_INLINE auto raw(reg a) { return a; }
@@ -122,8 +131,7 @@ struct eigen::lanes {
     if constexpr (size == 1) {
       return std::bit_cast<reg>(f(std::bit_cast<word>(a)));
     } else {
-      typedef word words __attribute__((vector_size(sizeof(reg))));
-      return (reg)(f((words)a));
+      return native::on_words<word>(a, f);
     }
   }
 };

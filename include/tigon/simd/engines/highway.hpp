@@ -2,8 +2,8 @@
 #ifndef TIGON_SIMD_ENGINES_HIGHWAY_HPP
 #define TIGON_SIMD_ENGINES_HIGHWAY_HPP
 
+#include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
-#include <tigon/simd/engines/x86.hpp>
 
 // Three defects of Highway 1.0.3 are mended before it is read: AVX2 and AVX-512 are refused without the AES flags
 // (x86-64-v3 and v4 lack them), flags of current servers do not compile without the DL target, and debug builds call
@@ -75,14 +75,19 @@ struct highway::lanes {
   static TIGON_INLINE reg neg(reg a) { return hwy::HWY_NAMESPACE::Neg(a); }
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::MulAdd(a, b, c); }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::NegMulAdd(a, b, c); }
-#if HWY_TARGET == HWY_SCALAR || (defined(HWY_EMU128) && HWY_TARGET == HWY_EMU128)
-  // Here Highway's own lose a NaN in b.
-  static TIGON_INLINE reg min(reg a, reg b) { return select(lt(a, b), a, b); }
-  static TIGON_INLINE reg max(reg a, reg b) { return select(lt(b, a), a, b); }
-#else
-  static TIGON_INLINE reg min(reg a, reg b) { return hwy::HWY_NAMESPACE::Min(a, b); }
-  static TIGON_INLINE reg max(reg a, reg b) { return hwy::HWY_NAMESPACE::Max(a, b); }
-#endif
+  // Not Highway's own, which on other targets than x86 lose a NaN in b.
+  static TIGON_INLINE reg min(reg a, reg b) {
+    if constexpr (requires { native::min(a.raw, b.raw); })
+      return reg{native::min(a.raw, b.raw)};
+    else
+      return select(lt(a, b), a, b);
+  }
+  static TIGON_INLINE reg max(reg a, reg b) {
+    if constexpr (requires { native::max(a.raw, b.raw); })
+      return reg{native::max(a.raw, b.raw)};
+    else
+      return select(lt(b, a), a, b);
+  }
   static TIGON_INLINE reg abs(reg a) { return hwy::HWY_NAMESPACE::Abs(a); }
   static TIGON_INLINE reg sqrt(reg a) { return hwy::HWY_NAMESPACE::Sqrt(a); }
   static TIGON_INLINE reg round(reg a) { return hwy::HWY_NAMESPACE::Round(a); }
@@ -110,6 +115,10 @@ struct highway::lanes {
   }
 
 #if HWY_TARGET != HWY_SCALAR
+  template <std::size_t Bit>
+  static TIGON_INLINE reg exchange(reg a) {
+    return reg{pairs::exchange<Bit, size>(a.raw)};
+  }
   static TIGON_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
   static TIGON_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
   static TIGON_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
@@ -122,14 +131,6 @@ struct highway::lanes {
   static TIGON_INLINE A sum(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::GetLane(hn::SumOfLanes(tag(), a));
-  }
-  static TIGON_INLINE A max_lane(reg a) {
-    namespace hn = hwy::HWY_NAMESPACE;
-    return hn::GetLane(hn::MaxOfLanes(tag(), a));
-  }
-  static TIGON_INLINE A min_lane(reg a) {
-    namespace hn = hwy::HWY_NAMESPACE;
-    return hn::GetLane(hn::MinOfLanes(tag(), a));
   }
 
 #if defined(TIGON_X86) && HWY_TARGET <= HWY_AVX3

@@ -12,11 +12,11 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace pairs {
 
-/// Lanes 1, 0, 3, 2, ... of N.
-template <std::size_t N, class R>
-TIGON_INLINE R swap(R a) {
+/// Of N lanes, those whose numbers differ in the bit Bit exchanged: with 1, lanes 1, 0, 3, 2, ...
+template <std::size_t Bit, std::size_t N, class R>
+TIGON_INLINE R exchange(R a) {
   return [a]<std::size_t... I>(std::index_sequence<I...>)
-             TIGON_LAMBDA { return __builtin_shufflevector(a, a, (I ^ 1)...); }(std::make_index_sequence<N>{});
+             TIGON_LAMBDA { return __builtin_shufflevector(a, a, (I ^ Bit)...); }(std::make_index_sequence<N>{});
 }
 
 /// Lanes First, First, First + 2, First + 2, ... of N.

@@ -79,8 +79,6 @@ struct scalar::lanes {
   }
 
   static TIGON_INLINE A sum(reg a) { return a; }
-  static TIGON_INLINE A max_lane(reg a) { return a; }
-  static TIGON_INLINE A min_lane(reg a) { return a; }
 
  private:
   static TIGON_INLINE bits raw(reg a) { return std::bit_cast<bits>(a); }

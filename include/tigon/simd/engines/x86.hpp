@@ -241,11 +241,14 @@ TIGON_INLINE void store(__m256 v, bfloat16* p) { _mm_storeu_si128(reinterpret_ca
 TIGON_INLINE void store(__m256 v, float16* p) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
 TIGON_INLINE void stream(__m256 v, float* p) { _mm256_stream_ps(p, v); }
 TIGON_INLINE void stream(__m256d v, double* p) { _mm256_stream_pd(p, v); }
-TIGON_INLINE __m256 square_root(__m256 x) { return _mm256_sqrt_ps(x); }
-TIGON_INLINE __m256d square_root(__m256d x) { return _mm256_sqrt_pd(x); }
 TIGON_INLINE void stream(__m256 v, bfloat16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(v)); }
 TIGON_INLINE void stream(__m256 v, float16* p) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_float16(v)); }
 
+#endif
+
+#if defined(__AVX__)
+TIGON_INLINE __m256 square_root(__m256 x) { return _mm256_sqrt_ps(x); }
+TIGON_INLINE __m256d square_root(__m256d x) { return _mm256_sqrt_pd(x); }
 #endif
 
 #if defined(__FMA__)

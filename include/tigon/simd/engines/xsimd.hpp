@@ -2,8 +2,8 @@
 #ifndef TIGON_SIMD_ENGINES_XSIMD_HPP
 #define TIGON_SIMD_ENGINES_XSIMD_HPP
 
+#include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
-#include <tigon/simd/engines/x86.hpp>
 
 #include <xsimd/xsimd.hpp>
 
@@ -26,7 +26,7 @@ static_assert(::xsimd::batch<float>::size >= 8, "tigon: the flags promise AVX2 b
 template <class A>
 struct xsimd::lanes {
  private:
-  using bits = ::xsimd::batch<std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>>;
+  using word = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
 
  public:
   using reg = ::xsimd::batch<A>;
@@ -45,29 +45,47 @@ struct xsimd::lanes {
   static TIGON_INLINE reg add(reg a, reg b) { return a + b; }
   static TIGON_INLINE reg sub(reg a, reg b) { return a - b; }
   static TIGON_INLINE reg mul(reg a, reg b) { return a * b; }
-  static TIGON_INLINE reg div(reg a, reg b) { return a / b; }
-  static TIGON_INLINE reg neg(reg a) { return -a; }
-  // xsimd 8 multiplies and adds with two roundings on AVX-512.
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::fma(a.data, b.data, c.data); })
-      return reg(x86::fma(a.data, b.data, c.data));
+  // On 64-bit ARM xsimd's division and square root of f32 are estimates.
+  static TIGON_INLINE reg div(reg a, reg b) {
+    if constexpr (requires { native::div(a.data, b.data); })
+      return reg(native::div(a.data, b.data));
     else
-#endif
+      return a / b;
+  }
+  static TIGON_INLINE reg neg(reg a) { return a ^ reg(A(-0.0)); }  // xsimd 8 subtracts from 0 on AVX-512
+  // xsimd 8 multiplies and adds with two roundings on AVX-512, and subtracts so on ARM.
+  static TIGON_INLINE reg fma(reg a, reg b, reg c) {
+    if constexpr (requires { native::fma(a.data, b.data, c.data); })
+      return reg(native::fma(a.data, b.data, c.data));
+    else
       return ::xsimd::fma(a, b, c);
   }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
-#if defined(TIGON_X86)
-    if constexpr (requires { x86::fnma(a.data, b.data, c.data); })
-      return reg(x86::fnma(a.data, b.data, c.data));
+    if constexpr (requires { native::fnma(a.data, b.data, c.data); })
+      return reg(native::fnma(a.data, b.data, c.data));
     else
-#endif
       return ::xsimd::fnma(a, b, c);
   }
-  static TIGON_INLINE reg min(reg a, reg b) { return ::xsimd::min(a, b); }
-  static TIGON_INLINE reg max(reg a, reg b) { return ::xsimd::max(a, b); }
+  // Where one operand is a NaN, xsimd 8 keeps b on x86, and later versions keep a.
+  static TIGON_INLINE reg min(reg a, reg b) {
+    if constexpr (requires { native::min(a.data, b.data); })
+      return reg(native::min(a.data, b.data));
+    else
+      return select(a < b, a, b);
+  }
+  static TIGON_INLINE reg max(reg a, reg b) {
+    if constexpr (requires { native::max(a.data, b.data); })
+      return reg(native::max(a.data, b.data));
+    else
+      return select(b < a, a, b);
+  }
   static TIGON_INLINE reg abs(reg a) { return ::xsimd::abs(a); }
-  static TIGON_INLINE reg sqrt(reg a) { return ::xsimd::sqrt(a); }
+  static TIGON_INLINE reg sqrt(reg a) {
+    if constexpr (requires { native::square_root(a.data); })
+      return reg(native::square_root(a.data));
+    else
+      return ::xsimd::sqrt(a);
+  }
   static TIGON_INLINE reg round(reg a) { return ::xsimd::nearbyint(a); }
 
   static TIGON_INLINE mask lt(reg a, reg b) { return a < b; }
@@ -83,15 +101,19 @@ struct xsimd::lanes {
   static TIGON_INLINE reg bit_xor(reg a, reg b) { return a ^ b; }
   template <int K>
   static TIGON_INLINE reg shl(reg a) {
-    return ::xsimd::bitwise_cast<reg>(::xsimd::bitwise_cast<bits>(a) << K);
+    return reg(native::on_words<word>(a.data, [](auto bits) { return bits << K; }));
   }
   template <int K>
   static TIGON_INLINE reg shr(reg a) {
-    return ::xsimd::bitwise_cast<reg>(::xsimd::bitwise_cast<bits>(a) >> K);
+    return reg(native::on_words<word>(a.data, [](auto bits) { return bits >> K; }));
   }
 
   // xsimd 8 permutes across the whole register, with a vector of indices.
-  static TIGON_INLINE reg swap_pairs(reg a) { return reg(pairs::swap<size>(a.data)); }
+  template <std::size_t Bit>
+  static TIGON_INLINE reg exchange(reg a) {
+    return reg(pairs::exchange<Bit, size>(a.data));
+  }
+  static TIGON_INLINE reg swap_pairs(reg a) { return exchange<1>(a); }
   static TIGON_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
   static TIGON_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
   static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg(pairs::every_second<0, size>(a.data, b.data)); }
@@ -99,13 +121,12 @@ struct xsimd::lanes {
   static TIGON_INLINE reg zip_low(reg a, reg b) { return reg(pairs::zip<0, size>(a.data, b.data)); }
   static TIGON_INLINE reg zip_high(reg a, reg b) { return reg(pairs::zip<size / 2, size>(a.data, b.data)); }
 
-  static TIGON_INLINE A sum(reg a) { return ::xsimd::hadd(a); }
-  // xsimd 8 has no maximum of lanes: fold through memory, once a row.
-  static TIGON_INLINE A max_lane(reg a) {
-    return fold(a, [](A x, A y) { return x > y ? x : y; });
-  }
-  static TIGON_INLINE A min_lane(reg a) {
-    return fold(a, [](A x, A y) { return x < y ? x : y; });
+  // By its name from xsimd 9 on, or by that of xsimd 8: both are found as functions of a batch.
+  static TIGON_INLINE A sum(reg a) {
+    if constexpr (requires { reduce_add(a); })
+      return reduce_add(a);
+    else
+      return hadd(a);
   }
 
 #if defined(TIGON_X86)
@@ -115,16 +136,6 @@ struct xsimd::lanes {
     return reg(r);
   }
 #endif
-
- private:
-  template <class F>
-  static TIGON_INLINE A fold(reg a, F f) {
-    alignas(64) A buffer[size];
-    store(a, buffer);
-    A result = buffer[0];
-    for (std::size_t i = 1; i < size; ++i) result = f(result, buffer[i]);
-    return result;
-  }
 };
 
 }  // namespace TIGON_ABI
