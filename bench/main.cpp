@@ -7,6 +7,8 @@
 #include "support/statistics.hpp"
 #include "support/sweep.hpp"
 
+#include "../examples/support/options.hpp"
+
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -323,7 +325,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
       ->needs(sweeps);
   app.add_option("--memory", args.memory_gib, "GiB that the arrays may take (default 0.4 of the memory)")
-      ->check(CLI::Range(1e-3, 1e6));
+      ->check(example::between(1e-3, 1e6));
   several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));
   several(app.add_option("--mode", args.modes, "All modes of the operator if none is named")
               ->check(CLI::IsMember({"forward", "backward", "full"})));
@@ -332,7 +334,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overwrite", args.overwrite, "Replace rows of the table that have the same key");
   app.add_flag("--list", args.list, "Print what exists and stop");
   app.add_option("--repetitions", args.repetitions, "At least this many (default 10)")->check(CLI::Range(2, 1000));
-  app.add_option("--budget", args.budget, "Timed seconds a case (default 0.5)")->check(CLI::Range(0.01, 600.0));
+  app.add_option("--budget", args.budget, "Timed seconds a case (default 0.5)")->check(example::between(0.01, 600));
   app.add_option("--cache", args.cache,
                  "warm (default): same buffers again and again; cold: caches flushed before each call")
       ->check(CLI::IsMember({"warm", "cold"}));

@@ -7,7 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
+
+#include "../../examples/support/output_file.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -101,9 +104,14 @@ std::vector<std::string> fields_of(const csv_row& r) {
 }  // namespace
 
 csv_file::csv_file(std::string path, existing_row policy) : path_(std::move(path)), policy_(policy) {
+  const std::filesystem::path target(path_);
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path());
+  example::check_writable({"--csv", target});
+  if (!std::filesystem::is_regular_file(target)) return;
   std::ifstream in(path_, std::ios::binary);
-  if (!in) return;
   const std::string text{std::istreambuf_iterator<char>(in), {}};
+  // What cannot be read would be replaced.
+  if (!in) throw std::runtime_error(path_ + " cannot be read");
   rows_ = parse(text);
   if (rows_.empty()) return;
   const std::size_t width = rows_.front().size();
@@ -143,23 +151,16 @@ bool csv_file::add(const csv_row& r) {
 }
 
 void csv_file::write() const {
-  // Written beside and renamed: a reader, or an interrupted run, never meets half a table.
-  const std::filesystem::path target(path_);
-  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path());
-  const std::string beside = path_ + ".part";
-  {
-    std::ofstream out(beside, std::ios::binary);
-    const auto line = [&](const auto& values) {
-      bool first = true;
-      for (const auto& value : values) out << (first ? "" : ",") << quoted(value), first = false;
-      out << '\n';
-    };
-    line(columns);
-    for (const fields& row : rows_) line(row);
-    out.flush();
-    if (!out) throw std::runtime_error("cannot write " + beside);
-  }
-  std::filesystem::rename(beside, target);
+  std::ostringstream out;
+  const auto line = [&](const auto& values) {
+    bool first = true;
+    for (const auto& value : values) out << (first ? "" : ",") << quoted(value), first = false;
+    out << '\n';
+  };
+  line(columns);
+  for (const fields& row : rows_) line(row);
+  // A reader, or an interrupted run, never meets half a table.
+  example::replace_file(path_, out.view());
 }
 
 }  // namespace tigon_bench

@@ -25,7 +25,7 @@ enum class existing_row { keep, replace };
 /// The file is read at the start and written after every row, so that a failure loses no earlier one.
 class csv_file {
  public:
-  /// Throws std::runtime_error for a file that is no such table. One with the first columns alone is read, and gets the
+  /// Makes the folder. Throws std::runtime_error for a file that is no such table, or that cannot be written. One with the first columns alone is read, and gets the
   /// others when it is written.
   csv_file(std::string path, existing_row policy);
 

@@ -7,10 +7,15 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
+#include <exception>
 #include <map>
+#include <new>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <tigon/ops/rms_norm.hpp>
 #include <utility>
@@ -18,6 +23,8 @@
 // A backend brings its kernels for the operators that are known here, so it comes after them.
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/backends/xsimd/backend.hpp>
+
+#include "../support/output_file.hpp"
 
 namespace {
 
@@ -75,7 +82,7 @@ void add(const std::string& shape, std::size_t tokens, std::size_t hidden) {
 }
 
 /// The columns of tigon_bench (docs/benchmarks.md).
-void write_row(std::ofstream& csv, const std::string& backend, const std::string& shape, const spread& ms) {
+void write_row(std::ostream& csv, const std::string& backend, const std::string& shape, const spread& ms) {
   char now[32];
   const std::time_t seconds = std::time(nullptr);
   std::strftime(now, sizeof now, "%Y-%m-%d %H:%M:%S", std::localtime(&seconds));
@@ -84,29 +91,42 @@ void write_row(std::ofstream& csv, const std::string& backend, const std::string
       << TIGON_STRING(TIGON_TARGET) << " 1T," << now << ',' << TIGON_VERSION_STRING << '\n';
 }
 
-}  // namespace
+/// Whole numbers from 1 whose product is no more elements than an address space holds bytes; else nothing.
+std::optional<std::pair<std::size_t, std::size_t>> parse_shape(const std::string& text) {
+  std::size_t tokens = 0, hidden = 0;
+  const char* const end = text.data() + text.size();
+  const auto [x, first_code] = std::from_chars(text.data(), end, tokens);
+  if (first_code != std::errc() || x == end || *x != 'x') return {};
+  const auto [rest, second_code] = std::from_chars(x + 1, end, hidden);
+  if (second_code != std::errc() || rest != end || tokens == 0 || hidden == 0) return {};
+  if (tokens > (std::size_t{1} << 48) / hidden) return {};
+  return std::pair(tokens, hidden);
+}
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   std::vector<std::string> shapes(argv + 1, argv + argc);
   if (shapes.empty()) shapes = {"256x4096", "1024x4096", "4096x4096"};
+  const example::named_file table{"the table", "compare_backends.csv"};
   for (const std::string& shape : shapes) {
-    std::size_t tokens = 0, hidden = 0;
-    char more = 0;
-    if (std::sscanf(shape.c_str(), "%zux%zu%c", &tokens, &hidden, &more) != 2)
-      return std::fprintf(stderr, "a shape is two numbers, as 256x4096; what is %s?\n", shape.c_str()), 2;
-    add<first>(shape, tokens, hidden);
-    add<second>(shape, tokens, hidden);
+    const auto extents = parse_shape(shape);
+    if (!extents) throw std::runtime_error("a shape is two numbers, as 256x4096; what is " + shape + "?");
+    add<first>(shape, extents->first, extents->second);
+    add<second>(shape, extents->first, extents->second);
   }
+  example::check_writable(table);
   collector all;
   benchmark::RunSpecifiedBenchmarks(&all);
 
-  std::ofstream csv("compare_backends.csv");
+  std::ostringstream csv;
   csv << "kernel_name,kernel_provider,kernel_operation_mode,metric_name,metric_unit,x_name,x_label,x_value,y_value_50,"
          "y_value_20,y_value_80,extra_benchmark_config_str,gpu_name,timestamp,liger_version\n";
   std::printf("%s forward, ms: median (20 %% to 80 %%)\n", op);
   for (const std::string& shape : shapes) {
     const spread a = all.results[case_name<first>(shape)], b = all.results[case_name<second>(shape)];
+    // Options of Google Benchmark may leave cases out.
+    if (a.samples.empty() || b.samples.empty())
+      throw std::runtime_error("shape " + shape + " was not measured on both backends, so there is no table");
     for (const auto& [name, ms] : {std::pair{first::info.name, a}, std::pair{second::info.name, b}}) {
       std::printf("%-12s %-10s %.4f (%.4f to %.4f)\n", shape.c_str(), std::string(name).c_str(), ms.at(0.5), ms.at(0.2),
                   ms.at(0.8));
@@ -115,5 +135,19 @@ int main(int argc, char** argv) {
     std::printf("%-12s %s takes %.2f times as long\n", "", std::string(second::info.name).c_str(),
                 b.at(0.5) / a.at(0.5));
   }
-  return csv.flush() ? 0 : 1;
+  example::replace_file(table.path, csv.view());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "compare_backends: these shapes do not fit into memory\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "compare_backends: %s\n", error.what());
+  }
+  return 2;
 }

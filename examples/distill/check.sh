@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|learns|teacher PROGRAM FOLDER TRAIN_LLAMA
 set -eu
 part=$1 program=$2 folder=$3 train_llama=$4
+. "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0
@@ -46,7 +47,17 @@ refuses)
   refused "of the teacher, --heads 4 is not a multiple of --kv-heads 3" $small --teacher-kv-heads 3
   refused "text missing does not exist" $small --text missing
   refused "cannot be opened" $small --teacher missing
-  refused "does not exist" $small --csv nowhere/losses.csv
+  # In f32 these are 0, infinite, or 1.
+  for option in lr min-lr teacher-lr softmax-temperature; do
+    refused "$option: 1e-50 rounds away in f32" $small --$option 1e-50
+    refused "$option: 1e39 is infinite in f32" $small --$option 1e39
+  done
+  refused "beta: 1e-50 rounds away in f32" $small --beta 1e-50
+  refused "beta: 0.99999999999 is 1 in f32" $small --beta 0.99999999999
+  refused "steps: 99999999999999999999 is not" $small --steps 99999999999999999999
+  refused "do not fit into memory" $small --seq-len 65536 --batch 65536
+  outputs_are_checked $small
+  refused "--checkpoint and --teacher name one file" $small --teacher kept --checkpoint ./kept
   head -c 1000 text > state
   refused "state" $small --teacher state
   ;;

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <new>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -32,10 +32,6 @@ namespace {
 using namespace example;
 
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
-
-model_config config_of(const run_options& o, const tokenizer& pieces) {
-  return {static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
-}
 
 struct taught {
   std::vector<float> weights;
@@ -141,12 +137,12 @@ class student {
 };
 
 void write_csv(const std::string& path, const record& r, double teacher) {
-  std::ofstream out(path);
+  std::ostringstream out;
   out << "step,learning_rate,divergence,student_held_out_loss,teacher_held_out_loss\n";
   for (std::size_t i = 0; i < r.rate.size(); ++i)
     out << i + 1 << ',' << csv_number(r.rate[i]) << ',' << csv_number(r.divergence[i]) << ','
         << csv_number(r.held_out[i]) << ',' << csv_number(std::isnan(r.held_out[i]) ? none : teacher) << '\n';
-  finish_csv(out, path);
+  replace_file(path, out.view());
 }
 
 void write_svg(const std::string& path, const record& r, double teacher) {
@@ -164,12 +160,13 @@ void write_svg(const std::string& path, const record& r, double teacher) {
 
 int distill(const distill_options& d) {
   const run_options& o = d.student;
-  check_outputs(o);
+  check_memory(least_bytes(o, o.batch) + least_bytes(d.teacher, o.batch));
+  check_outputs(o, {{"--teacher", d.teacher_file}});
   const std::string text = load_text(o.text);
   const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
   const std::vector<std::int32_t> ids = pieces.encode(text);
   const corpus parts = split(ids, o.seq_len);
-  const model_config teacher_config = config_of(d.teacher, pieces), config = config_of(o, pieces);
+  const model_config teacher_config = config_of(d.teacher), config = config_of(o);
   const parameter_layout teacher_layout(teacher_config), layout(config);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../support/options.hpp"
 #include "../train_llama/options.hpp"
 
 namespace example {
@@ -29,7 +30,6 @@ struct parsed_distill_options {
 };
 
 inline parsed_distill_options parse_distill_options(int argc, const char* const* argv) {
-  using detail::bound, detail::real, detail::whole;
   distill_options d;
   run_options &t = d.teacher, &s = d.student;
   t.seq_len = s.seq_len = 256;
@@ -68,12 +68,7 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
   model("", s, "Student");
 
   app.add_option("--beta", d.beta, "0: KL(teacher, student), 1: KL(student, teacher), between: Jensen-Shannon")
-      ->check(CLI::Validator(
-          [](std::string& text) -> std::string {
-            const std::string wrong = real(bound::from_zero)(text);
-            return wrong.empty() && std::stod(text) <= 1 ? "" : text + " is not a number from 0 to 1";
-          },
-          ""))
+      ->check(real(bound::from_zero_to_one))
       ->group("Run");
   app.add_option("--softmax-temperature", d.softmax_temperature, "of both models' probabilities")
       ->check(real(bound::positive))

@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|learns|policy PROGRAM FOLDER TRAIN_LLAMA
 set -eu
 part=$1 program=$2 folder=$3 train_llama=$4
+. "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0
@@ -53,7 +54,16 @@ refuses)
   : > empty
   refused "is empty" $small --text empty
   refused "cannot be opened" $small --policy missing
-  refused "does not exist" $small --csv nowhere/losses.csv
+  # In f32 these are 0 or infinite.
+  for option in lr min-lr warmup-lr beta gamma; do
+    refused "$option: 1e-50 rounds away in f32" $small --loss simpo --$option 1e-50
+    refused "$option: 1e39 is infinite in f32" $small --loss simpo --$option 1e39
+  done
+  refused "leave no room in f32 for a reward" $small --beta 1e31
+  refused "steps: 99999999999999999999 is not" $small --steps 99999999999999999999
+  refused "do not fit into memory" $small --seq-len 65536 --pairs 1048576
+  outputs_are_checked $small
+  refused "--checkpoint and --policy name one file" $small --policy kept --checkpoint ./kept
   head -c 1000 text > state
   refused "state" $small --policy state
   # The shortest text, and the longest prompt.

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <new>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -165,7 +165,7 @@ class learner {
 };
 
 void write_csv(const std::string& path, const record& r) {
-  std::ofstream out(path);
+  std::ostringstream out;
   out << "step,loss,chosen_reward,rejected_reward,margin,accuracy,held_out_margin,held_out_accuracy\n";
   for (std::size_t i = 0; i < r.loss.size(); ++i) {
     const pair_scores &b = r.batch[i], &h = r.held_out[i];
@@ -173,7 +173,7 @@ void write_csv(const std::string& path, const record& r) {
         << csv_number(b.margin()) << ',' << csv_number(b.accuracy) << ',' << csv_number(h.margin()) << ','
         << csv_number(h.accuracy) << '\n';
   }
-  finish_csv(out, path);
+  replace_file(path, out.view());
 }
 
 void write_svg(const std::string& path, const record& r, const pair_scores& before) {
@@ -190,13 +190,14 @@ void write_svg(const std::string& path, const record& r, const pair_scores& befo
 
 int prefer(const preference_run& p) {
   const run_options& o = p.run;
-  check_outputs(o);
+  const double tokens_of_pairs = 2.0 * static_cast<double>(p.pairs + p.held_out_pairs) * static_cast<double>(o.seq_len);
+  check_memory(least_bytes(o, 2 * o.batch) + tokens_of_pairs * sizeof(std::int32_t));
+  check_outputs(o, {{"--policy", p.policy_file}});
   const std::string text = load_text(o.text);
   const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
   const std::vector<std::int32_t> ids = pieces.encode(text);
   const corpus parts = split_for_pairs(ids, o.seq_len);
-  const model_config config{
-      static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
+  const model_config config = config_of(o);
   const parameter_layout layout(config);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);

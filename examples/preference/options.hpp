@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../support/options.hpp"
 #include "../train_llama/options.hpp"
 #include "pairs.hpp"
 #include "preference_model.hpp"
@@ -35,7 +36,6 @@ struct parsed_preference_run {
 };
 
 inline parsed_preference_run parse_preference_run(int argc, const char* const* argv) {
-  using detail::bound, detail::real, detail::whole;
   preference_run p;
   run_options &s = p.start, &o = p.run;
   std::string loss = "dpo", rejected = "elsewhere";
@@ -125,6 +125,8 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
     app.parse(argc, argv);
     using enum preference_loss;
     p.objective.loss = loss == "dpo" ? dpo : loss == "orpo" ? orpo : loss == "simpo" ? simpo : kto;
+    if (std::max(p.objective.beta, p.objective.gamma) > 1e30)
+      throw std::runtime_error("--beta and --gamma above 1e30 leave no room in f32 for a reward");
     if (p.objective.beta == 0) p.objective.beta = p.objective.loss == simpo ? 2 : 0.1;
     p.rejected = rejected == "shuffled" ? rejected_kind::shuffled : rejected_kind::elsewhere;
     if (file->count() > 0 && own_steps->count() + own_rate->count() > 0)

@@ -12,7 +12,9 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -21,6 +23,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "output_file.hpp"
 
 namespace example {
 
@@ -72,6 +76,13 @@ tensor_view view_of(dtype type, std::vector<std::size_t> shape, const std::vecto
   return {type, std::move(shape), std::as_bytes(std::span(values))};
 }
 
+/// A foreign name as JSON writes it: a sentence that it is part of stays one line.
+inline std::string printable(const std::string& text) {
+  using json = nlohmann::json;
+  const std::string quoted = json(text).dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 /// A whole file in memory. Every error is one sentence that names the file.
 class safetensors_file {
  public:
@@ -81,10 +92,13 @@ class safetensors_file {
   static safetensors_file load(const std::filesystem::path& path) {
     safetensors_file file;
     file.path_ = path;
-    std::ifstream in(path, std::ios::binary);
     std::error_code code;
-    const std::uint64_t file_bytes = std::filesystem::file_size(path, code);
-    if (!in || code) file.fail("cannot be opened");
+    // Opening a pipe would wait for somebody to write.
+    if (!std::filesystem::is_regular_file(path, code)) file.fail("cannot be opened");
+    std::ifstream in(path, std::ios::binary);
+    // Of the open file: another one may get its name meanwhile.
+    const auto file_bytes = static_cast<std::uint64_t>(in.seekg(0, std::ios::end).tellg());
+    if (!in.seekg(0)) file.fail("cannot be opened");
 
     std::uint64_t header_bytes = 0;
     if (file_bytes < sizeof header_bytes) file.fail("is too short for a header length");
@@ -96,9 +110,13 @@ class safetensors_file {
                 std::to_string(file_bytes) + " bytes long");
     std::string header(header_bytes, '\0');
     in.read(header.data(), static_cast<std::streamsize>(header.size()));
-    // The data get a buffer of their own, so that they start aligned whatever the header's length.
     file.data_bytes_ = file_bytes - sizeof header_bytes - header_bytes;
-    file.data_ = std::make_unique_for_overwrite<std::byte[]>(file.data_bytes_);
+    // The data get a buffer of their own, so that they start aligned whatever the header's length.
+    try {
+      file.data_ = std::make_unique_for_overwrite<std::byte[]>(file.data_bytes_);
+    } catch (const std::bad_alloc&) {
+      file.fail("holds " + std::to_string(file.data_bytes_) + " bytes of data, more than fit into memory");
+    }
     in.read(reinterpret_cast<char*>(file.data_.get()), static_cast<std::streamsize>(file.data_bytes_));
     if (!in) file.fail("could not be read to its end");
     file.parse(header);
@@ -129,10 +147,23 @@ class safetensors_file {
  private:
   using json = nlohmann::json;
 
-  static std::string quoted(const std::string& name) { return "\"" + name + "\""; }
+  static std::string quoted(const std::string& name) { return '"' + printable(name) + '"'; }
 
   void parse(const std::string& header) {
-    const json root = json::parse(header, nullptr, /*allow_exceptions=*/false);
+    // The JSON reader skips a mark of byte order and ends at a zero; the format has neither.
+    const bool plain = header.starts_with('{') && header.find('\0') == std::string::npos;
+    // Of two entries of one name JSON keeps the last: either could be the one that was meant.
+    std::vector<std::set<std::string>> names;
+    const auto check = [&](int depth, json::parse_event_t event, const json& parsed) {
+      using enum json::parse_event_t;
+      if ((event == object_start || event == array_start) && depth > 2) fail("nests its header too deeply");
+      if (event == object_start) names.emplace_back();
+      if (event == object_end) names.pop_back();
+      if (event == key && !names.back().insert(parsed.get<std::string>()).second)
+        fail("has two entries " + quoted(parsed.get<std::string>()) + " in its header");
+      return true;
+    };
+    const json root = plain ? json::parse(header, check, /*allow_exceptions=*/false) : json();
     if (!root.is_object()) fail("has a header that is not a JSON object");
     for (const auto& [name, entry] : root.items()) {
       if (name == "__metadata__")
@@ -158,7 +189,7 @@ class safetensors_file {
     const auto known =
         std::ranges::find(dtype_table, std::string_view(type->get_ref<const std::string&>()), &dtype_info::name);
     if (known == dtype_table.end())
-      fail("gives tensor " + quoted(name) + " the unknown dtype " + type->get<std::string>());
+      fail("gives tensor " + quoted(name) + " the unknown dtype " + printable(type->get<std::string>()));
 
     tensor_view tensor{known->type, extents(name, entry, "shape"), {}};
     const std::vector<std::size_t> offsets = extents(name, entry, "data_offsets");
@@ -216,7 +247,7 @@ class safetensors_file {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes beside the file and renames, so that an interrupted run leaves the previous file whole.
+/// An interrupted run leaves the previous file whole.
 inline void save_safetensors(const std::filesystem::path& path, const std::map<std::string, tensor_view>& tensors,
                              const std::map<std::string, std::string>& metadata = {}) {
   // Wide types first: each tensor is then aligned to its own element.
@@ -229,6 +260,7 @@ inline void save_safetensors(const std::filesystem::path& path, const std::map<s
   std::size_t offset = 0;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
+    if (name == "__metadata__") throw std::runtime_error("a tensor cannot be saved as __metadata__");
     std::size_t bytes = info(tensor.type).size;
     for (const std::size_t extent : tensor.shape) bytes *= extent;
     if (bytes != tensor.bytes.size())
@@ -241,21 +273,11 @@ inline void save_safetensors(const std::filesystem::path& path, const std::map<s
   std::string text = header.is_null() ? "{}" : header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
 
-  const std::filesystem::path partial = path.string() + ".partial";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
   const std::uint64_t header_bytes = text.size();
-  out.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const auto* entry : order)
-    out.write(reinterpret_cast<const char*>(entry->second.bytes.data()),
-              static_cast<std::streamsize>(entry->second.bytes.size()));
-  out.close();
-  std::error_code code;
-  if (out) std::filesystem::rename(partial, path, code);
-  if (!out || code) {
-    std::filesystem::remove(partial, code);
-    throw std::runtime_error("safetensors file " + path.string() + " cannot be written");
-  }
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(&header_bytes, 1)),
+                                                std::as_bytes(std::span(text))};
+  for (const auto* entry : order) parts.push_back(entry->second.bytes);
+  replace_file(path, parts);
 }
 
 }  // namespace example

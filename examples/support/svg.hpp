@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "output_file.hpp"
 
 namespace example {
 
@@ -139,12 +139,7 @@ inline std::string to_svg(const line_chart& chart) {
   return out + "</svg>\n";
 }
 
-inline void save_svg(const std::filesystem::path& path, const line_chart& chart) {
-  std::ofstream file(path, std::ios::binary);
-  file << to_svg(chart);
-  file.close();
-  if (!file) throw std::runtime_error("the picture " + path.string() + " cannot be written");
-}
+inline void save_svg(const std::filesystem::path& path, const line_chart& chart) { replace_file(path, to_svg(chart)); }
 
 }  // namespace example
 #endif

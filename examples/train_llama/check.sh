@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 mpirun=${4:-}
+. "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0
@@ -47,10 +48,25 @@ refuses)
   refused "too short: it has 12 tokens" --text short --bytes --seq-len 24
   refused "smallest is --vocab" $small --vocab 20
   refused "largest is --vocab" $small --vocab 100000
-  refused "does not exist" $small --csv nowhere/losses.csv
   # Address space for some of the threads. A sanitizer needs more of it than any limit.
   grep -q __asan_init "$program" || (ulimit -v 2000000 && refused "of 999 threads" $small --threads 1000)
+  # In f32 these are 0, infinite, or 1.
+  for option in eps lr min-lr weight-decay grad-clip temperature; do
+    refused "$option: 1e-50 rounds away in f32" $small --$option 1e-50
+    refused "$option: 1e39 is infinite in f32" $small --$option 1e39
+    refused "$option: inf is not" $small --$option inf
+    refused "$option: -1 is not" $small --$option -1
+  done
+  for option in beta1 beta2; do
+    refused "$option: 0.99999999999 is 1 in f32" $small --$option 0.99999999999
+    refused "$option: 1e-50 rounds away in f32" $small --$option 1e-50
+  done
+  refused "steps: 99999999999999999999 is not" $small --steps 99999999999999999999
+  refused "does not fit into memory" $small --seq-len 65536 --batch 65536
+  refused "does not fit into memory" $small --vocab 1048576 --hidden 65536 --heads 1024 --kv-heads 1024 --layers 1024
+  outputs_are_checked $small
   "$program" $small --checkpoint state > out 2> err
+  refused "--csv and --resume name one file" $small --resume state --csv ./state
   cp state whole
   head -c 1000 whole > state
   refused "state" $small --resume state
@@ -63,6 +79,12 @@ refuses)
   refused "trained with tokenizer" $small --vocab 301 --resume whole
   refused "trained with dtype f32, not bf16" $small --dtype bf16 --resume whole
   refused "has 8 steps already" $small --resume whole
+  # What was there stays where the run fails.
+  echo old > kept
+  code=0
+  "$program" $small --lr 1e30 --min-lr 1e30 --warmup 0 --csv kept --svg kept.svg > out 2> err || code=$?
+  [ $code -eq 1 ] && [ "$(cat kept)" = old ] || fail "a run that failed with $code wrote $(cat kept)"
+  six_runs_at_once $small --steps 1 --sample-tokens 0
   ;;
 threads)
   for dtype in f32 bf16; do
@@ -135,6 +157,46 @@ mpi)
   refused_by_ranks "the loss is no longer finite" $small --lr 1e30 --min-lr 1e30 --warmup 0
   refused_by_ranks "layers: 0 is not" $small --layers 0
   refused_by_ranks "does not exist" $small --csv nowhere/losses.csv
+  # Two ranks that were not given the same: one sentence, both end, and none of them trains.
+  refused_apart() {
+    code=0
+    timeout 60 "$mpirun" -n 1 "$program" $small $2 : -n 1 "$program" $small $3 > out 2> err || code=$?
+    [ $code -eq 2 ] || fail "$2 beside $3 ended with $code: $(cat err)"
+    [ "$(grep -c -- "$1" err)" -eq 1 ] || fail "$2 beside $3 wrote: $(cat err)"
+    if grep -q "training" err; then fail "$2 beside $3 trained: $(cat err)"; fi
+  }
+  for run in "first" "second --seed 2" "third --stop-at 4"; do
+    "$program" $small --stop-at 5 --checkpoint $run > out 2> err
+  done
+  refused_apart "resume from different checkpoints" "--resume first" "--resume second --seed 1"
+  refused_apart "resume from different checkpoints" "--resume first" "--resume third"
+  refused_apart "different --resume" "--resume first" ""
+  refused_apart "missing cannot be opened" "--resume first" "--resume missing"
+  refused_apart "different --seed" "" "--seed 2"
+  refused_apart "different --steps" "" "--steps 9"
+  refused_apart "different --lr" "" "--lr 2e-3"
+  refused_apart "different --dtype" "" "--dtype bf16"
+  refused_apart "layers: 0 is not" "" "--layers 0"
+  refused_apart "asked for --help alone" "" "--help"
+  cp text text2
+  echo more >> text2
+  refused_apart "read different texts" "" "--text text2"
+  refused_apart "text missing does not exist" "" "--text missing"
+  # The same by other names, with other threads, is the same.
+  cp first copy
+  "$mpirun" -n 1 "$program" $small --resume first --checkpoint end : -n 1 "$program" $small --resume copy --threads 2 \
+    > out 2> err || fail "equal checkpoints are refused: $(cat err)"
+  [ -s end ] || fail "the first rank alone has --checkpoint, and there is none"
+  # The first rank finds at the end that it cannot write; the others do not wait for it.
+  mkdir later
+  timeout 60 "$mpirun" -n 2 "$program" $small --steps 300 --csv later/losses.csv > out 2> err &
+  job=$!
+  until grep -q training err || ! kill -0 $job 2> /dev/null; do sleep 0.1; done
+  rmdir later
+  code=0
+  wait $job || code=$?
+  [ $code -eq 2 ] || fail "a run that could not write ended with $code: $(cat err)"
+  [ "$(grep -c "cannot be written" err)" -eq 1 ] || fail "a run that could not write wrote: $(cat err)"
   ;;
 resume)
   for dtype in f32 bf16; do

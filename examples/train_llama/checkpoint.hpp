@@ -1,11 +1,13 @@
 #ifndef EXAMPLE_TRAIN_LLAMA_CHECKPOINT_HPP
 #define EXAMPLE_TRAIN_LLAMA_CHECKPOINT_HPP
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -30,15 +32,25 @@ struct training_state {
 /// What has to be the same before a state may go on; kept as the file's metadata.
 using checkpoint_identity = std::map<std::string, std::string>;
 
+/// A vector has one extent.
+inline std::vector<std::size_t> shape_of(const parameter_tensor& t) {
+  return t.rows == 1 ? std::vector{t.cols} : std::vector{t.rows, t.cols};
+}
+
+/// Bytes of the tensors of a checkpoint: the weights and two moments of each, the generator and the step.
+inline std::uintmax_t checkpoint_bytes(const parameter_layout& layout) {
+  std::uintmax_t numbers = 0;
+  for (const parameter_tensor& t : layout.tensors) numbers += 3 * t.size();
+  return numbers * sizeof(float) + sizeof(rng::state_type) + sizeof(std::int64_t);
+}
+
 inline void save_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state state,
                             checkpoint_identity identity) {
   std::map<std::string, tensor_view> tensors;
   const auto add = [&](const std::string& prefix, std::span<const float> flat) {
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
       const auto& t = layout.tensors[i];
-      std::vector<std::size_t> shape{t.cols};
-      if (t.rows != 1) shape.insert(shape.begin(), t.rows);
-      tensors[prefix + t.name] = {dtype::f32, std::move(shape), std::as_bytes(layout.of(flat, i))};
+      tensors[prefix + t.name] = {dtype::f32, shape_of(t), std::as_bytes(layout.of(flat, i))};
     }
   };
   add("weights.", state.weights);
@@ -61,27 +73,33 @@ inline void load_checkpoint(const std::filesystem::path& path, const parameter_l
     file.fail("is not a checkpoint of this program");
   for (const auto& [key, wanted] : identity)
     if (const std::string& found = file.meta(key); found != wanted)
-      file.fail("was trained with " + key + " " + found + ", not " + wanted);
+      file.fail("was trained with " + key + " " + printable(found) + ", not " + wanted);
 
-  const auto checked = [&](const std::string& name, dtype type, std::size_t size) -> const tensor_view& {
+  const auto checked = [&](const std::string& name, dtype type,
+                           const std::vector<std::size_t>& shape) -> const tensor_view& {
     const tensor_view& tensor = file.at(name);
-    if (tensor.type != type || tensor.numel() != size)
-      file.fail("holds a tensor \"" + name + "\" of another size or type");
+    if (tensor.type != type || tensor.shape != shape)
+      file.fail("holds a tensor \"" + name + "\" of another shape or type");
     return tensor;
   };
-  const auto read = [&](const std::string& prefix) {
+  const auto read = [&](const std::string& prefix, float lowest) {
     std::vector<float> flat(layout.total);
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+      const std::string name = prefix + layout.tensors[i].name;
       const auto to = layout.of(std::span(flat), i);
-      std::memcpy(to.data(), checked(prefix + layout.tensors[i].name, dtype::f32, to.size()).bytes.data(),
-                  to.size_bytes());
+      std::memcpy(to.data(), checked(name, dtype::f32, shape_of(layout.tensors[i])).bytes.data(), to.size_bytes());
+      if (!std::ranges::all_of(to, [&](float v) { return v >= lowest && v <= std::numeric_limits<float>::max(); }))
+        file.fail("holds a tensor \"" + name + "\" with numbers that no training leaves");
     }
     return flat;
   };
-  std::vector<float> weights = read("weights."), first = read("adam.first."), second = read("adam.second.");
+  constexpr float lowest = std::numeric_limits<float>::lowest();
+  std::vector<float> weights = read("weights.", lowest), first = read("adam.first.", lowest),
+                     second = read("adam.second.", 0);
   rng::state_type draws;
-  std::memcpy(draws.data(), checked("rng", dtype::i64, draws.size()).bytes.data(), sizeof draws);
-  const std::int64_t step = checked("step", dtype::i64, 1).values<std::int64_t>()[0];
+  std::memcpy(draws.data(), checked("rng", dtype::i64, {draws.size()}).bytes.data(), sizeof draws);
+  if (draws == rng::state_type{}) file.fail("holds a generator that draws zeros alone");
+  const std::int64_t step = checked("step", dtype::i64, {}).values<std::int64_t>()[0];
   if (step < 0) file.fail("holds a negative step");
 
   state.weights = std::move(weights);

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -53,7 +53,7 @@ struct record {
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 void write_csv(const std::string& path, const record& r) {
-  std::ofstream out(path);
+  std::ostringstream out;
   out << "step,learning_rate";
   for (const curve& c : r.curves) out << ',' << c.name << "_loss," << c.name << "_held_out_loss";
   out << '\n';
@@ -62,7 +62,7 @@ void write_csv(const std::string& path, const record& r) {
     for (const curve& c : r.curves) out << ',' << csv_number(c.loss[i]) << ',' << csv_number(c.held_out[i]);
     out << '\n';
   }
-  finish_csv(out, path);
+  replace_file(path, out.view());
 }
 
 void write_svg(const std::string& path, const record& r) {
@@ -101,9 +101,14 @@ void print_comparison(const record& r) {
 
 /// Trains the runs side by side, step by step, so that a comparison sees the same machine at the same time.
 template <class... Trainer>
-record train(const run_options& o, const checkpoint_identity& identity, const parameter_layout& layout, bool writes,
-             std::vector<std::string> names, Trainer&... trainers) {
+record train(const run_options& o, const checkpoint_identity& identity, const parameter_layout& layout,
+             tigon::communicator_ref comm, std::vector<std::string> names, Trainer&... trainers) {
   record r;
+  if (comm.size() > 1)
+    (same_on_all_ranks(
+         comm, trainers.state_hash(),
+         o.resume.empty() ? "the ranks begin with different weights" : "the ranks resume from different checkpoints"),
+     ...);
   const std::size_t last = o.stop_at != 0 ? o.stop_at : o.steps;
   r.first_step = std::max({trainers.steps_done()...});
   if (r.first_step >= last)
@@ -129,7 +134,11 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
     };
     (advance(trainers), ...);
     bar.update(step, r.curves[0].loss.back());
-    if (writes && !o.checkpoint.empty() && (step == last || (o.save_every != 0 && step % o.save_every == 0))) save();
+    // The others end with the first rank where it cannot save.
+    const bool saves = step == last || (o.save_every != 0 && step % o.save_every == 0);
+    on_all_ranks(comm, [&] {
+      if (comm.rank() == 0 && !o.checkpoint.empty() && saves) save();
+    });
   }
   std::size_t k = 0;
   const auto finish = [&](auto& one) {
@@ -152,7 +161,7 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   std::string sample;
   const auto one = [&](auto&& single, const char* name) {
     if (!o.resume.empty()) on_all_ranks(comm, [&] { single.resume(o.resume, identity); });
-    r = train(o, identity, layout, writes, {name}, single);
+    r = train(o, identity, layout, comm, {name}, single);
     const curve& c = r.curves[0];
     std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n",
                 name, c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
@@ -161,7 +170,7 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   if (o.compare) {
     fused_trainer fused(o, config, layout, text, executor, comm);
     plain_trainer plain(o, config, layout, text, executor, comm);
-    r = train(o, identity, layout, writes, {"fused", "plain"}, fused, plain);
+    r = train(o, identity, layout, comm, {"fused", "plain"}, fused, plain);
     print_comparison(r);
     if (writes && o.sample_tokens != 0) sample = fused.sample(pieces);
   } else if (o.plain) {
@@ -169,14 +178,20 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   } else {
     one(fused_trainer(o, config, layout, text, executor, comm), "fused");
   }
-  if (!writes) return;
   if (o.sample_tokens != 0) std::printf("\nsample:\n%s\n", sample.c_str());
-  if (!o.csv.empty()) write_csv(o.csv, r);
-  if (!o.svg.empty()) write_svg(o.svg, r);
+  on_all_ranks(comm, [&] {
+    if (writes && !o.csv.empty()) write_csv(o.csv, r);
+    if (writes && !o.svg.empty()) write_svg(o.svg, r);
+  });
 }
 
 int train_llama(const run_options& o, const ranks& here) {
   const tigon::communicator_ref comm = here.comm();
+  for (const auto& [name, value] : detail::shared_options(o))
+    same_on_all_ranks(comm, value, "the ranks were given different " + name);
+  same_on_all_ranks(comm, text_hash(std::string(tigon::default_backend::info.name) + TIGON_STRING(TIGON_TARGET)),
+                    "the ranks are built for different backends or instruction sets");
+  check_memory(least_bytes(o, o.windows_of_pass(comm.size())));
   std::string text;
   std::optional<tokenizer> tokens;
   const auto read = [&] {
@@ -193,11 +208,12 @@ int train_llama(const run_options& o, const ranks& here) {
   same_on_all_ranks(comm, text_hash(text), "the ranks read different texts");
   const tokenizer& pieces = *tokens;
   const std::vector<std::int32_t> ids = pieces.encode(text);
+  same_on_all_ranks(comm, text_hash({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]}),
+                    "the ranks read different tokenizers from --cache-dir");
   corpus parts;
   on_all_ranks(comm, [&] { parts = split(ids, o.seq_len); });
 
-  const model_config config{
-      static_cast<std::size_t>(pieces.vocab()), o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
+  const model_config config = config_of(o);
   const parameter_layout layout(config);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);
@@ -222,14 +238,17 @@ int train_llama(const run_options& o, const ranks& here) {
 
 int main(int argc, char** argv) {
   const ranks here(argc, argv);
-  const auto parsed = parse_options(argc, argv, here.comm().size());
-  if (!parsed.options) return parsed.exit_code;
   const auto refused = [](const char* sentence, int code) {
     std::fprintf(stderr, "train_llama: %s\n", sentence);
     return code;
   };
   try {
-    return train_llama(*parsed.options, here);
+    const auto parsed = parse_options(argc, argv, here.comm().size());
+    on_all_ranks(here.comm(), [&] {
+      if (!parsed.refusal.empty()) throw std::runtime_error(parsed.refusal);
+    });
+    same_on_all_ranks(here.comm(), parsed.options.has_value(), "one rank was asked for --help alone");
+    return parsed.options ? train_llama(*parsed.options, here) : 0;
   } catch (const shared_fault& error) {  // on all ranks
     return here.first() ? refused(error.what(), 2) : 2;
   } catch (const std::domain_error& error) {  // the loss, which all ranks have
@@ -240,7 +259,7 @@ int main(int argc, char** argv) {
     const bool memory = error.code() == tigon::error_code::workspace;
     return here.leave(memory ? refused("a model of these sizes does not fit into memory", 2)
                              : refused(error.what(), 1));
-  } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
+  } catch (const std::runtime_error& error) {  // options, text, tokenizer, checkpoint, files
     return here.leave(refused(error.what(), 2));
   } catch (const std::exception& error) {
     return here.leave(refused(error.what(), 1));

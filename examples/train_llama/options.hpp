@@ -3,16 +3,16 @@
 
 #include <CLI/CLI.hpp>
 
-#include <charconv>
-#include <cmath>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <system_error>
+#include <utility>
+#include <vector>
 
+#include "../support/options.hpp"
 #include "text.hpp"
 #include "tokenizer.hpp"
 
@@ -65,38 +65,44 @@ struct run_options {
   std::size_t windows_of_pass(std::size_t ranks) const { return micro_batch != 0 ? micro_batch : batch / ranks; }
 };
 
-/// The options, or the exit code of a program that has nothing more to do.
+/// The options; or the sentence with which they are refused; or neither, after --help.
 struct parsed_options {
   std::optional<run_options> options;
-  int exit_code = 0;
+  std::string refusal;
 };
 
 namespace detail {
 
-inline CLI::Validator whole(std::uint64_t low, std::uint64_t high) {
-  return {[=](std::string& text) -> std::string {
-            std::uint64_t value = 0;
-            const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-            if (code == std::errc() && end == text.data() + text.size() && value >= low && value <= high) return {};
-            return text + " is not a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-          },
-          ""};
-}
-
-enum class bound { positive, from_zero, below_one };
-
-inline CLI::Validator real(bound kind) {
-  return {[=](std::string& text) -> std::string {
-            double value = 0;
-            const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool number = code == std::errc() && end == text.data() + text.size() && std::isfinite(value);
-            switch (kind) {
-              case bound::positive: return number && value > 0 ? "" : text + " is not a number above 0";
-              case bound::from_zero: return number && value >= 0 ? "" : text + " is not a number from 0 up";
-              default: return number && value >= 0 && value < 1 ? "" : text + " is not a number from 0 to below 1";
-            }
-          },
-          ""};
+/// What has to be the same in processes that train together: every option that decides what is computed, or when they
+/// meet. Each has files and threads of its own.
+inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const run_options& o) {
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+  return {{"--vocab", o.vocab},
+          {"--bytes", o.bytes},
+          {"--layers", o.layers},
+          {"--hidden", o.hidden},
+          {"--intermediate", o.intermediate},
+          {"--heads", o.heads},
+          {"--kv-heads", o.kv_heads},
+          {"--dtype", text_hash(o.dtype)},
+          {"--seq-len", o.seq_len},
+          {"--batch", o.batch},
+          {"--micro-batch", o.micro_batch},
+          {"--steps", o.steps},
+          {"--stop-at", o.stop_at},
+          {"--eval-every", o.eval_every},
+          {"--seed", o.seed},
+          {"--plain", o.plain},
+          {"--compare", o.compare},
+          {"--lr", bits(o.lr)},
+          {"--min-lr", bits(o.min_lr)},
+          {"--warmup", o.warmup},
+          {"--weight-decay", bits(o.weight_decay)},
+          {"--beta1", bits(o.beta1)},
+          {"--beta2", bits(o.beta2)},
+          {"--eps", bits(o.eps)},
+          {"--grad-clip", bits(o.grad_clip)},
+          {"--resume, which one has and another has not", !o.resume.empty()}};
 }
 
 /// What no single option can see.
@@ -127,10 +133,8 @@ inline void check_together(const run_options& o, bool vocab_given, std::size_t r
 
 }  // namespace detail
 
-/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help. The batch is shared by
-/// `ranks` processes.
+/// The batch is shared by `ranks` processes.
 inline parsed_options parse_options(int argc, const char* const* argv, std::size_t ranks = 1) {
-  using detail::bound, detail::real, detail::whole;
   run_options o;
   CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
   // An option that is given twice takes its last value, as in most programs.
@@ -198,19 +202,16 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
       ->check(real(bound::from_zero))
       ->group("Output");
 
-  const auto refused = [](const std::string& sentence) {
-    std::cerr << "train_llama: " << sentence << '\n';
-    return parsed_options{std::nullopt, 2};
-  };
   try {
     app.parse(argc, argv);
     detail::check_together(o, vocab->count() > 0, ranks);
   } catch (const CLI::Success& help) {
-    return {std::nullopt, app.exit(help)};
+    app.exit(help);
+    return {};
   } catch (const std::runtime_error& error) {  // CLI::ParseError is one
-    return refused(error.what());
+    return {std::nullopt, error.what()};
   }
-  return {o, 0};
+  return {o, {}};
 }
 
 }  // namespace example

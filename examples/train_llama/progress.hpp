@@ -35,10 +35,10 @@ class progress {
     const double left = per_step * static_cast<double>(steps_ - done);
     constexpr std::size_t width = 24;
     const std::size_t filled = done * width / std::max<std::size_t>(steps_, 1);
+    const auto time = static_cast<unsigned long long>(last ? seconds : left);
     char numbers[192];
-    std::snprintf(numbers, sizeof numbers, " %zu/%zu  loss %.4f%s  %.0f tokens/s  %s %02d:%02d", done, steps_, loss,
-                  more.c_str(), rate, last ? "took" : "left", static_cast<int>(last ? seconds : left) / 60,
-                  static_cast<int>(last ? seconds : left) % 60);
+    std::snprintf(numbers, sizeof numbers, " %zu/%zu  loss %.4f%s  %.0f tokens/s  %s %02llu:%02llu", done, steps_, loss,
+                  more.c_str(), rate, last ? "took" : "left", time / 60, time % 60);
     if (terminal_)
       // The escape clears what a longer line left behind.
       out_ << '\r' << label_ << " [" << std::string(filled, '=') << std::string(width - filled, ' ') << ']' << numbers

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace example {
@@ -69,7 +70,7 @@ void on_all_ranks(tigon::communicator_ref comm, F fn) {
 }
 
 /// Refuses with `sentence` where `value` is not the same on all ranks.
-inline void same_on_all_ranks(tigon::communicator_ref comm, std::uint64_t value, const char* sentence) {
+inline void same_on_all_ranks(tigon::communicator_ref comm, std::uint64_t value, const std::string& sentence) {
   std::vector<std::uint64_t> all(comm.size());
   tigon::comm::all_gather<std::uint64_t>(comm, {&value, 1}, std::span(all));
   for (const std::uint64_t other : all)

@@ -2,14 +2,18 @@
 #ifndef EXAMPLE_TRAIN_LLAMA_RUN_FILES_HPP
 #define EXAMPLE_TRAIN_LLAMA_RUN_FILES_HPP
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <stdexcept>
+#include <new>
 #include <string>
+#include <system_error>
+#include <vector>
 
+#include "../support/output_file.hpp"
 #include "checkpoint.hpp"
 #include "options.hpp"
 #include "parameters.hpp"
@@ -17,14 +21,51 @@
 
 namespace example {
 
-/// Files that cannot be written are told before the run, not after it.
-inline void check_outputs(const run_options& o) {
-  for (const std::string& path : {o.csv, o.svg, o.checkpoint}) {
-    if (path.empty()) continue;
-    const auto folder = std::filesystem::absolute(path).parent_path();
-    if (!std::filesystem::is_directory(folder))
-      throw std::runtime_error("the folder " + folder.string() + " for " + path + " does not exist");
-  }
+/// The model that the options ask for; SentencePiece has the vocabulary that it was asked for.
+inline model_config config_of(const run_options& o) {
+  return {o.bytes ? 256 : o.vocab, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
+}
+
+/// Bytes that a run holds at the least: weights, gradient and two moments in f32, and of each layer what backward reads
+/// of `windows` windows. In double, where no product of sizes overflows.
+inline double least_bytes(const run_options& o, std::size_t windows) {
+  const model_config c = config_of(o);
+  const double parameters = static_cast<double>(parameter_layout(c).total),
+               tokens = static_cast<double>(windows) * static_cast<double>(o.seq_len),
+               kept = static_cast<double>(2 * c.hidden + c.qkv() + 2 * c.intermediate);
+  return 16 * parameters + tokens * static_cast<double>(c.layers) * kept * (o.dtype == "bf16" ? 2 : 4);
+}
+
+/// Refuses more than the machine has, as an allocation does. The system may give memory out that it does not have, and
+/// end the program when it is used.
+inline void check_memory(double bytes) {
+  const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES)), page = static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (pages > 0 && bytes > pages * page) throw std::bad_alloc();
+}
+
+/// Of a path of folders those that are not there.
+inline std::vector<std::filesystem::path> folders_to_make(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> out;
+  std::error_code code;
+  auto folder = (std::filesystem::absolute(path, code) / "").lexically_normal().parent_path();
+  for (; folder.has_relative_path() && !std::filesystem::exists(folder, code); folder = folder.parent_path())
+    out.push_back(folder);
+  return out;
+}
+
+/// Files that cannot be written, or that would replace one another or a file that is read, are told before the run. A
+/// run may go on in the checkpoint that it resumes; `inputs` are what else is read.
+inline void check_outputs(const run_options& o, const std::vector<named_file>& inputs = {}) {
+  const std::vector<named_file> outputs{{"--csv", o.csv}, {"--svg", o.svg}, {"--checkpoint", o.checkpoint}};
+  std::vector<named_file> files = outputs;
+  files.push_back({"--text", o.text});
+  files.insert(files.end(), inputs.begin(), inputs.end());
+  if (!o.bytes)  // folders that the tokenizer's cache will make
+    for (const auto& folder : folders_to_make(o.cache_dir)) files.push_back({"--cache-dir", folder});
+  keep_apart(files);
+  keep_apart({outputs[0], outputs[1], {"--resume", o.resume}});
+  for (const named_file& file : outputs)
+    check_writable(file, &file == &outputs.back() ? checkpoint_bytes(parameter_layout(config_of(o))) : 4096);
 }
 
 /// What a checkpoint has to be of. Masters are f32 whatever the type that they were trained in.
@@ -41,12 +82,6 @@ inline std::string csv_number(double v) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", v);
   return std::isnan(v) ? std::string() : std::string(text);
-}
-
-/// Closes a table and says so if it could not be written.
-inline void finish_csv(std::ofstream& out, const std::string& path) {
-  out.close();
-  if (!out) throw std::runtime_error("the table " + path + " cannot be written");
 }
 
 }  // namespace example

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../support/output_file.hpp"
 #include "text.hpp"
 
 namespace example {
@@ -45,10 +46,23 @@ class tokenizer {
     tokenizer out(vocab, name);
     const std::filesystem::path cached = cache_dir / (out.name_ + ".model");
     if (out.load(read(cached))) return out;
+    const auto keep = [&](const auto& how) {
+      try {
+        how();
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error("the tokenizer cannot be kept in " + cache_dir.string() +
+                                 "; choose another --cache-dir (" + error.what() + ")");
+      }
+    };
+    keep([&] {  // before the training, which takes long
+      std::error_code code;
+      std::filesystem::create_directories(cache_dir, code);
+      check_writable({"the cache", cached});
+    });
     const std::string model = train(text, vocab);
     if (!out.load(model))
       throw std::runtime_error("SentencePiece trained a model that does not have " + std::to_string(vocab) + " pieces");
-    write(cached, model);
+    keep([&] { replace_file(cached, seal(model) + model); });
     return out;
   }
 
@@ -161,22 +175,23 @@ class tokenizer {
     return wish + status;
   }
 
-  static std::string read(const std::filesystem::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+  /// The first line of the cache. SentencePiece itself takes many a damaged model, as one with other pieces.
+  static std::string seal(std::string_view model) {
+    char line[64];
+    std::snprintf(line, sizeof line, "tigon tokenizer %016llx\n", static_cast<unsigned long long>(text_hash(model)));
+    return line;
   }
 
-  static void write(const std::filesystem::path& path, const std::string& model) {
+  /// The model of a cache, or nothing if the cache is damaged or not there.
+  static std::string read(const std::filesystem::path& path) {
     std::error_code code;
-    std::filesystem::create_directories(path.parent_path(), code);
-    const std::filesystem::path partial = path.string() + ".partial";
-    std::ofstream out(partial, std::ios::binary);
-    out << model;
-    out.close();
-    if (out) std::filesystem::rename(partial, path, code);
-    if (!out || code)
-      throw std::runtime_error("the tokenizer cannot be kept in " + path.parent_path().string() +
-                               "; choose another --cache-dir");
+    if (!std::filesystem::is_regular_file(path, code)) return {};
+    std::ifstream in(path, std::ios::binary);
+    std::ostringstream all;
+    all << in.rdbuf();
+    const std::string file = all.str();
+    const std::string model = file.substr(std::min(file.find('\n') + 1, file.size()));
+    return file == seal(model) + model ? model : std::string();
   }
 
   int vocab_ = 0;

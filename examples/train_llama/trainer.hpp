@@ -58,6 +58,17 @@ class trainer {
   std::size_t steps_done() const { return step_; }
   training_state state() { return {master_, optimizer_, batches_, step_}; }
 
+  /// Of everything that the steps to come depend on: equal in ranks that train together.
+  std::uint64_t state_hash() {
+    std::uint64_t hash = step_;
+    const auto add = [&](const auto& values) {
+      const auto bytes = std::as_bytes(std::span(values));
+      hash = hash * 31 + text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    };
+    add(master_), add(optimizer_.first_moment()), add(optimizer_.second_moment()), add(batches_.state());
+    return hash;
+  }
+
   void resume(const std::string& path, const checkpoint_identity& identity) {
     load_checkpoint(path, layout_, state(), identity);
     round_weights();

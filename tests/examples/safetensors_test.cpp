@@ -1,18 +1,32 @@
 #include "../../examples/support/safetensors.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <numeric>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "../../examples/support/output_file.hpp"
 
 namespace {
 
 using example::dtype, example::safetensors_file;
+
+thread_local std::vector<std::string> calls;
 
 class safetensors : public testing::Test {
  protected:
@@ -47,6 +61,10 @@ class safetensors : public testing::Test {
     EXPECT_NE(sentence.find(part), std::string::npos) << "wanted \"" << part << "\", got \"" << sentence << '"';
   }
 
+  void only_file_is(const std::string& name) const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) EXPECT_EQ(entry.path().filename(), name);
+  }
+
   std::filesystem::path folder_, path_;
 };
 
@@ -75,7 +93,7 @@ TEST_F(safetensors, comes_back_as_it_was_saved) {
   EXPECT_EQ(file.at("e none").numel(), 0u);
   EXPECT_EQ(file.meta("format"), "test");
   EXPECT_EQ(file.meta("quote"), "\"\n");
-  EXPECT_FALSE(std::filesystem::exists(path_.string() + ".partial"));
+  only_file_is("file.safetensors");
 
   for (const auto& [name, tensor] : file.tensors())
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) % example::info(tensor.type).size, 0u) << name;
@@ -135,6 +153,91 @@ TEST_F(safetensors, refuses_what_is_not_a_header) {
   refused_with("without a list shape");
 }
 
+TEST_F(safetensors, refuses_a_name_that_comes_twice) {
+  const std::string x = R"("x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})",
+                    y = R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]})";
+  put("{" + x + ",\"x\":" + y + "}", 2);
+  refused_with("two entries \"x\"");
+  put("{" + x + "," + x + "}", 1);
+  refused_with("two entries \"x\"");
+  put("{" + x + ",\"\\u0078\":" + y + "}", 2);  // x as JSON may write it, too
+  refused_with("two entries \"x\"");
+  put("{" + x + R"(,"x2":{"dtype":"U8","shape":[1],"data_offsets":[1,2],"dtype":"BOOL"}})", 2);
+  refused_with("two entries \"dtype\"");
+  put(R"({"__metadata__":{"k":"1","k":"2"}})", 0);
+  refused_with("two entries \"k\"");
+  put(R"({"__metadata__":{"k":"1"},"__metadata__":{}})", 0);
+  refused_with("two entries \"__metadata__\"");
+  // One name in two places is no such thing.
+  put("{" + x + R"(,"y":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"__metadata__":{"x":"y","dtype":"z"}})", 2);
+  EXPECT_EQ(refusal(), "");
+}
+
+TEST_F(safetensors, the_header_is_json_from_its_first_byte_to_its_last) {
+  put("{}   ", 0);
+  EXPECT_EQ(refusal(), "");
+  for (const std::string& header : {std::string("{}\0{", 4), std::string("{}\0", 3), std::string("\xef\xbb\xbf{}"),
+                                    std::string(" {}"), std::string("{}{}"), std::string("{\"a\xff\":{}}")}) {
+    put(header, 0);
+    refused_with("not a JSON object");
+  }
+  put("{\"x\":" + std::string(100000, '[') + std::string(100000, ']') + "}", 0);
+  refused_with("nests its header too deeply");
+}
+
+TEST_F(safetensors, foreign_names_stay_in_one_line) {
+  put(R"({"a\nb\u001b":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1);
+  refused_with(R"(tensor "a\nb\u001b" 1 bytes)");
+  put(R"({"x":{"dtype":"a\nb","shape":[1],"data_offsets":[0,1]}})", 1);
+  refused_with(R"(unknown dtype a\nb)");
+}
+
+TEST_F(safetensors, only_files_are_opened) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  refused_with("cannot be opened");
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  refused_with("cannot be opened");
+}
+
+TEST_F(safetensors, changed_bytes_are_refused_or_read) {
+  const std::vector<std::uint8_t> a(8), b(16);
+  example::save_safetensors(
+      path_, {{"a", example::view_of(dtype::u8, {4, 2}, a)}, {"bb", example::view_of(dtype::u8, {16}, b)}},
+      {{"key", "text"}});
+  std::string whole;
+  {
+    std::ifstream in(path_, std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  std::mt19937 draw(7);
+  const std::string likely = "{}[]\",:0123456789-.eE\\u\0\xff ax_";
+  for (int round = 0; round < 3000; ++round) {
+    std::string changed = whole;
+    for (unsigned k = draw() % 4 + 1; k > 0; --k) {
+      // The header of most files is changed, of some the length before it.
+      const std::size_t at = draw() % 10 == 0 ? draw() % 8 : 8 + draw() % (changed.size() - 8);
+      switch (draw() % 4) {
+        case 0: changed[at] = static_cast<char>(draw()); break;
+        case 1: changed[at] = likely[draw() % likely.size()]; break;
+        case 2: changed.erase(at, draw() % 9 + 1); break;
+        default: changed.insert(at, changed.substr(8 + draw() % (changed.size() - 8), draw() % 40)); break;
+      }
+      changed.resize(std::max<std::size_t>(changed.size(), 16));
+    }
+    std::ofstream(path_, std::ios::binary) << changed;
+    try {
+      const auto file = safetensors_file::load(path_);
+      std::size_t bytes = 0;
+      for (const auto& [name, tensor] : file.tensors())
+        for (const std::byte b : tensor.bytes) bytes += 1 + 0 * static_cast<std::size_t>(b);
+      EXPECT_LE(bytes, changed.size());
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST_F(safetensors, refuses_unknown_dtypes) {
   put(R"({"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", 1);
   refused_with("unknown dtype F8_E4M3");
@@ -186,6 +289,164 @@ TEST_F(safetensors, a_save_that_fails_leaves_the_old_file) {
   EXPECT_THROW(example::save_safetensors(path_, {{"x", example::view_of(dtype::f32, {2}, old)}}), std::runtime_error);
   EXPECT_EQ(safetensors_file::load(path_).at("x").values<float>(), old);
   EXPECT_THROW(example::save_safetensors(folder_ / "missing" / "y", {}), std::runtime_error);
+  EXPECT_THROW(example::save_safetensors(path_, {{"__metadata__", example::view_of(dtype::f32, {1}, old)}}),
+               std::runtime_error);
+
+  // No space left, in the middle of the file.
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit little {
+    4096, before.rlim_max
+  };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  std::string sentence;
+  try {
+    example::save_safetensors(path_, {{"x", example::view_of(dtype::f32, {5000}, std::vector<float>(5000))}});
+  } catch (const std::runtime_error& error) {
+    sentence = error.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(sentence, path_.string() + " cannot be written: File too large");
+  EXPECT_EQ(safetensors_file::load(path_).at("x").values<float>(), old);
+  only_file_is("file.safetensors");
+}
+
+TEST_F(safetensors, a_file_is_on_the_disk_before_it_has_its_name) {
+  const std::vector<float> values{1.0f};
+  calls.clear();
+  example::save_safetensors(path_, {{"x", example::view_of(dtype::f32, {1}, values)}});
+  EXPECT_EQ(calls, (std::vector<std::string>{"fsync of a file", "rename", "fsync of a folder"}));
+}
+
+TEST_F(safetensors, writers_of_one_file_do_not_meet) {
+  // Each leaves a whole file, and nobody fails, although all begin and end at the same time.
+  std::vector<std::jthread> writers;
+  std::atomic<int> failed = 0;
+  for (std::size_t k = 1; k <= 6; ++k)
+    writers.emplace_back([&, k] {
+      const std::vector<float> values(100 * k, static_cast<float>(k));
+      for (int round = 0; round < 50; ++round) try {
+          example::save_safetensors(path_, {{"x", example::view_of(dtype::f32, {values.size()}, values)}});
+          if (safetensors_file::load(path_).at("x").numel() % 100 != 0) ++failed;
+        } catch (const std::runtime_error&) {
+          ++failed;
+        }
+    });
+  writers.clear();
+  EXPECT_EQ(failed, 0);
+  only_file_is("file.safetensors");
+}
+
+class output_file : public safetensors {
+ protected:
+  std::string refused_before(const std::filesystem::path& path, std::uintmax_t bytes = 4096) const {
+    try {
+      example::check_writable({"--out", path}, bytes);
+      return {};
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+  }
+  std::string text(const std::filesystem::path& path) const {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+TEST_F(output_file, is_checked_without_a_trace) {
+  EXPECT_EQ(refused_before(path_), "");
+  only_file_is("no file at all");
+  std::ofstream(path_) << "old";
+  EXPECT_EQ(refused_before(path_), "");
+  EXPECT_EQ(text(path_), "old");
+  only_file_is("file.safetensors");
+  EXPECT_EQ(refused_before(""), "");
+  EXPECT_EQ(refused_before("/dev/null"), "");
+}
+
+TEST_F(output_file, that_cannot_be_written_is_refused_before) {
+  const auto refuses = [&](const std::filesystem::path& path, const std::string& part, std::uintmax_t bytes = 4096) {
+    const std::string sentence = refused_before(path, bytes);
+    EXPECT_NE(sentence.find("--out " + path.string() + " cannot be written: "), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  };
+  std::ofstream(path_) << "old";
+  refuses(folder_ / "nowhere" / "y", "/nowhere does not exist");
+  refuses(folder_, "folder");
+  refuses(folder_ / "new" / "", "folder");
+  refuses(path_ / "y", "Not a directory");
+  refuses(folder_ / std::string(300, 'x'), "File name too long");
+  refuses("/dev/full", "No space left on device");
+  refuses(folder_ / "y", "less space", std::uintmax_t{1} << 60);
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  refuses(folder_ / "loop", "symbolic links");
+  std::filesystem::create_symlink("nowhere/y", folder_ / "link");
+  refuses(folder_ / "link", "/nowhere does not exist");
+  if (geteuid() == 0) return;  // who may write everywhere
+  std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
+  refuses(path_, "Permission denied");
+  std::filesystem::remove(path_);
+  std::filesystem::permissions(folder_, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  refuses(path_, "Permission denied");
+  std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+}
+
+TEST_F(output_file, of_a_link_is_what_it_leads_to) {
+  std::ofstream(path_) << "old";
+  std::filesystem::permissions(path_, std::filesystem::perms{0640});
+  std::filesystem::create_symlink("file.safetensors", folder_ / "link");
+  std::filesystem::create_symlink("not yet", folder_ / "new link");
+  example::replace_file(folder_ / "link", "new");
+  example::replace_file(folder_ / "new link", "made");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_EQ(text(path_), "new");
+  EXPECT_EQ(std::filesystem::status(path_).permissions(), std::filesystem::perms{0640});
+  EXPECT_EQ(text(folder_ / "not yet"), "made");
+  example::replace_file("/dev/null", "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_F(output_file, is_apart_from_every_other_file) {
+  const auto one = [&](const std::filesystem::path& a, const std::filesystem::path& b) {
+    try {
+      example::keep_apart({{"--a", a}, {"--none", ""}, {"--b", b}});
+      return false;
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(std::string(error.what()), "--a and --b name one file, " + b.string());
+      return true;
+    }
+  };
+  std::ofstream(path_) << "old";
+  std::ofstream(folder_ / "other") << "old";
+  std::filesystem::create_symlink("file.safetensors", folder_ / "link");
+  std::filesystem::create_symlink("not yet", folder_ / "new link");
+  std::filesystem::create_hard_link(path_, folder_ / "hard");
+  EXPECT_TRUE(one(path_, path_));
+  EXPECT_TRUE(one(path_, folder_ / "." / "file.safetensors"));
+  EXPECT_TRUE(one(path_, std::filesystem::relative(path_)));
+  EXPECT_TRUE(one(path_, folder_ / "link"));
+  EXPECT_TRUE(one(folder_ / "hard", path_));
+  EXPECT_FALSE(one(path_, folder_ / "other"));
+  // Neither is there.
+  EXPECT_TRUE(one(folder_ / "y", folder_ / "." / "y"));
+  EXPECT_TRUE(one(folder_ / "y", std::filesystem::relative(folder_) / "z" / ".." / "y"));
+  EXPECT_TRUE(one(folder_ / "not yet", folder_ / "new link"));
+  EXPECT_FALSE(one(folder_ / "y", folder_ / "z"));
+  EXPECT_FALSE(one("/dev/null", "/dev/null"));
 }
 
 }  // namespace
+
+// What the program asks of the system, in its order; the calls are the system's.
+extern "C" int fsync(int fd) {
+  struct stat file;
+  fstat(fd, &file);
+  calls.push_back(S_ISDIR(file.st_mode) ? "fsync of a folder" : "fsync of a file");
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  calls.push_back("rename");
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}

@@ -1,9 +1,11 @@
 // The error of every output and gradient of a golden folder, beside Liger's, as CSV.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <set>
+#include <sstream>
 
+#include "../../examples/support/output_file.hpp"
 #include "runners.hpp"
 
 namespace {
@@ -70,8 +72,12 @@ int run(const arguments& args) {
     throw std::invalid_argument("--backend " + args.backend + " is unknown; this build has " + known);
   }
   const golden::folder fixtures(args.golden);
-  std::ofstream csv(args.csv);
-  if (!csv) throw std::invalid_argument("--csv " + args.csv + " cannot be written");
+  std::vector<example::named_file> files{{"--csv", args.csv}};
+  for (const auto& entry : std::filesystem::directory_iterator(args.golden))
+    files.push_back({"--golden", entry.path()});
+  for (std::size_t i = 1; i < files.size(); ++i) example::keep_apart({files[0], files[i]});
+  example::check_writable(files[0]);
+  std::ostringstream csv;
 
   csv << "op,case,dtype,tensor,rel_l2,max_abs,liger_rel_l2,liger_max_abs,ratio\n";
   std::vector<std::string> missing;
@@ -87,8 +93,7 @@ int run(const arguments& args) {
       missing.push_back(op + ": " + e.what());
     }
   }
-  csv.close();
-  if (!csv) throw std::invalid_argument("--csv " + args.csv + " could not be written to its end");
+  example::replace_file(args.csv, csv.view());
   std::printf("%zu rows in %s, backend %s\n", written, args.csv.c_str(), args.backend.c_str());
   if (!missing.empty()) std::printf("not run:\n");
   for (const std::string& sentence : missing) std::printf("  %s\n", sentence.c_str());
