@@ -45,7 +45,7 @@ class workspace {
       none = none || n == 0;
       over = __builtin_mul_overflow(result, n, &result) || over;
     }
-    return none ? 0 : over ? most_bytes : std::min(result, most_bytes);
+    return none ? 0 : over ? most_bytes : std::min(result, std::size_t{most_bytes});
   }
   /// Bytes that an array of T takes here, of as many elements as the product of the extents: whole cache lines, and one
   /// more, in which the array finds its alignment wherever the memory begins. 0 for no elements; never above most_bytes,
@@ -53,7 +53,8 @@ class workspace {
   template <class T, class... Extent>
   static constexpr TIGON_INLINE std::size_t bytes_for(Extent... extents) {
     const std::size_t bytes = product(sizeof(T), extents...);
-    return bytes == 0 ? 0 : std::min((bytes + alignment - 1) / alignment * alignment + alignment, most_bytes);
+    return bytes == 0 ? 0
+                      : std::min((bytes + alignment - 1) / alignment * alignment + alignment, std::size_t{most_bytes});
   }
   /// `count`, or the next number of T after which another array is aligned where the one before it is.
   template <class T>

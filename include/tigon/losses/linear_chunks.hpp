@@ -63,7 +63,7 @@ constexpr std::size_t chunk_rows(const chunk_tuning& by, std::size_t bytes, std:
   if (by.rule == chunk_rule::fixed_rows || by.rule == chunk_rule::stream) return within(by.rows);
   if (by.rule == chunk_rule::liger) {
     const std::size_t parts = std::max<std::size_t>(ceil_div(vocab, std::max<std::size_t>(hidden, 1)), 1);
-    return within(std::bit_ceil(std::min(ceil_div(rows, parts), workspace::most_bytes)));
+    return within(std::bit_ceil(std::min(ceil_div(rows, parts), std::size_t{workspace::most_bytes})));
   }
   const std::size_t multiple = by.row_multiple;
   const auto rounded = [=](std::size_t n) { return n < multiple ? n : n / multiple * multiple; };
