@@ -330,6 +330,26 @@ TYPED_TEST(gemm_on, has_the_gradients_of_its_sum_of_squares) {
       }
 }
 
+TYPED_TEST(gemm_on, writes_between_the_rows_of_its_operands) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  // Rows of 8 in one buffer: a at 0, 2, 4, 6, b in columns 5 to 7 of 0, 2, 4, 6, 8, c at 3, 7, 11, 15.
+  guarded<T> buffer(8 * 16);
+  const operand<T> a(4, 5, kNo, 1), b(5, 3, kNo, 2);
+  guarded_matrix<T> c(4, 3);
+  const auto rows = [&](std::size_t first, std::size_t n, std::size_t width, std::size_t stride) {
+    return matrix_view<T>(buffer.data() + first, n, width, stride);
+  };
+  const auto in_a = rows(0, 4, 5, 16), in_b = rows(5, 5, 3, 16), in_c = rows(24, 4, 3, 32);
+  for (std::size_t i = 0; i < 4; ++i) std::copy_n(a.view().row(i), 5, in_a.row(i));
+  for (std::size_t i = 0; i < 5; ++i) std::copy_n(b.view().row(i), 3, in_b.row(i));
+  gemm<B>(a.view(), b.view(), c.view());
+  gemm<B>(in_a, in_b, in_c);
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t j = 0; j < 3; ++j) ASSERT_EQ(to_f64(in_c.row(i)[j]), to_f64(c(i, j))) << i << ' ' << j;
+  EXPECT_TIGON_ERROR(gemm<B>(in_a, in_b, rows(22, 4, 3, 32)), alias, "gemm: c overlaps b", buffer);
+}
+
 TYPED_TEST(gemm_on, refuses_what_does_not_fit) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

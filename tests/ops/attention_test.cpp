@@ -458,4 +458,72 @@ TEST_F(attention_doors, accept_q_k_and_v_as_columns_of_one_buffer) {
       }
 }
 
+/// Tensors of [batch, tokens, heads, parts, d] in one buffer.
+struct interleaved {
+  std::size_t batch, heads, seq_len, parts, d;
+  guarded<float> buffer = guarded<float>(batch * seq_len * heads * parts * d);
+
+  heads_view<float> operator()(std::size_t part, std::size_t shift = 0) {
+    const std::size_t head = parts * d, token = heads * head;
+    return {buffer.data() + part * d + shift, batch, heads, seq_len, d, seq_len * token, head, token};
+  }
+};
+
+template <class F>
+void for_rows(heads_view<float> a, heads_view<float> b, F f) {
+  for (std::size_t n = 0; n < a.batch; ++n)
+    for (std::size_t h = 0; h < a.heads; ++h)
+      for (std::size_t i = 0; i < a.seq_len; ++i) f(a.at(n, h, i), b.at(n, h, i));
+}
+
+testing::AssertionResult same_bits(heads_view<float> got, heads_view<float> want) {
+  std::size_t wrong = 0;
+  for_rows(got, want, [&](float* a, float* b) { wrong += std::memcmp(a, b, got.head_dim * sizeof(float)) != 0; });
+  return wrong == 0 ? testing::AssertionSuccess() : testing::AssertionFailure() << wrong << " rows differ";
+}
+
+TEST(attention_interleaved, heads_of_one_buffer_keep_their_bits) {
+  // As a projection to [heads, 3, d] leaves q, k and v, and as it wants their gradients. Two workers write at a time.
+  using B = tigon::default_backend;
+  for (const std::size_t d : {8u, 33u}) {
+    problem<float> p({2, 4, 4, 70, d});
+    p.both_ways<B>();
+    interleaved in{2, 4, 70, 4, d}, gradient{2, 4, 70, 3, d};
+    const std::pair<heads_view<float>, heads_view<float>> copies[] = {
+        {in(0), p.q.view()}, {in(1), p.k.view()}, {in(2), p.v.view()}};
+    for (const auto& [to, from] : copies) for_rows(to, from, [d](float* a, const float* b) { std::copy_n(b, d, a); });
+    tigon::thread_pool pool(2);
+    tigon::workspace scratch;
+    context ctx(pool, scratch);
+    std::vector<float> lse(p.lse.size());
+    tigon::attention_forward<B, float>(in(0), in(1), in(2), in(3), lse, {}, ctx);
+    EXPECT_TRUE(same_bits(in(3), p.o.view()));
+    tigon::attention_backward<B, float>(p.d_o, in(0), in(1), in(2), in(3), lse, gradient(0), gradient(1), gradient(2),
+                                        {}, ctx);
+    EXPECT_TRUE(same_bits(gradient(0), p.dq.view()));
+    EXPECT_TRUE(same_bits(gradient(1), p.dk.view()));
+    EXPECT_TRUE(same_bits(gradient(2), p.dv.view()));
+  }
+}
+
+TEST_F(attention_doors, refuse_interleaved_heads_that_share_an_element) {
+  // A part that begins an element late, or whose last token is the first of what lies behind the buffer.
+  interleaved gradient{2, 2, 3, 3, 8};
+  problem<float> two({2, 2, 2, 3, 8});
+  const auto run = [&](view dq, view dk, view dv) {
+    backward(two.d_o.view(), two.q.view(), two.k.view(), two.v.view(), two.o.view(), two.lse, dq, dk, dv);
+  };
+  two.forward<B>();
+  EXPECT_TIGON_ERROR(run(gradient(0, 1), gradient(1), gradient(2)), alias, "attention_backward: dq overlaps dk",
+                     gradient.buffer);
+  EXPECT_TIGON_ERROR(run(gradient(0), gradient(1, 1), gradient(2)), alias, "attention_backward: dk overlaps dv",
+                     gradient.buffer);
+  const view late = with(gradient(2), &view::head_stride, 25ul);  // the second head alone is shifted
+  EXPECT_TIGON_ERROR(run(with(gradient(1), &view::head_stride, 25ul), gradient(0), gradient(2)), alias,
+                     "attention_backward: dq overlaps dv", gradient.buffer);
+  EXPECT_TIGON_ERROR(run(with(late, &view::batch, 1ul), gradient(0), gradient(1)), shape, "attention_backward: dq is",
+                     gradient.buffer);
+  EXPECT_NO_THROW(run(gradient(0), gradient(1), gradient(2)));
+}
+
 }  // namespace

@@ -285,6 +285,30 @@ TEST_F(rms_norm_doors, accept_two_column_ranges_of_one_buffer) {
   EXPECT_FALSE(std::isnan(both(2, 15)));
 }
 
+TEST_F(rms_norm_doors, accept_any_layout_without_a_shared_element) {
+  // Rows of 8 in one buffer: x at 0, 5, 10, dy at 1, 4, 7, dx at 2, 9, 16; w, dw and rstd between them at 3, 6 and 8.
+  guarded<float> buffer(8 * 17);
+  const auto rows = [&](std::size_t first, std::size_t step) {
+    return view(buffer.data() + first * 8, 3, 8, step * 8);
+  };
+  const auto row = [&](std::size_t at) { return std::span<float>(buffer.data() + at * 8, 8); };
+  const view of_x = rows(0, 5), of_dy = rows(1, 3), of_dx = rows(2, 7);
+  for (std::size_t i = 0; i < 3; ++i) std::copy_n(x.row(i), 8, of_x.row(i)), std::copy_n(dy.row(i), 8, of_dy.row(i));
+  std::copy_n(w.begin(), 8, row(3).begin());
+  forward(x, y, w, rstd), backward(dy, x, w, rstd, dx, dw);
+  forward(of_x, of_dx, row(3), row(8).first(3));  // y where dx goes
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 8; ++j) ASSERT_EQ(of_dx.row(i)[j], y.row(i)[j]);
+  backward(of_dy, of_x, row(3), row(8).first(3), of_dx, row(6));
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 8; ++j) ASSERT_EQ(of_dx.row(i)[j], dx.row(i)[j]);
+  for (std::size_t j = 0; j < 8; ++j) ASSERT_EQ(row(6)[j], dw[j]);
+  EXPECT_TIGON_ERROR(backward(of_dy, of_x, row(3), row(8).first(3), of_dx, {buffer.data() + 6 * 8 + 1, 8}), alias,
+                     "rms_norm_backward: dw overlaps dy", buffer);
+  EXPECT_TIGON_ERROR(backward(of_dy, of_x, row(3), {buffer.data() + 9 * 8 - 2, 3}, of_dx, row(6)), alias,
+                     "rms_norm_backward: dx overlaps rstd", buffer);
+}
+
 TEST_F(rms_norm_doors, backward_refuses_wrong_shapes) {
   EXPECT_TIGON_ERROR(backward(view(dy.data, 3, 0, 8), view(x.data, 3, 0, 8), {}, rstd, view(dx.data, 3, 0, 8), {}),
                      shape, "rms_norm_backward: cols is 0; expected at least 1", p.dx, p.dw);

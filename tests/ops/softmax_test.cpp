@@ -376,4 +376,33 @@ TEST_F(softmax_doors, backward_refuses) {
                      "softmax_backward: dx overlaps y", p.y);
 }
 
+TEST_F(softmax_doors, accept_rows_between_rows_of_another_stride) {
+  // Rows of 8 in one buffer: those of x at 0, 3, 6, those of y at 1, 7, 13, those of dy at 2, 5, 8, of dx at 4, 10, 16.
+  guarded<float> buffer(8 * 17);
+  const auto rows = [&](std::size_t first, std::size_t step) {
+    return view(buffer.data() + first * 8, 3, 8, step * 8);
+  };
+  const view x_rows = rows(0, 3), y_rows = rows(1, 6), dy_rows = rows(2, 3), dx_rows = rows(4, 6);
+  for (std::size_t i = 0; i < 3; ++i)
+    std::copy_n(x.row(i), 8, x_rows.row(i)), std::copy_n(dy.row(i), 8, dy_rows.row(i));
+  // One element in common: the last of x and the first of y's last row, the first of x's last row and the last of y's
+  // first one.
+  for (const view late : {view(buffer.data() + 15, 3, 8, 20), view(buffer.data() + 41, 3, 8, 32)})
+    EXPECT_TIGON_ERROR(tigon::softmax_forward<tigon::default_backend>(x_rows, late), alias,
+                       "softmax_forward: y overlaps x", buffer);
+  tigon::softmax_forward(x, y), tigon::softmax_backward(dy, y, dx);
+  tigon::softmax_forward(x_rows, y_rows), tigon::softmax_backward(dy_rows, y_rows, dx_rows);
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 8; ++j) {
+      ASSERT_EQ(y_rows.row(i)[j], y.row(i)[j]);
+      ASSERT_EQ(dx_rows.row(i)[j], dx.row(i)[j]);
+    }
+}
+
+TEST_F(softmax_doors, one_row_has_no_stride) {
+  tigon::softmax_forward(x.rows_from(0, 1), y.rows_from(0, 1));
+  tigon::softmax_forward(view(x.data, 1, 8, 8), view(x.data, 1, 8, 1000));
+  for (std::size_t j = 0; j < 8; ++j) ASSERT_EQ(x.row(0)[j], y.row(0)[j]);
+}
+
 }  // namespace

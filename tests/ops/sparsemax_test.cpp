@@ -503,4 +503,24 @@ TEST_F(sparsemax_doors, backward_refuses) {
                      "sparsemax_backward: dx overlaps y", p.y);
 }
 
+TEST_F(sparsemax_doors, decide_overlaps_along_an_axis_by_element) {
+  const auto forward = [](axes x, axes y) { tigon::sparsemax_forward(x, y); };
+  guarded<float> buffer(64), wanted(6);
+  buffer.assign(normal_values(64, 3));
+  float* const at = buffer.data();
+  // 2 x 3: element (o, a) of x is 10 o + 2 a, as large a span as that of 12 o + a, which is no reason to work in place.
+  EXPECT_TIGON_ERROR(forward({at, 2, 3, 1, 10, 2}, {at, 2, 3, 1, 12, 1}), alias,
+                     "sparsemax_forward: y is x with other strides; expected those of x", buffer);
+  EXPECT_TIGON_ERROR(forward({at, 2, 3, 1, 10, 2}, {at + 4, 2, 3, 1, 7, 1}), alias, "sparsemax_forward: y overlaps x",
+                     buffer);
+  // x 0 2 4 10 12 14, y 1 3 5 8 ... none shared; and strides of which neither steps over what the other spans.
+  forward({at, 2, 3, 1, 10, 2}, {wanted.data(), 2, 3, 1});
+  forward({at, 2, 3, 1, 10, 2}, {at + 1, 2, 3, 1, 12, 2});
+  for (std::size_t i = 0; i < 6; ++i) ASSERT_EQ(at[1 + i / 3 * 12 + i % 3 * 2], wanted[i]) << i;
+  forward({at, 2, 3, 1, 10, 2}, {at + 20, 2, 3, 1, 4, 3});
+  for (std::size_t i = 0; i < 6; ++i) ASSERT_EQ(at[20 + i / 3 * 4 + i % 3 * 3], wanted[i]) << i;
+  EXPECT_TIGON_ERROR(forward({at, 2, 5, 1, 20, 2}, {at + 24, 2, 5, 1, 12, 3}), stride,
+                     "sparsemax_forward: y is of a stride of 12", buffer);
+}
+
 }  // namespace

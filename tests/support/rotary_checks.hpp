@@ -159,23 +159,36 @@ void check_rotary_in_place() {
       }
 }
 
-/// As a projection to q, k and v leaves them: q and k are columns of one buffer.
+/// As a projection to q, k and v leaves them: q and k are columns of one buffer, [tokens, heads + kv_heads, d], or take
+/// turns there, [tokens, heads, 3, d].
 template <class Rotary, class B, class T>
 void check_rotary_columns() {
-  const rotary_sizes s{2, 4, 2, 3, 2 * lanes<B, T> + 6};
-  rotary_problem<Rotary, T> p(s);
-  p.template forward<B>(p.q_out.view(), p.k_out.view());
-  const std::size_t width = 6 * s.d;  // of a token: four heads of q, two of k
-  guarded<T> both(6 * width);
-  const heads_view<T> q(both.data(), 2, 4, 3, s.d, 3 * width, s.d, width),
-      k(both.data() + 4 * s.d, 2, 2, 3, s.d, 3 * width, s.d, width);
-  const auto of_q = [&](std::size_t i) { return q.at(i / s.d / 12, i / s.d / 3 % 4, i / s.d % 3) + i % s.d; };
-  const auto of_k = [&](std::size_t i) { return k.at(i / s.d / 6, i / s.d / 3 % 2, i / s.d % 3) + i % s.d; };
-  for (std::size_t i = 0; i < p.q.count(); ++i) *of_q(i) = p.q[i];
-  for (std::size_t i = 0; i < p.k.count(); ++i) *of_k(i) = p.k[i];
-  Rotary::template forward<B, T>(q, k, p.tables.views(), q, k, p.opt, default_context());
-  for (std::size_t i = 0; i < p.q.count(); ++i) ASSERT_EQ(to_f64(*of_q(i)), to_f64(p.q_out[i]));
-  for (std::size_t i = 0; i < p.k.count(); ++i) ASSERT_EQ(to_f64(*of_k(i)), to_f64(p.k_out[i]));
+  for (const bool in_turns : {false, true}) {
+    const rotary_sizes s{2, 4, in_turns ? std::size_t{4} : 2, 3, 2 * lanes<B, T> + 6};
+    rotary_problem<Rotary, T> p(s);
+    const std::size_t head = (in_turns ? 3 : 1) * s.d, width = (in_turns ? 12 : 6) * s.d;  // width: of a token
+    guarded<T> all(6 * width);
+    const heads_view<T> q(all.data(), 2, 4, 3, s.d, 3 * width, head, width),
+        k(all.data() + (in_turns ? 1 : 4) * s.d, 2, s.kv_heads, 3, s.d, 3 * width, head, width);
+    const auto at = [&](heads_view<T> v, std::size_t i) {
+      return v.at(i / s.d / 3 / v.heads, i / s.d / 3 % v.heads, i / s.d % 3) + i % s.d;
+    };
+    const auto in_place = [&](auto rotate) {
+      for (std::size_t i = 0; i < p.q.count(); ++i) *at(q, i) = p.q[i];
+      for (std::size_t i = 0; i < p.k.count(); ++i) *at(k, i) = p.k[i];
+      rotate(q, k, p.tables.views(), q, k, p.opt, default_context());
+      for (std::size_t i = 0; i < p.q.count(); ++i) ASSERT_EQ(to_f64(*at(q, i)), to_f64(p.q_out[i]));
+      for (std::size_t i = 0; i < p.k.count(); ++i) ASSERT_EQ(to_f64(*at(k, i)), to_f64(p.k_out[i]));
+    };
+    p.template forward<B>(p.q_out.view(), p.k_out.view());
+    in_place([](auto... args) { Rotary::template forward<B, T>(args...); });
+    p.template backward<B>(p.q_out.view(), p.k_out.view());
+    in_place([](auto... args) { Rotary::template backward<B, T>(args...); });
+    for (std::size_t i = 0; i < (in_turns ? all.size() : 0); ++i)  // v, which nobody was given
+      if (i / s.d % 3 == 2)
+        for (std::size_t byte = 0; byte < sizeof(T); ++byte)
+          ASSERT_EQ(all.bytes()[i * sizeof(T) + byte], std::byte{canary<T>});
+  }
 }
 
 template <class Rotary, class B, class T>
@@ -271,6 +284,11 @@ class rotary_doors : public testing::Test {
     return v;
   }
 
+  static view with_data(view v, float* data) {
+    v.data = data;
+    return v;
+  }
+
   void refuse_wrong_heads() {
     using enum error_code;
     const auto odd = [](view v) { return with(v, &view::head_dim, 7); };
@@ -300,6 +318,14 @@ class rotary_doors : public testing::Test {
     const view by_batch(buffer.data(), 2, 2, 3, 8, 48, 24, 8), by_head(buffer.data(), 2, 2, 3, 8, 24, 48, 8);
     call(by_batch, k, by_head, k_out, alias, "q_out is q with other strides; expected those of q");
     call(q, by_batch, q_out, by_head, alias, "k_out is k with other strides; expected those of k");
+    // Heads of q 20 apart, with room for 12 elements behind each: the head of k fits in there, or is one too far.
+    const view apart(buffer.data(), 2, 2, 3, 8, 120, 20, 40), beside(buffer.data() + 12, 2, 1, 3, 8, 120, 20, 40);
+    call(apart, with_data(beside, beside.data + 1), apart, with_data(beside, beside.data + 1), alias,
+         "q_out overlaps k");
+    call(apart, with_data(beside, beside.data - 5), apart, with_data(beside, beside.data - 5), alias,
+         "q_out overlaps k");
+    EXPECT_NO_THROW((Rotary::template forward<default_backend, float>(apart, beside, p.tables.views(), apart, beside,
+                                                                      p.opt, default_context())));
   }
 
   rotary_problem<Rotary, float> p{{2, 2, 1, 3, 8}};

@@ -17,7 +17,7 @@ namespace tigon {
 enum class error_code {
   shape,      ///< sizes that do not fit together
   dtype,      ///< element types that may not meet
-  stride,     ///< a row stride below the row's width
+  stride,     ///< a row stride below the row's width, or strides under which a view overlaps itself
   alias,      ///< buffers that overlap where the contract forbids it
   argument,   ///< a scalar out of its range
   index,      ///< a label, token or position that points outside

@@ -111,9 +111,10 @@ class stride_sum {
  public:
   /// A pair of views has three strides on each side; the fourth, 1 from column to column, is in the width.
   static constexpr std::size_t most = 6;
-  /// Terms that a search may try. Layouts that are made of one another's rows, columns, heads and parts need a few,
-  /// two matrices none.
-  static constexpr std::uint64_t most_work = 1 << 16;
+  /// Cases that a search may look at, some 10 ms. Layouts that are made of one another's rows, columns, heads and parts
+  /// take a few, two matrices none; it takes three strides on each side without a common measure, and some 30 steps of
+  /// each, to need more.
+  static constexpr std::uint64_t most_work = 1 << 18;
 
   void add(std::uint64_t stride, std::uint64_t last) {
     if (stride == 0 || last == 0) return;

@@ -33,7 +33,7 @@ struct scaled_cross_entropy {
 /// Writes     the results that have memory, dx, dw; a gradient whose view has no memory is not computed. dw is added to
 ///            with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither its logits
 ///            nor its upstream gradient are read.
-/// Aliasing   none.
+/// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_weights).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside

@@ -26,8 +26,8 @@ struct kl_div {
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent and dteacher.
 /// Writes     loss, dstudent; dteacher, by kl_div_teacher_backward alone. forward makes dstudent for g = 1 in the same
 ///            pass, unless its data is null.
-/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone; nothing
-///            else.
+/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone. Otherwise
+///            any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
 /// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
 ///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.

@@ -28,7 +28,7 @@ struct selective_log_softmax {
 /// Precision  f32 (f64 for f64) inside; one rounding at logp and dlogits.
 /// Writes     logp, 0 where masked; saved, where it has memory; dlogits, 0 where masked or at a position len. Masked
 ///            rows and positions len are not read, nor are their ids.
-/// Aliasing   dlogits may be logits, which are then gone; nothing else.
+/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (temperature), workspace, and in every build index for an id
 ///            outside [0, vocab) or a mask that is neither 0 nor 1; before the first write.
 /// Edges      NaN or +inf in a row: that row is NaN. -inf at the id: logp -inf, finite gradient. A gradient below the

@@ -27,7 +27,7 @@ struct selective_logprob {
 /// Writes     logp, saved (saved[i].lse(temperature) is the log-sum-exp); dx, dw, dbias: a gradient whose view has no
 ///            memory is not computed, dw and dbias are added to with gradient::accumulate. Rows whose target is
 ///            ignore_index, and in backward rows with u = 0, are not read; their logp and dx are 0.
-/// Aliasing   none.
+/// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, an
 ///            f32 dx and for 16-bit w cols rows of an f32 dw. See selective_logprob_workspace. w may come packed

@@ -27,7 +27,8 @@ struct tvd {
 /// Writes     loss, dstudent. A row whose label is ignore_index is not read; its losses and gradient are 0. Labels are
 ///            no indices: every value is legal. forward makes dstudent for g = 1 in the same pass, unless its data is
 ///            null; backward makes it anew from the inputs, and so does teacher_backward with dteacher.
-/// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone; nothing else.
+/// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone. Otherwise any layout in
+///            which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
 /// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and the gradients f32 2e-7, bf16

@@ -37,7 +37,7 @@ enum class smoothing_classes { global, partition };
 /// Writes     loss, top (m) and rest (d), which backward needs, the same bits on all ranks (with partition smoothing
 ///            each rank has a loss of its own); dlogits. A row whose target is ignore_index is not read: loss and
 ///            gradient are 0.
-/// Aliasing   dlogits may be logits, which are then gone; nothing else.
+/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write. From forward all ranks throw the same error,
 ///            whichever of them found it; state where ranks differ in what has to be equal.

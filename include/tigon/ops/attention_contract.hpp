@@ -40,7 +40,7 @@ struct attention {
 ///            op::gemm of the backend, with its precision.
 /// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
 ///            in f32) for each worker, B::attention.query_block rows high.
-/// Aliasing   none.
+/// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them. Tasks: forward batch * heads * query blocks, backward batch *
 ///            kv_heads.
 /// Throws     tigon::error: shape, stride, alias, argument (scale not finite), workspace; before the first write.

@@ -61,7 +61,8 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 /// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
 ///            once. round_key also rounds what the query meets; backward takes that rounding for the identity.
 /// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: each block of dv may be the same block of v. forward: none.
+/// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
+///            element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
 ///            (tests/ops/attn_res_test.cpp).

@@ -29,7 +29,8 @@ struct dyt {
 /// Precision  f32 (f64 for f64), dalpha of small problems f64; 1 - t^2 without cancellation; one rounding at y, dx and
 ///            gradients of parameters. In bf16 backward's t has an error of 1.5e-8 beside its relative one.
 /// Writes     y, dx; dalpha, dgamma and dbeta are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Edges      at x = +inf and -inf t is 1 and -1 and dx is 0; dalpha, a sum with inf * 0 then, is NaN. NaN stays NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters

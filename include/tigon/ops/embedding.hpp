@@ -28,7 +28,7 @@ struct embedding {
 ///            that occurs more than 64 times, sums of 64 are added to a compensated total.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
 ///            and drows as many rows as the sparse door returns, no memory behind them is touched.
-/// Aliasing   none.
+/// Aliasing   none: any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
 ///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first
 ///            write.

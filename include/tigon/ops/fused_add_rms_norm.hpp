@@ -26,7 +26,8 @@ struct fused_add_rms_norm {
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where a separate copy is asked for;
 ///            dw is overwritten, or added to with gradient::accumulate.
-/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds.
+/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
+///            any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3
 ///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).

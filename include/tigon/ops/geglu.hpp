@@ -31,7 +31,8 @@ struct geglu {
 /// Types      f32, bf16, f16, f64, one for all.
 /// Precision  f32 (f64 for f64), one rounding at c, da, db; round_gate also rounds gelu to the storage type.
 /// Writes     c, da, db.
-/// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another.
+/// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another. Otherwise any
+///            layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias; before the first write.
 /// Edges      gelu(-inf) = 0, gelu(+inf) = inf, NaN stays NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with

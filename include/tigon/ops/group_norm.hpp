@@ -31,7 +31,8 @@ struct group_norm {
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
 ///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/simd/many_rows_test.cpp).

@@ -40,7 +40,7 @@ struct mlp {
 ///            of the backend, gates its op::swiglu and op::geglu.
 /// Writes     y, saved; dx, dwg, dwu, dwd; a gradient whose view has no memory is not computed. Gradients of weights
 ///            are added to with gradient::accumulate. mlp_backward overwrites saved: one backward for one forward.
-/// Aliasing   forward: none. backward: dx may be dy or x.
+/// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no element is shared.
 /// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
 ///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk. See
 ///            mlp_workspace.

@@ -30,7 +30,8 @@ struct modulated_rms_norm {
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
 ///            rstd).
 /// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
 ///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).

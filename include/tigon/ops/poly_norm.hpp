@@ -28,7 +28,8 @@ struct poly_norm {
 /// Precision  f32 (f64 for f64), y, dx, dw and db are rounded once; f64 for rows that f32 does not hold, and in
 ///            backward for narrow rows and small problems.
 /// Writes     y, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Edges      NaN makes its row of y and dx NaN. An infinity turns into NaN in y, where the rest of its row is b, and
 ///            makes its row of dx NaN. Either makes dw NaN.

@@ -34,7 +34,8 @@ struct rms_norm {
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
 /// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 1e-6, 8e-3
 ///            (tests/ops/rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).

@@ -30,7 +30,7 @@ inline constexpr std::size_t whole_head = ~std::size_t{0};
 /// Types      q and k one of f32, bf16, f16, f64; tables any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
 /// Writes     q', k' (backward: dq, dk); in place, columns from r on are not touched.
-/// Aliasing   q' may be q and k' may be k (in place); nothing else.
+/// Aliasing   q' may be q and k' may be k (in place). Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).

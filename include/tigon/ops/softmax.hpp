@@ -26,7 +26,7 @@ struct softmax {
 ///            rounding at y and dx. The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
-///            dx may be dy or y.
+///            dx may be dy or y. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.

@@ -30,7 +30,7 @@ struct swiglu {
 /// Precision  f32 (f64 for f64), one rounding at c, da, db; round_gate also rounds silu to the storage type.
 /// Writes     c, da, db.
 /// Aliasing   forward: c may be a or b. backward: da and db may each be a, b or dc, but not one another; written over a
-///            and b, a second backward would read gradients.
+///            and b, a second backward would read gradients. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (a multiplier, slope or up_offset that is not finite, a
 ///            slope or limit that is not above 0); before the first write.
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.

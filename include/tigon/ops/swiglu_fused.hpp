@@ -30,7 +30,7 @@ struct swiglu_fused {
 /// Precision  as swiglu.
 /// Writes     c, dgate_up.
 /// Aliasing   backward: dgate_up may be gate_up; a second backward would then read gradients. forward: none; for c over
-///            the gate use swiglu_forward with two views.
+///            the gate use swiglu_forward with two views. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (as swiglu); before the first write.
 /// Edges      as swiglu.
 /// Max error  that of swiglu, and its bits (tests/ops/swiglu_fused_test.cpp).
