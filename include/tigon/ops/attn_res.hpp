@@ -64,6 +64,8 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 /// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: each block of dv may be the same block of v. forward: none.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
+///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
 ///            (tests/ops/attn_res_test.cpp).
 struct attn_res_options {
