@@ -29,8 +29,9 @@ struct layer_norm {
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its type:
-///            with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx NaN, and dw.
+/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
+///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx
+///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/layer_norm_test.cpp).
 struct layer_norm_options {
@@ -87,8 +88,8 @@ struct kernel<op::layer_norm, backends::generic> {
     if (!detail::holds_products(rstd.data(), x.rows))
       return backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, to_dw, to_db, ctx);
     const A n = static_cast<A>(x.cols);
-    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not of
-    // bf16, whose numbers lie too far apart for it to show.
+    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not
+    // of bf16, whose numbers lie too far apart for it to show.
     constexpr bool exact = !std::same_as<T, bfloat16>;
     const row_sum sums(
         [=](std::size_t i) {
