@@ -8,6 +8,7 @@
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
+#include "support/row_norm.hpp"
 #include "support/scratch.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
@@ -172,6 +173,31 @@ struct problem {
 template <class On>
 class attn_res : public testing::Test {};
 TYPED_TEST_SUITE(attn_res, every_pair, names);
+
+TYPED_TEST(attn_res, blocks_of_the_range_of_the_type) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t cols : {5u, 100u}) {
+    const tensor t{6, 3, cols};
+    problem<T> near(t);
+    near.opt.eps = 0;
+    near.template both_ways<B>();
+    for (int exponent : far_exponents<T>()) {
+      exponent -= exponent / 10;  // the sums of dy v are in the range too
+      SCOPED_TRACE(testing::Message() << cols << " columns, times 2^" << exponent);
+      problem<T> far(t);
+      far.opt.eps = 0;
+      for (std::size_t k = 0; k < t.blocks * t.rows; ++k)
+        for (std::size_t j = 0; j < cols; ++j) far.v(k, j) = from_f64<T>(std::ldexp(to_f64(far.v(k, j)), exponent));
+      far.template both_ways<B>();
+      auto y = far.y.f64();
+      for (double& v : y) v = std::ldexp(v, -exponent);
+      EXPECT_TRUE(close(y, near.y.f64(), forward_bound.of<T>()));
+      EXPECT_TRUE(close(far.alpha.f64(), near.alpha.f64(), forward_bound.of<accumulator_t<T>>()));
+      EXPECT_TRUE(close(far.dv.f64(), near.dv.f64(), gradient_bound.of<T>()));
+    }
+  }
+}
 
 TYPED_TEST(attn_res, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;

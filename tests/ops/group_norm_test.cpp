@@ -214,6 +214,33 @@ TYPED_TEST(group_norm, centres_before_it_squares) {
   }
 }
 
+TYPED_TEST(group_norm, any_mean_beside_the_deviation) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t positions : {2u, 9u, 500u}) {
+    SCOPED_TRACE(testing::Message() << positions << " positions");
+    check_norm_forgets_the_mean<B, T>(
+        [=] {
+          return problem<T>({2, 6, 3, positions});
+        },
+        forward_bound.of<T>(), gradient_bound.of<T>());
+  }
+}
+
+TYPED_TEST(group_norm, groups_of_the_range_of_the_type) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t positions : {2u, 500u}) {
+    SCOPED_TRACE(testing::Message() << positions << " positions");
+    const auto make = [=] {
+      problem<T> p({2, 6, 3, positions});
+      p.opt.eps = 0;
+      return p;
+    };
+    check_norm_over_the_range<B, T>(make, forward_bound.of<T>(), gradient_bound.of<T>(), 2);
+  }
+}
+
 TYPED_TEST(group_norm, squares_of_a_large_mean_may_overflow) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;

@@ -155,6 +155,60 @@ TYPED_TEST(layer_norm, squares_of_a_large_mean_may_overflow) {
   EXPECT_EQ(p.mean[1], large * A(1.5));
 }
 
+TYPED_TEST(layer_norm, any_mean_beside_the_deviation) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t cols : {3u, 16u, 17u, 64u, 1000u}) {
+    SCOPED_TRACE(testing::Message() << cols << " columns");
+    check_norm_forgets_the_mean<B, T>(
+        [=] {
+          return problem<T>({6, cols});
+        },
+        forward_bound.of<T>(), gradient_bound.of<T>());
+  }
+}
+
+TYPED_TEST(layer_norm, a_row_of_one_number_far_from_zero_is_the_bias) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  problem<A> p({3, 1000});
+  for (std::size_t j = 0; j < 1000; ++j) p.x(0, j) = A(1234567), p.x(1, j) = A(-0.1), p.x(2, j) = A(1e38);
+  p.opt.eps = 1e-12;
+  p.template forward<B>();
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 1000; ++j) ASSERT_EQ(p.y(i, j), p.b[j]) << i << ", " << j;
+}
+
+TYPED_TEST(layer_norm, rows_of_the_range_of_the_type) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t cols : {5u, 1000u}) {
+    SCOPED_TRACE(testing::Message() << cols << " columns");
+    const auto make = [=] {
+      problem<T> p({6, cols});
+      p.opt.eps = 0;
+      return p;
+    };
+    check_norm_over_the_range<B, T>(make, forward_bound.of<T>(), gradient_bound.of<T>());
+  }
+}
+
+TYPED_TEST(layer_norm, differences_from_the_mean_may_overflow) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  const auto make = [] {
+    problem<A> p({2, 64});
+    p.opt.eps = 0;
+    for (std::size_t j = 0; j < 64; ++j) p.x(0, j) = p.x(1, j) = j % 4 == 0 ? A(-1.75) : A(1.75);
+    return p;
+  };
+  problem<A> near = make(), far = make();
+  scale_every_other(far.x, std::numeric_limits<A>::max_exponent - 1);
+  near.template both_ways<B>(), far.template both_ways<B>();
+  EXPECT_TRUE(close(far.y.f64(), near.y.f64(), forward_bound.of<A>()));
+  EXPECT_TRUE(close(far.dw.f64(), near.dw.f64(), gradient_bound.of<A>()));
+}
+
 TYPED_TEST(layer_norm, first_columns_may_be_far_from_the_others) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;

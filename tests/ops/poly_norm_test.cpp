@@ -8,6 +8,7 @@
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
+#include "support/row_norm.hpp"
 #include "support/scratch.hpp"
 #include "support/threads.hpp"
 #include "support/throws.hpp"
@@ -247,15 +248,21 @@ TYPED_TEST(poly_norm, nan_and_infinity_stay_in_their_rows) {
         p.x(1, column) = from_f64<T>(bad);
         p.template both_ways<B>();
         auto y = clean.y.f64(), dx = clean.dx.f64();
-        for (std::size_t j = 0; j < s.cols; ++j) {
-          y[s.cols + j] = std::isnan(bad) || j == column ? nan : to_f64(p.b[0]);
-          dx[s.cols + j] = nan;
-        }
+        for (std::size_t j = 0; j < s.cols; ++j) y[s.cols + j] = dx[s.cols + j] = nan;
         EXPECT_TRUE(close(p.y.f64(), y, 0));
         EXPECT_TRUE(close(p.dx.f64(), dx, 0));
         for (const T v : p.dw) EXPECT_TRUE(std::isnan(to_f64(v)));
         EXPECT_EQ(bits_of(p.db), bits_of(clean.db));
       }
+  }
+}
+
+TYPED_TEST(poly_norm, rows_of_the_range_of_the_type) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const shape s : {shape{6, 5}, large}) {
+    SCOPED_TRACE(testing::Message() << s);
+    check_norm_over_the_range<B, T>([=] { return problem<T>(s, 0); }, forward_bound.of<T>(), gradient_bound.of<T>());
   }
 }
 

@@ -137,6 +137,76 @@ void check_norm_accumulates(double bound) {
     }
 }
 
+/// Rows of m that belong to every other group of `size` rows, times 2^exponent.
+template <class T>
+void scale_every_other(guarded_matrix<T>& m, int exponent, std::size_t size = 1) {
+  for (std::size_t i = 0; i < m.rows(); ++i)
+    for (std::size_t j = 0; j < m.cols() && i / size % 2 != 0; ++j)
+      m(i, j) = from_f64<T>(std::ldexp(to_f64(m(i, j)), exponent));
+}
+
+/// Exponents of rows from the smallest to the largest that T holds. Squares leave the range in all but the first pair,
+/// and their inverse third powers in all.
+template <class T>
+std::vector<int> far_exponents() {
+  if (std::same_as<T, float16>) return {-8, 8};
+  const int most = std::numeric_limits<accumulator_t<T>>::max_exponent;
+  std::vector<int> out;
+  for (const int percent : {37, 49, 53, 80, 93})
+    for (const int sign : {-1, 1}) out.push_back(sign * most * percent / 100);
+  return out;
+}
+
+/// Without eps, a row times a power of two has the same y and the same share of the parameters' gradients, and dx by its
+/// inverse. make() is a problem without eps, and `size` the rows that are normalised together.
+template <class B, class T, class Make>
+void check_norm_over_the_range(Make make, double forward_bound, double gradient_bound, std::size_t size = 1) {
+  auto near = make();
+  near.template both_ways<B>();
+  for (const int exponent : far_exponents<T>()) {
+    SCOPED_TRACE(testing::Message() << "times 2^" << exponent);
+    auto far = make();
+    scale_every_other(far.x, exponent, size);
+    if constexpr (requires { far.ds; }) scale_every_other(far.r, exponent), scale_every_other(far.ds, -exponent);
+    far.template both_ways<B>();
+    EXPECT_TRUE(close(far.y.f64(), near.y.f64(), forward_bound));
+    auto dx = far.dx.f64();
+    for (std::size_t k = 0; k < dx.size(); ++k)
+      if (k / far.x.cols() / size % 2 != 0) dx[k] = std::ldexp(dx[k], exponent);
+    EXPECT_TRUE(close(dx, near.dx.f64(), gradient_bound));
+    if constexpr (requires { far.gradients().size(); }) {
+      for (std::size_t k = 0; k < far.gradients().size(); ++k) {
+        EXPECT_TRUE(close(far.gradients()[k]->f64(), near.gradients()[k]->f64(), gradient_bound)) << "gradient " << k;
+      }
+    }
+  }
+}
+
+/// A norm that is taken from the mean has the same results for rows that are moved as far as their numbers stay exact:
+/// 2^20 in f32, where the deviation is 2.
+template <class B, class T, class Make>
+void check_norm_forgets_the_mean(Make make, double forward_bound, double gradient_bound) {
+  constexpr int digits = std::same_as<T, double> ? 53 : std::same_as<T, float> ? 24 : std::same_as<T, float16> ? 11 : 8;
+  auto near = make();
+  for (std::size_t i = 0; i < near.x.rows(); ++i)
+    for (std::size_t j = 0; j < near.x.cols(); ++j)
+      near.x(i, j) = from_f64<T>(std::round(8 * std::clamp(to_f64(near.x(i, j)), -7.0, 7.0)) / 8);
+  for (const int exponent : {digits / 2, digits - 4})
+    for (const double sign : {1.0, -1.0}) {
+      SCOPED_TRACE(testing::Message() << "moved by " << sign << " * 2^" << exponent);
+      auto far = make();
+      for (std::size_t i = 0; i < far.x.rows(); ++i)
+        for (std::size_t j = 0; j < far.x.cols(); ++j)
+          far.x(i, j) = from_f64<T>(to_f64(near.x(i, j)) + std::ldexp(sign, exponent));
+      near.template both_ways<B>();
+      far.template both_ways<B>();
+      EXPECT_TRUE(close(far.y.f64(), near.y.f64(), forward_bound, {.scale = 1}));
+      EXPECT_TRUE(close(far.dx.f64(), near.dx.f64(), gradient_bound));
+      for (std::size_t k = 0; k < far.gradients().size(); ++k)
+        EXPECT_TRUE(close(far.gradients()[k]->f64(), near.gradients()[k]->f64(), gradient_bound)) << "gradient " << k;
+    }
+}
+
 /// A statistic that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other row.
 template <class Problem, class B, class... Variant>
 void check_norm_keeps_any_nan(const Variant&... v) {

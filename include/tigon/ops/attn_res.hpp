@@ -3,6 +3,7 @@
 #define TIGON_OPS_ATTN_RES_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
@@ -64,6 +65,8 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 /// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
 ///            element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
+///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
 ///            (tests/ops/attn_res_test.cpp).
 struct attn_res_options {
@@ -149,10 +152,15 @@ struct kernel<op::attn_res, backends::generic> {
             },
             read_again(at(0)), read_again(at(1)), read_again(at(2)), read_again(at(3)), u);
         for (std::size_t k = 0; k < count; ++k) {
-          const auto [square, product] = row.cols <= narrow ? exact_sums(row, at(k), w_query, w_norm)
-                                                            : std::array<double, 2>{s[k], s[together + k]};
-          const double r = math::rsqrt(square / static_cast<double>(row.cols) + eps);
-          const A scale = static_cast<A>(r);
+          const double width = static_cast<double>(row.cols);
+          double square = s[k] / width + eps, product = s[together + k];
+          const double p = detail::scale_for_squares<A>(square);
+          if (row.cols <= narrow || p != 1) {
+            const auto exact = exact_sums(row, at(k), w_query, w_norm, p);
+            square = exact[0] / width + eps * p * p, product = exact[1];
+          }
+          const double r = square <= std::numeric_limits<double>::max() ? math::rsqrt(square) : nan;
+          const A scale = static_cast<A>(r * p);
           double score = product * r;
           if (round_key)
             score = row.sum([=](auto x, auto q, auto g) { return round_to<W>(round_to<W>(x * scale) * g) * q; }, at(k),
@@ -265,14 +273,14 @@ struct kernel<op::attn_res, backends::generic> {
     }
     return total;
   }
-  /// A few columns: all of it in f64.
+  static constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  /// A few columns, or squares that leave the range: all of it in f64, of p v.
   static constexpr std::size_t narrow = 64;
-  template <class Row, element T, element W>
-  static TIGON_INLINE std::array<double, 2> exact_sums(Row row, matrix_view<const T> x, in_vector<W> w_query,
-                                                       in_vector<W> w_norm) {
+  template <class Row, class X, class W>
+  static TIGON_INLINE std::array<double, 2> exact_sums(Row row, X x, W w_query, W w_norm, double p) {
     double square = 0, product = 0;
     for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = row.at(x, j), q = row.at(w_query, j), g = row.at(w_norm, j);
+      const double v = row.at(x, j) * p, q = row.at(w_query, j), g = row.at(w_norm, j);
       square += v * v;
       product += v * q * g;
     }

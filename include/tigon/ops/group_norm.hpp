@@ -34,6 +34,9 @@ struct group_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
+///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
+///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/simd/many_rows_test.cpp).
 struct group_norm_options {

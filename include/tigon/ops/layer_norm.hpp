@@ -25,11 +25,14 @@ struct layer_norm {
 /// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`; mean, rstd [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); y, dx, dw, db rounded once.
+///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
+///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx
+///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 struct layer_norm_options {
@@ -86,8 +89,8 @@ struct kernel<op::layer_norm, backends::generic> {
     if (!detail::holds_products(rstd.data(), x.rows))
       return backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, to_dw, to_db, ctx);
     const A n = static_cast<A>(x.cols);
-    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not of
-    // bf16, whose numbers lie too far apart for it to show.
+    // The mean m was rounded. What it lacks, e, shows in the mean of x - m, and xh and its sums are made up for it; not
+    // of bf16, whose numbers lie too far apart for it to show.
     constexpr bool exact = !std::same_as<T, bfloat16>;
     const row_sum sums(
         [=](std::size_t i) {

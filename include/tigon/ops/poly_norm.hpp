@@ -3,6 +3,7 @@
 #define TIGON_OPS_POLY_NORM_HPP
 
 #include <tigon/ops/contract.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/simd/row_gradients.hpp>
 
 namespace tigon {
@@ -31,8 +32,7 @@ struct poly_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Edges      NaN makes its row of y and dx NaN. An infinity turns into NaN in y, where the rest of its row is b, and
-///            makes its row of dx NaN. Either makes dw NaN.
+/// Range      x of any size that its type holds. NaN or an infinity makes its row of y and dx NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters
 ///            of |reference| + the root sum of squares of what it is the sum of (tests/ops/poly_norm_test.cpp).
 struct poly_norm_options {
@@ -50,6 +50,17 @@ using of_powers = std::array<A, 3>;
 template <class A>
 TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps) {
   return {math::rsqrt(cube / n + eps), math::rsqrt(square / n + eps), math::rsqrt(linear / n + eps)};
+}
+/// The same of a row that was multiplied by p.
+TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square, double linear, double n, double eps,
+                                                     double p) {
+  const double of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
+  return {math::rsqrt(cube / n + of_cube), math::rsqrt(square / n + of_square), math::rsqrt(linear / n + of_linear)};
+}
+/// And as the row itself has them.
+template <class A>
+TIGON_INLINE of_powers<A> unscaled(of_powers<double> r, double p) {
+  return {static_cast<A>(r[0] * p * p * p), static_cast<A>(r[1] * p * p), static_cast<A>(r[2] * p)};
 }
 
 /// y of one element.
@@ -157,9 +168,9 @@ struct kernel<op::poly_norm, backends::generic> {
   /// f64 takes care of it.
   static constexpr std::size_t narrow = 8, small = std::size_t{1} << 15;
 
-  /// Whether f32 holds sixth powers of the size of this row, and what backward makes of their inverses.
+  /// Whether sums hold sixth powers of the size of this row, and what backward makes of their inverses.
   static TIGON_INLINE bool holds(float r3) { return r3 >= 0x1p-60f && r3 <= 0x1p60f; }
-  static TIGON_INLINE bool holds(double) { return true; }
+  static TIGON_INLINE bool holds(double r3) { return r3 >= 0x1p-400 && r3 <= 0x1p400; }
 
   template <class A, class W>
   static TIGON_INLINE detail::of_powers<A> numbers(const W* w) {
@@ -178,19 +189,30 @@ struct kernel<op::poly_norm, backends::generic> {
     gradient.data[k] = static_cast<P>(static_cast<A>(accumulate ? static_cast<A>(gradient.data[k]) + sum : sum));
   }
 
+  template <class Row, class X>
+  static TIGON_INLINE double largest(Row row, X x) {
+    double most = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) most = math::max(math::abs(static_cast<double>(row.at(x, j))), most);
+    return most;
+  }
+  /// A power of two, by which no row is multiplied so far that eps leaves the range.
+  static TIGON_INLINE double scale_of(double most, double eps) {
+    return detail::scale_to_one(math::max(math::sqrt(eps), most));
+  }
   template <class Row, element T, class A>
   static TIGON_INLINE detail::of_powers<A> forward_in_f64(Row row, matrix_view<const T> x, detail::of_powers<A> w,
                                                           A bias, matrix_view<T> y, double eps) {
+    const double p = scale_of(largest(row, x), eps);
     double s[3] = {};
     for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = row.at(x, j), t = v * v;
+      const double v = row.at(x, j) * p, t = v * v;
       s[0] += t * t * t, s[1] += t * t, s[2] += t;
     }
-    const auto r = detail::rstd_of_powers(s[0], s[1], s[2], static_cast<double>(row.cols), eps);
+    const auto r = detail::rstd_of_scaled_powers(s[0], s[1], s[2], static_cast<double>(row.cols), eps, p);
     const detail::polynomial<double> f(w, r, bias);
     for (std::size_t j = 0; j < row.cols && row.first(); ++j)
-      row.put(y, j, static_cast<A>(f(math::lane<double>(static_cast<double>(row.at(x, j)))).r));
-    return {static_cast<A>(r[0]), static_cast<A>(r[1]), static_cast<A>(r[2])};
+      row.put(y, j, static_cast<A>(f(math::lane<double>(row.at(x, j) * p)).r));
+    return detail::unscaled<A>(r, p);
   }
 
   template <class Row, element T, class A>
@@ -198,17 +220,18 @@ struct kernel<op::poly_norm, backends::generic> {
                                            detail::of_powers<A> w, matrix_view<T> dx, matrix_view<double> by_row,
                                            double eps) {
     const auto wide_dy = row.scratch(0), wide_x = row.scratch(1);
-    for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j);
+    const double p = scale_of(largest(row, x), eps);
+    for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
     const auto sums = [](auto d, auto v) {
       const auto t = v * v, dv = d * v;
       return pack{dv * t, d * t, dv, d, t * t * t, t * t, t};
     };
     const auto s = row.sum(sums, wide_dy, wide_x);
     const double n = static_cast<double>(row.cols);
-    const auto r = detail::rstd_of_powers(s[4], s[5], s[6], n, eps);
+    const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, eps, p);
     put_terms(row, by_row, r, s);
     row.map(wide_dy, detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n), wide_dy, wide_x);
-    for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j]));
+    for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };
 

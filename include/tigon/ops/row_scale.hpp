@@ -5,7 +5,9 @@
 #include <tigon/config.hpp>
 #include <tigon/simd/math.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 
@@ -69,6 +71,12 @@ template <class A>
 TIGON_INLINE A scale_of_row(A rstd) {
   constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
+}
+
+/// The power of two that brings a row to about 1, given its largest number; NaN if that is infinite.
+inline double scale_to_one(double most) {
+  if (!(most <= std::numeric_limits<double>::max())) return std::numeric_limits<double>::quiet_NaN();
+  return most == 0 ? 1 : std::scalbn(1.0, -std::clamp(std::ilogb(most), -1022, 1022));
 }
 
 /// Mean and variance of a row from sums of c = scale * x - about and of c^2: about 0 first. Where that is further from

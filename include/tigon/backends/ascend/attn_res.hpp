@@ -14,6 +14,7 @@ struct kernel<op::attn_res, backends::ascend> {
   template <class A>
   using saved = std::span<A>;  // alpha and rstd, a row of numbers a token each
 
+  using parent = kernel<op::attn_res, backends::generic>;
   static constexpr std::size_t together = detail::blocks_together;
   static_assert(together == 4);
 
@@ -66,7 +67,33 @@ struct kernel<op::attn_res, backends::ascend> {
                                    v0, v1, v2, v3, qv, gv));
                       });
             std::array<double, together> r;
-            for (std::size_t k = 0; k < together; ++k) r[k] = math::rsqrt(static_cast<double>(s[k]) / cols + eps);
+            std::array<double, together> scale, score;
+            bool held = true;
+            for (std::size_t k = 0; k < together; ++k) {
+              const double square = static_cast<double>(s[k]) / cols + eps;
+              scale[k] = k < count ? detail::scale_for_squares<A>(square) : A(1);
+              held &= scale[k] == 1;
+              r[k] = math::rsqrt(square);
+              score[k] = static_cast<double>(s[together + k]) * r[k];
+            }
+            if (!held) {  // as the parent: in f64, multiplied by a power of two
+              std::array<double, 2 * together> wide{};
+              core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
+                        [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
+                          const auto add_block = [&](std::size_t k, auto vk) TIGON_LAMBDA {
+                            const auto more = parent::exact_sums(row, vk, qv, gv, scale[k]);
+                            wide[k] += more[0], wide[together + k] += more[1];
+                          };
+                          add_block(0, v0), add_block(1, v1), add_block(2, v2), add_block(3, v3);
+                        });
+              for (std::size_t k = 0; k < together; ++k) {
+                if (scale[k] == 1) continue;
+                const double square = wide[k] / cols + eps * scale[k] * scale[k];
+                const double of_scaled =
+                    square <= std::numeric_limits<double>::max() ? math::rsqrt(square) : parent::nan;
+                r[k] = of_scaled * scale[k], score[k] = wide[together + k] * of_scaled;
+              }
+            }
             std::array<A, together> key{};
             if (round_key) {
               const A r0 = static_cast<A>(r[0]), r1 = static_cast<A>(r[1]), r2 = static_cast<A>(r[2]),
@@ -83,7 +110,7 @@ struct kernel<op::attn_res, backends::ascend> {
             }
             for (std::size_t k = 0; k < count; ++k) {
               rs[n + k] = static_cast<A>(r[k]);
-              over.add(k, round_key ? static_cast<double>(key[k]) : static_cast<double>(s[together + k]) * r[k]);
+              over.add(k, round_key ? static_cast<double>(key[k]) : score[k]);
             }
             over.weigh(count);
             for (std::size_t m = 0; m < n; ++m) as[m] *= over.before;

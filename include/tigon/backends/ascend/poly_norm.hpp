@@ -15,6 +15,7 @@ struct kernel<op::poly_norm, backends::ascend> {
   using saved = std::span<A>;  // rstd_3, rstd_2, rstd_1 of the first row, of the second, ...
   template <class A>
   using of_powers = detail::of_powers<A>;
+  using scaled = std::array<double, 4>;  ///< of the powers of a row that was multiplied by the last, a power of two
 
   template <backend B, element T, element W, element P>
   static void forward(in_matrix<T> x, in_vector<W> w, in_vector<P> b, matrix_view<T> y,
@@ -37,24 +38,29 @@ struct kernel<op::poly_norm, backends::ascend> {
           });
           if (!held) {
             core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-              if (!lanes::holds(r[row.i][0])) add(q[row.i], powers_in_f64(row, xv));
+              if (!lanes::holds(r[row.i][0])) q[row.i][3] = math::max(q[row.i][3], lanes::largest(row, xv));
+            });
+            core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i][3] = lanes::scale_of(q[i][3], wide_eps); });
+            core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+              if (!lanes::holds(r[row.i][0])) add(q[row.i], powers_in_f64(row, xv, q[row.i][3]));
             });
             core.each_row([=](std::size_t i) TIGON_LAMBDA {
-              q[i] = detail::rstd_of_powers(q[i][0], q[i][1], q[i][2], wide_n, wide_eps);
+              put(q[i], detail::rstd_of_scaled_powers(q[i][0], q[i][1], q[i][2], wide_n, wide_eps, q[i][3]));
             });
           }
           core.pass(ub::reads(xt), ub::writes(yt), [=](auto row, auto xv, auto yv) TIGON_LAMBDA {
             if (lanes::holds(r[row.i][0])) return row.map(yv, detail::polynomial<A>(weight, r[row.i], bias), xv);
-            const detail::polynomial<double> f(weight, q[row.i], bias);
+            const detail::polynomial<double> f(weight, lanes::template numbers<double>(q[row.i].data()), bias);
             for (std::size_t j = 0; j < row.cols; ++j)
-              yv.data[j] = static_cast<T>(static_cast<A>(f(number(row, xv, j)).r));
+              yv.data[j] = static_cast<T>(static_cast<A>(f(number(row, xv, j, q[row.i][3])).r));
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            if (!lanes::holds(r[i][0])) r[i] = lanes::template numbers<A>(q[i].data());
+            if (!lanes::holds(r[i][0]))
+              r[i] = detail::unscaled<A>(lanes::template numbers<double>(q[i].data()), q[i][3]);
           });
           core.store(r);
         },
-        x, y, ub::column(reinterpret_cast<of_powers<A>*>(rstd.data())), ub::local<of_powers<double>>{});
+        x, y, ub::column(reinterpret_cast<of_powers<A>*>(rstd.data())), ub::local<scaled>{});
   }
 
   template <backend B, element T, element W, element P>
@@ -76,20 +82,24 @@ struct kernel<op::poly_norm, backends::ascend> {
     ub::for_programs<plan>(ctx, row_blocks, programs, [=](auto& core, std::size_t program, auto blocks) TIGON_LAMBDA {
       core.shape(x.rows, x.cols, by);
       auto tiles = core.place(dy, x, dx, ub::column(reinterpret_cast<const of_powers<A>*>(rstd.data())),
-                              ub::local<sums>{}, ub::local<of_powers<double>>{});
+                              ub::local<sums>{}, ub::local<scaled>{});
       std::array<double, 4> total{};
       const auto work = [&](auto& dt, auto& xt, auto& dxt, auto& r, auto& s, auto& q) TIGON_LAMBDA {
         core.fetch(r);
-        core.each_row([&](std::size_t i) TIGON_LAMBDA { s[i] = {}; });
+        core.each_row([&](std::size_t i) TIGON_LAMBDA { s[i] = {}, q[i] = {}; });
+        core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
+          if (in_f64(r[row.i])) q[row.i][3] = math::max(q[row.i][3], lanes::largest(row, xv));
+        });
+        core.each_row([&](std::size_t i) TIGON_LAMBDA { q[i][3] = in_f64(r[i]) ? lanes::scale_of(q[i][3], eps) : 1; });
         core.pass(ub::reads(dt, xt), ub::writes(), [&](auto row, auto dv, auto xv) TIGON_LAMBDA {
           if (in_f64(r[row.i]))
-            add(s[row.i], gradients_in_f64(row, dv, xv));
+            add(s[row.i], gradients_in_f64(row, dv, xv, q[row.i][3]));
           else
             add(s[row.i], gradients(row, dv, xv));
         });
         core.each_row([&](std::size_t i) TIGON_LAMBDA {
-          q[i] = in_f64(r[i]) ? detail::rstd_of_powers(s[i][4], s[i][5], s[i][6], wide_n, eps)
-                              : lanes::template numbers<double>(r[i].data());
+          put(q[i], in_f64(r[i]) ? detail::rstd_of_scaled_powers(s[i][4], s[i][5], s[i][6], wide_n, eps, q[i][3])
+                                 : lanes::template numbers<double>(r[i].data()));
           add(total, std::array{q[i][0] * s[i][0], q[i][1] * s[i][1], q[i][2] * s[i][2], s[i][3]});
         });
         core.pass(ub::reads(dt, xt), ub::writes(dxt), [&](auto row, auto dv, auto xv, auto dxv) TIGON_LAMBDA {
@@ -97,9 +107,11 @@ struct kernel<op::poly_norm, backends::ascend> {
           if (!in_f64(r[row.i]))
             return row.map(dxv, detail::polynomial_slope<A>(weight, r[row.i], lanes::template numbers<A>(of_row), n),
                            dv, xv);
-          const detail::polynomial_slope<double> f(weight, q[row.i], lanes::template numbers<double>(of_row), wide_n);
+          const double p = q[row.i][3];
+          const detail::polynomial_slope<double> f(weight, lanes::template numbers<double>(q[row.i].data()),
+                                                   lanes::template numbers<double>(of_row), wide_n);
           for (std::size_t j = 0; j < row.cols; ++j)
-            dxv.data[j] = static_cast<T>(static_cast<A>(f(number(row, dv, j), number(row, xv, j)).r));
+            dxv.data[j] = static_cast<T>(static_cast<A>(f(number(row, dv, j, 1), number(row, xv, j, p)).r * p));
         });
       };
       blocks([&](std::size_t block) TIGON_LAMBDA {
@@ -126,10 +138,10 @@ struct kernel<op::poly_norm, backends::ascend> {
         xv);
   }
   template <class Row, class X>
-  static TIGON_INLINE of_powers<double> powers_in_f64(Row row, X xv) {
+  static TIGON_INLINE of_powers<double> powers_in_f64(Row row, X xv, double p) {
     of_powers<double> s{};
     for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = row.at(xv, j), t = v * v;
+      const double v = row.at(xv, j) * p, t = v * v;
       add(s, std::array{t * t * t, t * t, t});
     }
     return s;
@@ -144,18 +156,19 @@ struct kernel<op::poly_norm, backends::ascend> {
         dv, xv);
   }
   template <class Row, class X>
-  static TIGON_INLINE std::array<double, 7> gradients_in_f64(Row row, X dv, X xv) {
+  static TIGON_INLINE std::array<double, 7> gradients_in_f64(Row row, X dv, X xv, double p) {
     std::array<double, 7> s{};
     for (std::size_t j = 0; j < row.cols; ++j) {
-      const double d = row.at(dv, j), v = row.at(xv, j), t = v * v;
+      const double d = row.at(dv, j), v = row.at(xv, j) * p, t = v * v;
       add(s, std::array{d * v * t, d * t, d * v, d, t * t * t, t * t, t});
     }
     return s;
   }
   template <class Row, class X>
-  static TIGON_INLINE math::lane<double> number(Row row, X xv, std::size_t j) {
-    return math::lane<double>(static_cast<double>(row.at(xv, j)));
+  static TIGON_INLINE math::lane<double> number(Row row, X xv, std::size_t j, double p) {
+    return math::lane<double>(row.at(xv, j) * p);
   }
+  static TIGON_INLINE void put(scaled& to, of_powers<double> r) { to = {r[0], r[1], r[2], to[3]}; }
   template <class To, class From, std::size_t N, std::size_t M>
   static TIGON_INLINE void add(std::array<To, N>& to, const std::array<From, M>& from) {
     for (std::size_t k = 0; k < M; ++k) to[k] += from[k];
