@@ -34,14 +34,15 @@ inline std::optional<double> number_in(const std::string& text) {
 }
 
 /// Why a number would be another one in f32, in which the programs compute: 1e-50 is 0 there, 1e39 is infinite, and
-/// 0.99999999 is 1. Empty for a number that keeps 24 bits, and for 0.
-inline std::string lost_in_f32(const std::string& text, double value) {
+/// 0.99999999 is 1, which matters to a number of which 1 is the end. Empty for 0 and for a number that keeps 24 bits.
+inline std::string lost_in_f32(const std::string& text, double value, bool ends_at_one) {
   const double size = std::abs(value);
   if (size > static_cast<double>(std::numeric_limits<float>::max()))
     return text + " is infinite in f32, whose largest number is 3.4e38";
   if (size != 0 && size < static_cast<double>(std::numeric_limits<float>::min()))
     return text + " rounds away in f32, whose smallest number with all its digits is 1.2e-38";
-  if (size < 1 && static_cast<float>(size) == 1) return text + " is 1 in f32, whose next number below is 0.99999994";
+  if (ends_at_one && size < 1 && static_cast<float>(size) == 1)
+    return text + " is 1 in f32, whose next number below is 0.99999994";
   return {};
 }
 
@@ -60,7 +61,8 @@ inline CLI::Validator real(bound kind) {
               case bound::below_one: within = value >= 0 && value < 1, name = "from 0 to below 1"; break;
               case bound::from_zero_to_one: within = value >= 0 && value <= 1, name = "from 0 to 1"; break;
             }
-            return within ? lost_in_f32(text, value) : text + " is not a number " + name;
+            const bool ends_at_one = kind == bound::below_one || kind == bound::from_zero_to_one;
+            return within ? lost_in_f32(text, value, ends_at_one) : text + " is not a number " + name;
           },
           ""};
 }

@@ -192,4 +192,30 @@ TEST_F(csv, an_empty_file_is_an_empty_table) {
   EXPECT_EQ(lines(), 2u);
 }
 
+TEST_F(csv, a_table_that_cannot_be_written_is_refused_before_a_row_is_measured) {
+  const auto refusal = [](const std::string& path) -> std::string {
+    try {
+      csv_file(path, existing_row::keep);
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+    return {};
+  };
+  put("");
+  EXPECT_EQ(refusal(path_), "");
+  EXPECT_NE(refusal(folder_.string()).find("it is a folder"), std::string::npos) << refusal(folder_.string());
+  EXPECT_NE(refusal(path_ + "/table.csv"), "");
+  EXPECT_NE(refusal("/dev/full").find("No space left on device"), std::string::npos) << refusal("/dev/full");
+  EXPECT_EQ(refusal("/dev/null"), "");
+}
+
+TEST_F(csv, two_programs_do_not_write_one_partial_file) {
+  put("");
+  csv_file first = open();
+  // The name of a partial file that another program could hold.
+  std::filesystem::create_directory(path_ + ".part");
+  EXPECT_TRUE(first.add(some_row()));
+  EXPECT_EQ(lines(), 2u);
+}
+
 }  // namespace

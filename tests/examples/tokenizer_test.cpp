@@ -1,6 +1,7 @@
 #include "../../examples/train_llama/tokenizer.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -99,6 +100,65 @@ TEST_F(tokens, a_damaged_cache_is_trained_anew) {
   EXPECT_EQ(tokenizer::bpe(text_, 400, folder_).encode(text_), first.encode(text_));
 }
 
+TEST_F(tokens, a_changed_byte_of_the_cache_is_noticed) {
+  // SentencePiece itself takes a model with another letter in a piece, and has other pieces then.
+  const auto first = tokenizer::bpe(text_, 300, folder_);
+  const std::string kept = read(only_file());
+  for (std::size_t part = 0; part < 12; ++part) {
+    std::string changed = kept;
+    changed[part * kept.size() / 12] ^= 1;
+    std::ofstream(only_file(), std::ios::binary) << changed;
+    EXPECT_EQ(tokenizer::bpe(text_, 300, folder_).encode(text_), first.encode(text_)) << part;
+    EXPECT_EQ(read(only_file()), kept) << part;
+  }
+  std::ofstream(only_file(), std::ios::binary) << kept << "more";
+  tokenizer::bpe(text_, 300, folder_);
+  EXPECT_EQ(read(only_file()), kept);
+}
+
+TEST_F(tokens, programs_that_find_no_cache_make_it_together) {
+  const std::string expected = [&] {
+    tokenizer::bpe(text_, 300, folder_);
+    return read(only_file());
+  }();
+  for (int round = 0; round < 10; ++round) {
+    std::filesystem::remove_all(folder_);
+    int gate[2];
+    ASSERT_EQ(pipe(gate), 0);
+    std::vector<pid_t> programs;
+    for (int i = 0; i < 6; ++i) {
+      programs.push_back(fork());
+      if (programs.back() != 0) continue;
+      char end = 0;
+      close(gate[1]);
+      (void)!::read(gate[0], &end, 1);  // until all are there
+      _exit(refusal([&] { tokenizer::bpe(text_, 300, folder_); }).empty() ? 0 : 1);
+    }
+    close(gate[0]), close(gate[1]);
+    for (const pid_t program : programs) {
+      int status = 0;
+      ASSERT_EQ(waitpid(program, &status, 0), program);
+      EXPECT_EQ(status, 0) << "round " << round;
+    }
+    EXPECT_EQ(read(only_file()), expected);
+  }
+}
+
+TEST_F(tokens, what_an_ended_program_left_in_the_cache_does_no_harm) {
+  const auto first = tokenizer::bpe(text_, 300, folder_);
+  const auto model = only_file();
+  std::filesystem::remove(model);
+  // Under the name that a partial file had, and as one has it now.
+  std::filesystem::create_directories(model.string() + ".partial");
+  std::ofstream(folder_ / ".tigon-1-00000000.partial") << "half a model";
+  EXPECT_EQ(tokenizer::bpe(text_, 300, folder_).encode(text_), first.encode(text_));
+  EXPECT_TRUE(std::filesystem::is_regular_file(model));
+  std::filesystem::remove(model);
+  std::filesystem::create_directory(model);
+  const auto sentence = refusal([&] { tokenizer::bpe(text_, 300, folder_); });
+  EXPECT_NE(sentence.find("choose another --cache-dir"), std::string::npos) << sentence;
+}
+
 TEST_F(tokens, one_long_line_is_not_dropped) {
   std::string line;
   for (int i = 0; i < 30000; ++i) line += "abracadabra ";
@@ -133,6 +193,19 @@ TEST_F(tokens, text_is_read_plain_and_compressed) {
   gzwrite(out, text_.data(), static_cast<unsigned>(text_.size()));
   gzclose(out);
   EXPECT_EQ(example::load_text(folder_ / "text.gz"), text_);
+
+  // A compressed text with another byte anywhere, or cut anywhere, is damaged or is the text; it never is another one.
+  const std::string whole = read(folder_ / "text.gz");
+  for (std::size_t at = 2; at < whole.size(); at += at < 24 || whole.size() - at < 24 ? 1 : 37) {
+    std::string changed = whole;
+    changed[at] ^= 0x10;
+    for (const std::string& content : {changed, whole.substr(0, at)}) {
+      std::ofstream(folder_ / "changed.gz", std::ios::binary) << content;
+      std::string got;
+      const std::string sentence = refusal([&] { got = example::load_text(folder_ / "changed.gz"); });
+      EXPECT_TRUE(sentence.empty() ? got == text_ : got.empty()) << at << ": " << sentence;
+    }
+  }
 
   std::filesystem::resize_file(folder_ / "text.gz", std::filesystem::file_size(folder_ / "text.gz") / 2);
   EXPECT_NE(refusal([&] { example::load_text(folder_ / "text.gz"); }).find("damaged"), std::string::npos);

@@ -1,20 +1,32 @@
 // The parts of the training example that need no kernel: generator, optimizer, schedule, picture, progress.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../../examples/support/options.hpp"
 #include "../../examples/support/svg.hpp"
 #include "../../examples/train_llama/adamw.hpp"
+#include "../../examples/train_llama/checkpoint.hpp"
+#include "../../examples/train_llama/parameters.hpp"
 #include "../../examples/train_llama/progress.hpp"
 #include "../../examples/train_llama/rng.hpp"
 
@@ -151,6 +163,116 @@ TEST(adamw, resumes_with_the_same_bits) {
   EXPECT_EQ(resumed, weights);
 }
 
+/// A model of two tensors, and a file that holds its state after a step.
+class checkpoint : public testing::Test {
+ protected:
+  checkpoint() : path_(std::filesystem::temp_directory_path() / ("tigon-checkpoint-" + std::to_string(getpid()))) {
+    weights_ = example::initial_weights(layout_, 1);
+    optimizer_.step(weights_, std::vector<float>(layout_.total, 0.5f), 0.1f, serial);
+    example::save_checkpoint(path_, layout_, state(), {{"hidden", "4"}});
+  }
+  ~checkpoint() override { std::filesystem::remove(path_); }
+
+  example::training_state state() { return {weights_, optimizer_, batches_, step_}; }
+
+  /// The sentence with which the file is refused after a change to its tensors, and the state is as it was.
+  std::string refusal(const std::function<void(std::map<std::string, example::tensor_view>&)>& change) {
+    const auto file = example::safetensors_file::load(path_);
+    auto tensors = file.tensors();
+    change(tensors);
+    const std::filesystem::path changed = path_.string() + "-changed";
+    example::save_safetensors(changed, tensors, file.metadata());
+    const auto before = weights_;
+    std::string sentence;
+    try {
+      example::load_checkpoint(changed, layout_, state(), {{"hidden", "4"}});
+    } catch (const std::runtime_error& error) {
+      sentence = error.what();
+      EXPECT_EQ(weights_, before);
+    }
+    std::filesystem::remove(changed);
+    return sentence;
+  }
+
+  example::parameter_layout layout_{{6, 1, 4, 2, 1, 1}};
+  std::vector<float> weights_;
+  example::adamw optimizer_{layout_.total, layout_.groups(), {}};
+  example::rng batches_{3};
+  std::size_t step_ = 7;
+  std::filesystem::path path_;
+};
+
+TEST_F(checkpoint, comes_back) {
+  const auto weights = weights_, first = optimizer_.first_moment(), second = optimizer_.second_moment();
+  const auto draws = batches_.state();
+  weights_.assign(layout_.total, 0), optimizer_ = {layout_.total, layout_.groups(), {}}, batches_ = example::rng(4);
+  step_ = 0;
+  example::load_checkpoint(path_, layout_, state(), {{"hidden", "4"}});
+  EXPECT_EQ(weights_, weights);
+  EXPECT_EQ(optimizer_.first_moment(), first);
+  EXPECT_EQ(optimizer_.second_moment(), second);
+  EXPECT_EQ(optimizer_.steps(), 7u);
+  EXPECT_EQ(batches_.state(), draws);
+  EXPECT_EQ(step_, 7u);
+  EXPECT_GE(std::filesystem::file_size(path_), example::checkpoint_bytes(layout_));
+  EXPECT_LT(std::filesystem::file_size(path_), example::checkpoint_bytes(layout_) + 8192);
+}
+
+TEST_F(checkpoint, that_no_training_leaves_is_refused) {
+  const auto holds = [](const std::string& sentence, const std::string& part) {
+    EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  };
+  EXPECT_EQ(refusal([](auto&) {}), "");
+  std::vector<float> numbers(24, 1.0f);
+  const auto put = [&](const char* name) {
+    return [&, name](auto& tensors) { tensors.at(name).bytes = std::as_bytes(std::span(numbers)); };
+  };
+  for (const float wrong : {std::nanf(""), std::numeric_limits<float>::infinity(), -1.0f}) {
+    numbers[5] = wrong;
+    if (wrong != -1) holds(refusal(put("weights.head")), "weights.head\" with numbers that no training leaves");
+    if (wrong != -1) holds(refusal(put("adam.first.head")), "adam.first.head\" with numbers");
+    holds(refusal(put("adam.second.head")), "adam.second.head\" with numbers");
+  }
+  EXPECT_EQ(refusal(put("weights.head")), "");
+  holds(refusal([](auto& tensors) { tensors.at("weights.head").shape = {4, 6}; }), "another shape or type");
+  holds(refusal([](auto& tensors) { tensors.at("weights.head").type = example::dtype::i32; }), "another shape or type");
+  holds(refusal([](auto& tensors) { tensors.erase("weights.head"); }), "holds no tensor");
+  const std::array<std::uint64_t, 4> zeros{};
+  holds(refusal([&](auto& tensors) { tensors.at("rng").bytes = std::as_bytes(std::span(zeros)); }), "zeros alone");
+  const std::array<std::int64_t, 1> back{-1};
+  holds(refusal([&](auto& tensors) { tensors.at("step").bytes = std::as_bytes(std::span(back)); }), "negative step");
+}
+
+TEST(options, that_f32_cannot_hold_are_refused) {
+  const auto refused = [](example::bound kind, std::string text) { return example::real(kind)(text); };
+  using enum example::bound;
+  for (const auto kind : {positive, from_zero}) {
+    for (const char* good : {"1e-8", "1", "1.5", "3.4e38", "1.2e-38", "0.99999999"}) EXPECT_EQ(refused(kind, good), "");
+    for (const char* small : {"1e-50", "1e-46", "1e-40", "4.9e-324"})
+      EXPECT_NE(refused(kind, small).find("rounds away in f32"), std::string::npos) << small;
+    for (const char* large : {"1e39", "1e300"})
+      EXPECT_NE(refused(kind, large).find("is infinite in f32"), std::string::npos) << large;
+  }
+  for (const auto kind : {positive, from_zero, below_one, from_zero_to_one})
+    for (const char* bad : {"nan", "inf", "-inf", "-1", "-1e-50", "1e400", "1e-400", "", "1x", " 1", "0x1p3", "one"})
+      EXPECT_NE(refused(kind, bad).find(" is not a number "), std::string::npos) << bad;
+  for (const auto kind : {below_one, from_zero_to_one}) {
+    EXPECT_NE(refused(kind, "0.99999999").find("is 1 in f32"), std::string::npos);
+    EXPECT_EQ(refused(kind, "0.9999999"), "");
+    EXPECT_EQ(refused(kind, "0"), "");
+  }
+  EXPECT_NE(refused(positive, "0"), "");
+  EXPECT_NE(refused(below_one, "1"), "");
+  EXPECT_EQ(refused(from_zero_to_one, "1"), "");
+  std::string nan = "nan", half = "0.5";
+  EXPECT_NE(example::between(0.01, 600)(nan), "");
+  EXPECT_EQ(example::between(0.01, 600)(half), "");
+  std::string many = "99999999999999999999", three = "3", four = "4";
+  EXPECT_NE(example::whole(1, 3)(many), "");
+  EXPECT_EQ(example::whole(1, 3)(three), "");
+  EXPECT_NE(example::whole(1, 3)(four), "");
+}
+
 TEST(svg, ticks_are_round_and_enclose) {
   for (const auto& [low, high] :
        {std::pair{0.0, 1.0}, {0.0, 6.0}, {3.1, 9.04}, {-2e-5, 7e-5}, {1e6, 1.7e7}, {5.0, 5.0}, {0.0, 0.0}}) {
@@ -193,6 +315,16 @@ TEST(progress, writes_ten_lines_where_there_is_no_terminal) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
   EXPECT_EQ(text.find('\r'), std::string::npos);
   EXPECT_NE(text.find("200/200  loss 5.0000"), std::string::npos);
+}
+
+TEST(progress, tells_the_time_of_a_very_long_run) {
+  std::ostringstream out;
+  example::progress bar("train", 1'000'000'000'000'000, 1024, out, false);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  bar.update(1, 5.0);
+  // At least 20 ms a step, in minutes.
+  const std::string text = out.str(), left = text.substr(text.find("left ") + 5);
+  EXPECT_GT(std::stod(left), 3e11) << text;
 }
 
 TEST(progress, draws_over_one_line_on_a_terminal) {

@@ -22,4 +22,11 @@ refused "is not a folder" --golden /nonexistent --backend generic --csv /dev/nul
 refused "holds no .safetensors file" --golden / --backend generic --csv /dev/null
 refused "--backend nosuch is unknown; this build has" --golden "$golden" --backend nosuch --csv /dev/null
 refused "cannot be written" --golden "$golden" --backend generic --csv /nonexistent/report.csv
+refused "No space left on device" --golden "$golden" --backend generic --csv /dev/full
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+cp "$golden/softmax.safetensors" "$golden/liger_error.csv" "$copy"
+refused "name one file" --golden "$copy" --backend generic --csv "$copy/../$(basename "$copy")/liger_error.csv"
+refused "name one file" --golden "$copy" --backend generic --csv "$copy/softmax.safetensors"
+cmp "$golden/liger_error.csv" "$copy/liger_error.csv" || exit 1
 refused "argument" --golden "$golden" --backend generic --csv /dev/null --surprise
