@@ -3,6 +3,7 @@
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 
 #include "ascend_chips.hpp"
+#include "support/linear_cross_entropy.hpp"
 #include "support/logit_loss.hpp"
 
 namespace tigon::backends {
@@ -118,6 +119,15 @@ TYPED_TEST(ascend_fused_linear_cross_entropy, agrees_with_its_parents) {
       EXPECT_TRUE(close(p.dbias.f64(), q.dbias.f64(), parity.of<T>(), with));
       EXPECT_TRUE(p.dx.padding_intact() && p.dw.padding_intact());
     }
+}
+
+TYPED_TEST(ascend_fused_linear_cross_entropy, knows_ignored_rows_and_capped_infinities) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  expect_nothing_of_ignored_rows<B, T>({20, 17, 67, 2}, {"mean", true, true, {}});
+  expect_nothing_of_ignored_rows<B, T>({20, 17, 67, 2},
+                                       {"rows", true, false, {.loss = {.reduction = reduction::none}}});
+  expect_capped_infinities<B, T>({9, 5, 67});
 }
 
 TYPED_TEST(ascend_fused_linear_cross_entropy, gives_the_same_bits_for_any_threads) {

@@ -324,6 +324,18 @@ TEST(chunked_cross_entropy, rows_of_the_context_are_those_of_the_policy) {
   by_context.expect_results(wanted);
 }
 
+TEST(tiles, know_ignored_rows_and_capped_infinities) {
+  for (const bool rows : {false, true}) {
+    const linear_cross_entropy_variant v{
+        "tiles", true, true, {.loss = {.reduction = rows ? reduction::none : reduction::mean}}};
+    expect_nothing_of_ignored_rows<streamed, float>({20, 17, 167, 2}, v);
+    expect_nothing_of_ignored_rows<streamed, bfloat16>({20, 17, 167, 2}, v);
+    expect_nothing_of_ignored_rows<streamed_scalar, float>({20, 17, 167, 2}, v);
+  }
+  expect_capped_infinities<streamed, float>({9, 5, 167});
+  expect_capped_infinities<streamed, bfloat16>({9, 5, 167});
+}
+
 /// docs/formulas/fused_linear_cross_entropy.md and docs/formulas/preference.md.
 using wide_tiles = with_chunks<usual_backend, chunk_tuning::stream(64, 256)>;
 constexpr linear_sizes of_memory = {512, 64, 6000};

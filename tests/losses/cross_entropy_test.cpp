@@ -1,6 +1,8 @@
 // The contract of include/tigon/losses/cross_entropy.hpp, promise by promise, on every backend.
 #include <gtest/gtest.h>
 
+#include <tigon/backends/ascend/backend.hpp>
+#include <tigon/backends/ascend/cross_entropy.hpp>
 #include <tigon/losses/cross_entropy.hpp>
 
 #include "support/backends.hpp"
@@ -294,6 +296,104 @@ TYPED_TEST(cross_entropy, predicts_the_first_of_equals) {
       EXPECT_EQ(p.predicted[0], static_cast<std::int64_t>(first));
       EXPECT_EQ(p.accuracy[0], 1);
     }
+}
+
+/// A column is found by an index of its own, not by a number of f32, which has no odd ones above 2^24.
+TYPED_TEST(cross_entropy, predicts_any_of_very_many_classes) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  if (!std::same_as<accumulator_t<T>, float>) return;
+  constexpr std::size_t edge = std::size_t{1} << 24, cols = edge + 100;
+  guarded_matrix<T> logits(1, cols);
+  guarded<std::int64_t> target(1), predicted(1);
+  guarded<accumulator_t<T>> loss(1), accuracy(1);
+  logits.assign(std::vector<double>(cols, -1));
+  for (const std::size_t at : {edge - 1, edge, edge + 1, edge + 77, cols - 1}) {
+    logits(0, at) = from_f64<T>(2), target[0] = static_cast<std::int64_t>(at);
+    tigon::cross_entropy_forward<B>(logits, target, loss, tigon::matrix_view<T>{}, {}, absent,
+                                    {.token_accuracy = accuracy, .predicted_tokens = predicted});
+    EXPECT_EQ(predicted[0], target[0]);
+    EXPECT_EQ(accuracy[0], 1);
+    logits(0, at) = from_f64<T>(-1);
+  }
+}
+
+/// With a cap an infinite logit is any number far beyond the cap; in a row of -inf the first class is the largest.
+template <class B, class T>
+void expect_capped_infinities() {
+  const variant rows{"rows", true, {.reduction = reduction::none, .label_smoothing = 0.1, .softcap = 4}};
+  for (const std::size_t cols : {std::size_t{7}, std::size_t{1003}}) {
+    problem<T> p({4, cols}, rows), large({4, cols}, rows);
+    const auto set = [&](std::size_t i, std::size_t j, double v) {
+      p.logits(i, j) = from_f64<T>(v * infinity), large.logits(i, j) = from_f64<T>(v);
+    };
+    set(0, 2, 2e4), set(0, cols - 1, 1e4), set(0, 3, -1e4), set(1, 4, -1e4), set(2, 5, 1e4);
+    for (std::size_t j = 0; j < cols; ++j) set(3, j, -1e4);
+    for (auto* each : {&p, &large}) each->target[0] = 1, each->target[1] = 4, each->target[2] = 5, each->target[3] = 3;
+    p.template forward<B>(), large.template forward<B>();
+    EXPECT_EQ(bits_of(p.dlogits), bits_of(large.dlogits));
+    EXPECT_EQ(p.results(), large.results());
+    EXPECT_EQ(p.predicted[0], 2);
+    EXPECT_EQ(p.predicted[2], 5);
+    EXPECT_EQ(p.predicted[3], 0);
+    for (const double l : p.loss.f64()) EXPECT_TRUE(std::isfinite(l)) << cols;
+    p.logits(3, 2) = from_f64<T>(nan);
+    p.template forward<B>();
+    EXPECT_TRUE(std::isnan(p.loss[3]));
+    EXPECT_EQ(p.predicted[3], -1);
+  }
+}
+TYPED_TEST(cross_entropy, capped_logits_may_be_infinite) {
+  expect_capped_infinities<typename TypeParam::backend, typename TypeParam::element>();
+}
+TEST(cross_entropy_on_ascend, capped_logits_may_be_infinite) {
+  expect_capped_infinities<tigon::backends::ascend, float>();
+  expect_capped_infinities<tigon::backends::ascend, bfloat16>();
+}
+
+TYPED_TEST(cross_entropy, an_upstream_gradient_that_is_not_finite_leaves_ignored_rows) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  const auto check = [&]<class On>() {
+    problem<T> p({3, 37}, {"rows", false, {.reduction = reduction::none}});
+    p.target[0] = p.target[2] = 4, p.target[1] = -100;
+    guarded<A> upstream{1, nan, nan};
+    p.template forward<On>();
+    tigon::cross_entropy_backward<On>(p.dlogits, upstream, p.dlogits.view());
+    tigon::cross_entropy_backward_recompute<On>(p.logits, p.target, upstream, p.logits.view(), p.v.opt);
+    for (const auto* d : {&p.dlogits, &p.logits})
+      for (std::size_t j = 0; j < 37; ++j) {
+        EXPECT_EQ(to_f64((*d)(1, j)), 0);
+        EXPECT_TRUE(std::isnan(to_f64((*d)(2, j))));
+      }
+  };
+  check.template operator()<B>();
+  check.template operator()<tigon::backends::ascend>();
+}
+
+/// Its parent, with rows that were read before taken from their end.
+template <class Parent>
+struct reversed : Parent {
+  using parent = Parent;
+  static constexpr tigon::backend_info info = Parent::info;
+  using overrides = tigon::op_list<>;
+  static constexpr tigon::row_tuning row = [] {
+    tigon::row_tuning tuning = Parent::row;
+    tuning.reverse = true;
+    return tuning;
+  }();
+};
+
+TYPED_TEST(cross_entropy, metrics_do_not_change_the_loss) {
+  using B = reversed<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  for (const std::size_t cols : {std::size_t{5001}, std::size_t{20011}}) {
+    problem<T> p({12, cols}, {"rows", false, {.reduction = reduction::none}}), plain({12, cols}, p.v);
+    p.template forward<B>();
+    tigon::cross_entropy_forward<B>(plain.logits, plain.target, plain.loss, plain.dlogits.view(), plain.v.opt);
+    EXPECT_EQ(bits_of(p.loss, p.dlogits), bits_of(plain.loss, plain.dlogits));
+  }
 }
 
 TYPED_TEST(cross_entropy, large_gradients_have_the_bits_of_small_ones) {

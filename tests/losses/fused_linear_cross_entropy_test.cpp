@@ -94,6 +94,17 @@ TYPED_TEST(fused_linear_cross_entropy, nothing_kept_is_zero) {
   EXPECT_EQ(p.predicted.f64(), std::vector<double>(9, -1));
 }
 
+TYPED_TEST(fused_linear_cross_entropy, ignored_rows_contribute_nothing) {
+  for (const variant& v : variants) {
+    SCOPED_TRACE(v.name);
+    expect_nothing_of_ignored_rows<typename TypeParam::backend, typename TypeParam::element>({20, 17, 67, 2}, v);
+  }
+}
+
+TYPED_TEST(fused_linear_cross_entropy, capped_logits_may_be_infinite) {
+  expect_capped_infinities<typename TypeParam::backend, typename TypeParam::element>({9, 5, 67});
+}
+
 TYPED_TEST(fused_linear_cross_entropy, bad_rows_stay_alone) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -217,6 +217,22 @@ TYPED_TEST(fused_linear_scaled_cross_entropy, nothing_kept_is_zero_and_bad_rows_
   }
 }
 
+TYPED_TEST(fused_linear_scaled_cross_entropy, ignored_rows_contribute_nothing) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const variant& v : variants) {
+    problem<T> p({20, 17, 67, 2}, v), zeros({20, 17, 67, 2}, v);
+    for (const std::size_t i : {1, 7, 19}) {
+      p.target[i] = zeros.target[i] = v.opt.ignore_index;
+      for (std::size_t h = 0; h < 17; ++h) zeros.x(i, h) = from_f64<T>(0), p.x(i, h) = from_f64<T>(nan);
+    }
+    p.template forward<B>(), zeros.template forward<B>();
+    EXPECT_EQ(p.bits(), zeros.bits());
+    for (const double g : p.dw.f64()) ASSERT_TRUE(std::isfinite(g));
+    for (std::size_t h = 0; h < 17; ++h) EXPECT_EQ(to_f64(p.dx(7, h)), 0);
+  }
+}
+
 TYPED_TEST(fused_linear_scaled_cross_entropy, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -126,6 +126,53 @@ void expect_backward_with_an_upstream_gradient(P p) {
   EXPECT_TRUE(p.loss.untouched());
 }
 
+/// A NaN in the x or in the upstream gradient of an ignored row leaves the bits of a call with zeros there.
+template <class B, class T>
+void expect_nothing_of_ignored_rows(linear_sizes s, const linear_cross_entropy_variant& v) {
+  using P = linear_cross_entropy_problem<T>;
+  constexpr double bad[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()};
+  P p(s, v), zeros(s, v), w(s, v);
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}, s.rows / 2, s.rows - 1}) {
+    for (P* each : {&p, &zeros, &w}) each->target[i] = v.opt.loss.ignore_index;
+    for (std::size_t h = 0; h < s.hidden; ++h) zeros.x(i, h) = from_f64<T>(0);
+    for (std::size_t h = i % 2; h < s.hidden; h += 2) p.x(i, h) = from_f64<T>(bad[h / 2 % 2]);
+    if (p.rows) p.upstream[i] = static_cast<typename P::A>(bad[i % 2]);
+  }
+  w.w(s.vocab / 2, 1) = from_f64<T>(bad[0]);
+  p.template forward<B>(), zeros.template forward<B>(), w.template forward<B>();
+  EXPECT_EQ(p.bits(), zeros.bits());
+  for (const std::size_t i : {std::size_t{1}, s.rows - 1})
+    for (std::size_t h = 0; h < s.hidden; ++h) {
+      EXPECT_EQ(to_f64(p.dx(i, h)), 0);
+      EXPECT_EQ(to_f64(w.dx(i, h)), 0) << "w has a NaN";
+    }
+  for (const double g : p.dw.f64()) ASSERT_TRUE(std::isfinite(g));
+}
+
+/// With a cap an infinite logit is any number far beyond the cap; in a row of -inf the first class is the largest.
+template <class B, class T>
+void expect_capped_infinities(linear_sizes s) {
+  using P = linear_cross_entropy_problem<T>;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const linear_cross_entropy_variant v{
+      "capped", true, false, {.loss = {.reduction = reduction::none, .label_smoothing = 0.1, .softcap = 4}}};
+  P p(s, v), large(s, v), lowest(s, v);
+  for (const std::size_t j : {std::size_t{3}, s.vocab - 1})
+    p.bias[j] = from_f64<T>(infinity), large.bias[j] = from_f64<T>(j == 3 ? 2e4 : 1e4);
+  p.bias[5] = from_f64<T>(-infinity), large.bias[5] = from_f64<T>(-1e4);
+  p.target[0] = large.target[0] = 3, p.target[1] = large.target[1] = 5;
+  std::ranges::fill(lowest.bias, from_f64<T>(-infinity));
+  p.template forward<B>(), large.template forward<B>(), lowest.template forward<B>();
+  EXPECT_EQ(p.bits(), large.bits());
+  for (std::size_t i = 0; i < s.rows; ++i) {
+    const bool kept = p.target[i] != v.opt.loss.ignore_index;
+    EXPECT_EQ(p.predicted[i], kept ? 3 : -1);
+    EXPECT_EQ(lowest.predicted[i], lowest.target[i] != v.opt.loss.ignore_index ? 0 : -1);
+    EXPECT_NEAR(lowest.loss[i], lowest.predicted[i] == 0 ? std::log(static_cast<double>(s.vocab)) : 0, 1e-5);
+  }
+  for (const double g : lowest.dx.f64()) EXPECT_EQ(g, 0);
+}
+
 }  // namespace tigon::test
 
 #endif  // TIGON_TESTS_SUPPORT_LINEAR_CROSS_ENTROPY_HPP

@@ -34,9 +34,7 @@ struct kernel<op::cross_entropy, backends::generic> {
     const auto* g = upstream.data();
     const std::size_t step = upstream.size() == 1 ? 0 : 1;
     for_rows<B, accumulator_t<T>>(ctx, dlogits.rows, dlogits.cols, [=] TIGON_FN(auto row) {
-      const auto factor = g[row.i * step];
-      row.map(
-          dlogits, [=](auto d) { return d * factor; }, saved_dlogits);
+      detail::multiply_row<accumulator_t<T>>(row, dlogits, saved_dlogits, g[row.i * step]);
     });
   }
 
@@ -66,7 +64,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       const A own = kind.template squash_one<typename B::engine>(row.at(logits, column));
       if (out.predicted != nullptr) {
         const auto best = detail::first_largest<A>(row, logits);
-        if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best[1]);
+        if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
       }
       // exp(s - m) goes where the gradient will be, if that is in place and wide enough, and its sum beside it.
       vector_view<A> e = row.scratch(0);

@@ -42,8 +42,11 @@ struct cross_entropy {
 /// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
-/// Edges      no kept row: loss 0, gradients 0. NaN or +inf in a row: that row is NaN, its predicted token -1. -inf at
-///            the target: loss inf, finite gradient. A gradient below the smallest normal f32 (f64) is written as 0.
+/// Edges      no kept row: loss 0, gradients 0. NaN in a row: that row is NaN, its predicted token -1. Without softcap
+///            +inf and a row of -inf are the same as NaN, and -inf at the target gives loss inf and a finite gradient.
+///            With softcap an infinite logit is what the formula says, s = +-softcap, of gradient 0, and the row is
+///            finite: its predicted token is the first +inf, of a row of -inf 0. A gradient below the smallest normal
+///            f32 (f64) is written as 0, and a gradient of 0 stays 0 for any upstream gradient.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
 ///            same (tests/losses/cross_entropy_test.cpp).
 struct cross_entropy_options {
@@ -51,17 +54,18 @@ struct cross_entropy_options {
   tigon::reduction reduction = tigon::reduction::mean;
   double label_smoothing = 0;   ///< in [0, 1]
   double lse_square_scale = 0;  ///< weight of the z-loss, at least 0
-  double softcap = 0;           ///< above 0, or 0 for none
+  double softcap = 0;           ///< above 0 in f32 (f64 for f64), or 0 for none
   double denominator = 0;       ///< what mean divides by instead of its counts, for a batch in several calls; 0: counts
 };
 
 /// Optional results; a span without memory is not written.
 template <class A>
 struct cross_entropy_metrics {
-  std::span<A> z_loss{};                       ///< the part b z lse^2 of the loss
-  std::span<A> token_accuracy{};               ///< mean over the kept rows; 0 or 1 a row with reduction::none
-  std::span<std::int64_t> predicted_tokens{};  ///< smallest index of the largest raw logit, -1 where there is none
-  std::span<std::int64_t> kept_rows{};         ///< [1]: rows whose target is not ignore_index; of 0 every mean is 0
+  std::span<A> z_loss{};          ///< the part b z lse^2 of the loss
+  std::span<A> token_accuracy{};  ///< mean over the kept rows; 0 or 1 a row with reduction::none
+  std::span<std::int64_t>
+      predicted_tokens{};  ///< smallest index of the largest raw logit, exact; -1 for an ignored or NaN row
+  std::span<std::int64_t> kept_rows{};  ///< [1]: rows whose target is not ignore_index; of 0 every mean is 0
 };
 
 /// The same for the rows of one call of a kernel, before reduction.
@@ -111,7 +115,8 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
                 "a number from 0 to 1");
   expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
                 "a finite number of at least 0");
-  expect.option(opt.softcap >= 0 && opt.softcap <= 1e300, "softcap", opt.softcap,
+  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
+  expect.option(opt.softcap == 0 || (opt.softcap >= 1 / most && opt.softcap <= most), "softcap", opt.softcap,
                 "a finite number above 0, or 0 for none");
   expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
@@ -130,19 +135,33 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
   expect_labels(op, labels, vocab, opt.ignore_index);
 }
 
-/// The largest element of a row, and the smallest index at which it stands; -inf where there is none.
-template <class A, class Row, class X>
-TIGON_INLINE std::array<A, 2> first_largest(const Row& row, X x) {
-  return row.reduce(
-      std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
-      [](auto v, auto j) {
-        return pack{v, j};
-      },
-      [](auto a, auto b) {
-        const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
-        return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
-      },
-      x, columns);
+/// The largest element of a row, and the smallest index at which it stands; -inf and 0 where all are NaN.
+template <class A>
+struct largest_element {
+  A value = -std::numeric_limits<A>::infinity();
+  std::size_t column = 0;
+};
+/// Inside a part of `most` columns the index is a number of A, which has to be exact. Parts are workers of their own:
+/// the row counts as not read before, which decides the order of its later sums, and metrics must not change that.
+template <class A, std::size_t most = exact_columns<A>, class Row, class X>
+TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
+  largest_element<A> largest;
+  for (std::size_t first = 0; first < row.cols; first += most) {
+    const auto found = row.part(first, std::min(most, row.cols - first))
+                           .reduce(
+                               std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+                               [](auto v, auto j) {
+                                 return pack{v, j};
+                               },
+                               [](auto a, auto b) {
+                                 const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
+                                 return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
+                               },
+                               x, columns);
+    if (first == 0 ? found[1] < static_cast<A>(most) : found[0] > largest.value)
+      largest = {found[0], first + static_cast<std::size_t>(found[1])};
+  }
+  return largest;
 }
 
 /// Per-row results in the workspace, the denominators they need, and their reduction in f64.
@@ -165,7 +184,9 @@ struct loss_rows {
     scale.weight_sum = static_cast<double>(vocab);
     if (class_weight) {
       scale.weight_sum = 0;
-      for (std::size_t j = 0; j < vocab; ++j) scale.weight_sum += widened[j] = static_cast<A>(class_weight.data[j]);
+      for (std::size_t j = 0; j < vocab; ++j) widened[j] = static_cast<A>(class_weight.data[j]);
+      if (opt.label_smoothing > 0)
+        for (std::size_t j = 0; j < vocab; ++j) scale.weight_sum += static_cast<double>(widened[j]);
       weight = widened;
     } else if (opt.label_smoothing > 0 || opt.softcap > 0) {  // as the kernels want it: a weight for every column
       std::fill(widened, widened + vocab, A(1));
@@ -199,9 +220,16 @@ struct loss_rows {
     };
     reduce(loss, [&](std::size_t i) { return out.loss[i]; });
     reduce(metrics.z_loss, [&](std::size_t i) { return out.z_loss[i]; });
-    const double share = opt.reduction == reduction::none ? 1 : kept == 0 ? 0 : 1 / static_cast<double>(kept);
-    reduce(metrics.token_accuracy,
-           [&](std::size_t i) { return target[i] != opt.ignore_index && out.predicted[i] == target[i] ? share : 0; });
+    if (const std::span<A> accuracy = metrics.token_accuracy; accuracy.data() != nullptr) {
+      std::size_t hits = 0;
+      for (std::size_t i = 0; i < target.size(); ++i) {
+        const bool hit = target[i] != opt.ignore_index && out.predicted[i] == target[i];
+        hits += hit;
+        if (opt.reduction == reduction::none) accuracy[i] = hit ? A(1) : A(0);
+      }
+      if (opt.reduction != reduction::none)
+        accuracy[0] = static_cast<A>(kept == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(kept));
+    }
     if (metrics.predicted_tokens.data() != nullptr)
       std::copy(out.predicted, out.predicted + target.size(), metrics.predicted_tokens.data());
     if (metrics.kept_rows.data() != nullptr) metrics.kept_rows[0] = static_cast<std::int64_t>(kept);

@@ -8,6 +8,22 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
+/// out = factor * d; a 0, such as those of an ignored row, stays 0 for any factor.
+template <class A, class Row, class Out, class In>
+TIGON_INLINE void multiply_row(const Row& row, Out out, In d, A factor) {
+  if (math::abs(factor) <= std::numeric_limits<A>::max())
+    row.map(
+        out, [=](auto v) { return v * factor; }, d);
+  else
+    row.map(
+        out,
+        [=](auto v) {
+          const decltype(v) zero(A(0));
+          return select(v == zero, zero, v * factor);
+        },
+        d);
+}
+
 /// What an ignored row leaves.
 TIGON_INLINE void put_ignored(const cross_entropy_rows& out, std::size_t i) {
   out.loss[i] = out.z_loss[i] = 0;

@@ -33,7 +33,7 @@ enum class teacher_padding {
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
 ///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
-///            D is 0.
+///            D is 0: they contribute nothing, whatever stands in x and teacher.x, and their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32
 ///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_weights).

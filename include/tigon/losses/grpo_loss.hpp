@@ -104,6 +104,7 @@ struct kernel<op::grpo_loss, backends::generic> {
     const auto* policy = &of;
     const double temperature = of.opt.temperature;
     const A inverse = static_cast<A>(1 / temperature);
+    const detail::tempered<A> by(temperature);
     const bool in_place = dlogits.data == logits.data;
     for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
       A u(0);
@@ -116,13 +117,7 @@ struct kernel<op::grpo_loss, backends::generic> {
       if (k >= 0) {
         const A own = row.at(logits, static_cast<std::size_t>(k));
         const A top = math::max(std::numeric_limits<A>::lowest(), row.max([](auto v) { return v; }, logits));
-        const A sum = row.map_sum(
-            e,
-            [=](auto v) {
-              const auto p = detail::exp_of_distance<true>((v - top) * inverse);
-              return pack{p, p};
-            },
-            logits);
+        const A sum = detail::tempered_exponentials<typename B::engine>(row, e, logits, top, by);
         lse = {top, sum - A(1)};
         if (lse.rest < A(1)) lse.rest = detail::sum_without_one(row, e);
         log_p = lse.log_p(own, temperature);

@@ -118,6 +118,41 @@ void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& 
       parameter_gradient<A>{sums, mode});
 }
 
+/// f(i) for the rows of m that hold a NaN or an infinity while row i of d is 0 throughout, as the gradient of an ignored
+/// row is. Such a row contributes nothing, but 0 times a NaN is NaN.
+template <class A, element T, class F>
+void for_rows_without_share(matrix_view<A> d, matrix_view<const T> m, F f) {
+  const auto zeros = [&](std::size_t i, std::size_t cols) {
+    return std::all_of(d.row(i), d.row(i) + cols, [](A v) { return v == A(0); });
+  };
+  const auto finite = [](T v) { return math::abs(static_cast<A>(v)) <= std::numeric_limits<A>::max(); };
+  for (std::size_t i = 0; i < d.rows; ++i)
+    if (zeros(i, std::min<std::size_t>(d.cols, 16)) && !std::all_of(m.row(i), m.row(i) + m.cols, finite) &&
+        zeros(i, d.cols))
+      f(i);
+}
+
+/// x as a factor of d^T x: itself, or a copy with zeros in the rows that have no share in the product.
+template <class A, element T>
+matrix_view<const T> rows_with_share(workspace::frame& frame, matrix_view<A> d, matrix_view<const T> x) {
+  matrix_view<T> copy;
+  for_rows_without_share<A, T>(d, x, [&](std::size_t i) {
+    if (copy.data == nullptr) {
+      copy = {frame.template take<T>(x.rows * x.cols), x.rows, x.cols};
+      for (std::size_t k = 0; k < x.rows; ++k) std::copy(x.row(k), x.row(k) + x.cols, copy.row(k));
+    }
+    std::fill(copy.row(i), copy.row(i) + x.cols, static_cast<T>(A(0)));
+  });
+  return copy.data == nullptr ? x : copy;
+}
+
+/// Zeros in the rows of dx = d w that have no share in the loss, where w is not finite.
+template <class A, element T>
+void clear_rows_without_share(matrix_view<A> d, matrix_view<T> dx) {
+  for_rows_without_share<A, T>(d, dx,
+                               [&](std::size_t i) { std::fill(dx.row(i), dx.row(i) + dx.cols, static_cast<T>(A(0))); });
+}
+
 /// Gradients of parameters where there is no row to make them of.
 template <class B, element T>
 void clear_parameters(const linear_gradients<T>& out, context& ctx) {
@@ -171,14 +206,20 @@ class linear_chunks {
                       {.b = transpose::yes}, ctx_);
   }
 
-  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits.
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes
+  /// nothing and has a dx of zeros, whatever stands in x and w.
   void backward(std::size_t begin, matrix_view<A> d) {
-    if (out_.dx.data != nullptr)
-      linear_product<B>(d, head_.w, head_.packed.gradient, out_.dx.rows_from(begin, d.rows), in_vector<T>{}, {}, ctx_);
+    if (out_.dx.data != nullptr) {
+      const matrix_view<T> dx = out_.dx.rows_from(begin, d.rows);
+      linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<T>{}, {}, ctx_);
+      clear_rows_without_share(d, dx);
+    }
     if (dw_) {
+      workspace::frame frame(ctx_.workspace());
+      const matrix_view<const T> x = rows_with_share<A, T>(frame, d, head_.x.rows_from(begin, d.rows));
       const auto [to, more] = dw_.next(ctx_);
-      linear_product<B>(d, head_.x.rows_from(begin, d.rows), packed_operand<T>{}, to, in_vector<A>{},
-                        {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+      linear_product<B>(d, x, packed_operand<T>{}, to, in_vector<A>{}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
+                        ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
@@ -218,10 +259,10 @@ std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::s
   std::size_t inner = between;
   // The last chunk is shorter, and a shorter product may want more.
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    inner =
-        std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
-                  gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
-                  gemm_workspace<B, A, T, A>(vocab, hidden, n, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
+    inner = std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
+                      gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
+                      workspace::bytes_for<T>(n, hidden) + gemm_workspace<B, A, T, A>(vocab, hidden, n, workers),
+                      simd::partials_workspace<B, A>(n, vocab, 1)});
   using sums = chunk_sums<row_backend<B>, A>;
   return inner + workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
          sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<T, A>);

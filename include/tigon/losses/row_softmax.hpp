@@ -125,6 +125,54 @@ TIGON_INLINE V exp_of_distance(V s) {
   }
 }
 
+/// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
+/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second product.
+template <class A>
+struct tempered {
+  A inverse, rest;
+  TIGON_INLINE explicit tempered(double temperature)
+      : inverse(static_cast<A>(1 / temperature)),
+        rest(static_cast<A>(1 / temperature - static_cast<double>(inverse))) {}
+  TIGON_INLINE bool exact() const { return !(math::abs(rest) > A(0)) || inverse > A(1e6); }
+  template <class V>
+  TIGON_INLINE V exact_distance(V below) const {
+    return below * inverse;
+  }
+  template <class V>
+  TIGON_INLINE V distance(V below) const {
+    const V d = max(V(std::numeric_limits<A>::lowest() / 4), below);
+    return fma(d, V(inverse), d * rest);
+  }
+};
+
+/// e = exp((z - top) / temperature) over a row, and its sum. Single lanes add up one number after the other: in f64.
+template <class Engine, class Row, class A, class Z>
+TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A top, tempered<A> by) {
+  A sum;
+  if (by.exact())
+    sum = row.map_sum(
+        e,
+        [=](auto v) {
+          const auto p = exp_of_distance<true>(by.exact_distance(v - top));
+          return pack{p, p};
+        },
+        z);
+  else
+    sum = row.map_sum(
+        e,
+        [=](auto v) {
+          const auto p = exp_of_distance<true>(by.distance(v - top));
+          return pack{p, p};
+        },
+        z);
+  if constexpr (simd::vec<Engine, A>::size == 1 && !std::same_as<A, double>) {
+    double exact = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) exact += static_cast<double>(e.data[j]);
+    sum = static_cast<A>(exact);
+  }
+  return sum;
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 

@@ -21,6 +21,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
                       lse_parts<accumulator_t<T>>* saved_lse, context& ctx) {
     using A = accumulator_t<T>;
     const A inverse = static_cast<A>(1 / temperature);
+    const detail::tempered<A> by(temperature);
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       lse_parts<A> lse{std::numeric_limits<A>::lowest(), A(-1)};  // of nothing: 1 + rest = 0
       A log_p(0);
@@ -34,13 +35,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
           const auto z = logits.cols_from(first, block.cols);
           const vector_view<A> e{near, block.cols};
           const A top = math::max(std::numeric_limits<A>::lowest(), block.max([](auto v) { return v; }, z));
-          const A sum = block.map_sum(
-              e,
-              [=](auto v) {
-                const auto p = detail::exp_of_distance<true>((v - top) * inverse);
-                return pack{p, p};
-              },
-              z);
+          const A sum = detail::tempered_exponentials<typename B::engine>(block, e, z, top, by);
           if (!(top > lse.top)) {
             lse.rest += sum * math::exp_nonpositive((top - lse.top) * inverse);
             continue;

@@ -72,9 +72,9 @@ class tiled_cross_entropy {
       if (column < row.cols) own = logits.template squash_one<typename B::engine>(row.at(z, column));
       if (predicted != nullptr) {
         const auto best = first_largest<A>(row, z);
-        if (row.first() && (first == 0 || best[0] > rows.best[row.i])) {
-          rows.best[row.i] = best[0];
-          predicted[row.i] = static_cast<std::int64_t>(first) + static_cast<std::int64_t>(best[1]);
+        if (row.first() && (first == 0 || best.value > rows.best[row.i])) {
+          rows.best[row.i] = best.value;
+          predicted[row.i] = static_cast<std::int64_t>(first + best.column);
         }
       }
       const auto part = part_of_row<Weighted>(row, vector_view<A>{z.row(row.i), row.cols}, logits, z, weight);

@@ -10,15 +10,19 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <tuple>
 #include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// Operand: the index of the column, as a number.
+/// Operand: the index of the column in the part of the row at hand, as a number: exact in parts of up to
+/// exact_columns<A>.
 struct columns_t {};
 inline constexpr columns_t columns{};
+template <class A>
+inline constexpr std::size_t exact_columns = std::size_t{1} << std::numeric_limits<A>::digits;
 
 /// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
@@ -160,10 +164,9 @@ struct optional_source : row_source<T, Matrix> {
 
 struct column_source {
   using element_type = void;
-  std::size_t first;
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
+    return V::iota() + V(static_cast<typename V::value_type>(j + more));
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
@@ -296,8 +299,8 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   }
 }
 template <class B>
-TIGON_INLINE column_source source(columns_t, place at) {
-  return {at.column};
+TIGON_INLINE column_source source(columns_t, place) {
+  return {};
 }
 
 template <class B, class Operand>
@@ -569,6 +572,7 @@ namespace tigon {
 using simd::columns;
 using simd::constant;
 using simd::even_columns;
+using simd::exact_columns;
 using simd::nearby;
 using simd::odd_columns;
 using simd::often_zero;

@@ -89,8 +89,8 @@ struct kernel<op::cross_entropy, backends::ascend> {
             top = math::max(top, row.max([=](auto v) { return kind.squash(v); }, xv));
             if (out.predicted == nullptr) return;
             const auto here = detail::first_largest<A>(row, xv);
-            if (here[0] > best)
-              best = here[0], predicted = static_cast<std::int64_t>(core.col + static_cast<std::size_t>(here[1]));
+            if (core.col == 0 || here.value > best)
+              best = here.value, predicted = static_cast<std::int64_t>(core.col + here.column);
           });
 
           A sum = 0, uniform_part = 0;

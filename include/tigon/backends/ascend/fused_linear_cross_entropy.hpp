@@ -66,12 +66,15 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                                 in_vector<A>{t.upstream.data + (common ? 0 : begin), common ? 1 : n}, z,
                                 plan::cut_of(vocab));
       }
-      if (to.dx.data != nullptr)
+      if (to.dx.data != nullptr) {
         detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<T>{}, {}, ctx);
+        detail::clear_rows_without_share(z, to.dx.rows_from(begin, n));
+      }
       if (dw) {
+        workspace::frame inner(ctx.workspace());
         const auto [sum, more] = dw.next(ctx);
-        detail::linear_product<B>(z, x, packed_operand<T>{}, sum, in_vector<A>{},
-                                  {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
+        detail::linear_product<B>(z, detail::rows_with_share<A, T>(inner, z, x), packed_operand<T>{}, sum,
+                                  in_vector<A>{}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
       }
       if (dbias) {
         const auto [sum_row, more] = dbias.next(ctx);

@@ -474,7 +474,7 @@ void for_blocks(context& ctx, F f, matrix_view<T> first, M... more) {
                      });
 }
 
-/// y = x * factor, with one factor for all rows or one a row; y may be x.
+/// y = x * factor, with one factor for all rows or one a row; y may be x. A 0 stays 0 for any factor.
 template <class Plan, class T, class A>
 void multiply_rows(context& ctx, matrix_view<const T> x, vector_view<const A> factor, matrix_view<T> y, cut by) {
   const bool common = factor.size == 1;
@@ -483,8 +483,17 @@ void multiply_rows(context& ctx, matrix_view<const T> x, vector_view<const A> fa
       [=](auto& core, auto& xt, auto& yt) TIGON_LAMBDA {
         core.pass(reads(xt), writes(yt), [&](auto row, auto xv, auto yv) TIGON_LAMBDA {
           const A f = factor.data[common ? 0 : core.row + row.i];
-          row.map(
-              yv, [=](auto v) { return v * f; }, xv);
+          if (math::abs(f) <= std::numeric_limits<A>::max())
+            row.map(
+                yv, [=](auto v) { return v * f; }, xv);
+          else
+            row.map(
+                yv,
+                [=](auto v) {
+                  const decltype(v) zero(A(0));
+                  return select(v == zero, zero, v * f);
+                },
+                xv);
         });
       },
       x, y);
