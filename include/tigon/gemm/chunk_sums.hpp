@@ -24,19 +24,24 @@ void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, cont
 
 /// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other;
 /// where there are more, those are added to a compensated total, so that the rounding error does not grow with the
-/// number of chunks. That takes two more matrices: the high and the low parts of the total.
+/// number of chunks. That takes two more matrices, the high and the low parts of the total. Large sums that are rounded
+/// to 16 bits at the end have room for the error of 64 times as many chunks, and take them from there on.
 template <class B, class A>
 class chunk_sums {
  public:
   /// Whether a sum of so many chunks has a total.
-  static constexpr bool many(std::size_t chunks) { return chunks > simd::plain_rows; }
+  static constexpr bool many(std::size_t elements, std::size_t chunks, bool in_place) {
+    constexpr std::size_t small = std::size_t{1} << 20;
+    return chunks > (in_place || elements <= small ? simd::plain_rows : 64 * simd::plain_rows);
+  }
   /// Bytes that it takes for sums of `elements` numbers. `in_place`: where begin() is given what they are sums for.
   static constexpr std::size_t bytes(std::size_t elements, std::size_t chunks, bool in_place) {
-    return ((many(chunks) ? 3 : 1) - (in_place ? 1 : 0)) * workspace::bytes_for<A>(elements);
+    return ((many(elements, chunks, in_place) ? 3 : 1) - (in_place ? 1 : 0)) * workspace::bytes_for<A>(elements);
   }
 
   chunk_sums() = default;
-  chunk_sums(workspace::frame& frame, std::size_t elements, std::size_t chunks, bool in_place) : many_(many(chunks)) {
+  chunk_sums(workspace::frame& frame, std::size_t elements, std::size_t chunks, bool in_place)
+      : many_(many(elements, chunks, in_place)) {
     if (many_) low_.data = frame.template take<A>(elements);
     if (many_ && !in_place) high_.data = frame.template take<A>(elements);
     if (many_ || !in_place) plain_.data = frame.template take<A>(elements);
@@ -75,7 +80,7 @@ class chunk_sums {
     });
   }
 
- private:
+  /// The chunks since the last total.
   void add_to_total(context& ctx) {
     const matrix_view<A> high = high_, low = low_, plain = plain_;
     const bool from_nothing = !has_total_ && !holds_, first = !has_total_;
@@ -92,6 +97,7 @@ class chunk_sums {
     has_total_ = true, chunks_ = 0;
   }
 
+ private:
   matrix_view<A> plain_, high_, low_;
   std::size_t chunks_ = 0;  ///< in plain_
   bool exists_ = false, many_ = false, in_place_ = false;

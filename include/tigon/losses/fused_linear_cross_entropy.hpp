@@ -31,8 +31,9 @@ struct fused_linear_cross_entropy {
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
 ///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
 ///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More than
-///            64 chunks take two more f32 sums for dw, so that its error does not grow with their number. See
-///            fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles do not use it.
+///            64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, so that its error does not
+///            grow with their number. See fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles
+///            do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
 ///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.

@@ -29,7 +29,7 @@ struct tiled_mlp {
 /// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no element is shared.
 /// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has 16
 ///            bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64 shards
-///            two more such sums. See tiled_mlp_workspace.
+///            (4096 where they are large and dwg has 16 bits) two more such sums. See tiled_mlp_workspace.
 /// Threads    the same bits for any number of them; the number of shards changes the last bits.
 /// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
 /// Max error  as mlp, for any number of shards (tests/ops/tiled_mlp_test.cpp).
@@ -74,7 +74,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
     const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
     constexpr bool wide = std::same_as<G, A>;
     using sums = detail::chunk_sums<row_backend<B>, A>;
-    if (shard >= x.rows || (wide && !sums::many(count))) return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
+    if (shard >= x.rows || (wide && !sums::many(0, count, wide)))
+      return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
     workspace::frame frame(ctx.workspace());
     const bool add = opt.mlp.dw == gradient::accumulate;
     const auto sum_of = [&](matrix_view<G> m) {
@@ -136,7 +137,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
     constexpr bool wide = std::same_as<G, A>;
     using sums = detail::chunk_sums<row_backend<B>, A>;
     const std::size_t count = gemm_detail::ceil_div(tokens, shard);
-    if (pass == mlp_pass::inference || whole || (wide && !sums::many(count))) return bytes_of(std::type_identity<G>{});
+    if (pass == mlp_pass::inference || whole || (wide && !sums::many(0, count, wide)))
+      return bytes_of(std::type_identity<G>{});
     return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + bytes_of(std::type_identity<A>{});
   }
 };
