@@ -87,10 +87,14 @@ struct kernel<op::poly_norm, backends::ascend> {
       const auto work = [&](auto& dt, auto& xt, auto& dxt, auto& r, auto& s, auto& q) TIGON_LAMBDA {
         core.fetch(r);
         core.each_row([&](std::size_t i) TIGON_LAMBDA { s[i] = {}, q[i] = {}; });
-        core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-          if (in_f64(r[row.i])) q[row.i][3] = math::max(q[row.i][3], lanes::largest(row, xv));
-        });
-        core.each_row([&](std::size_t i) TIGON_LAMBDA { q[i][3] = in_f64(r[i]) ? lanes::scale_of(q[i][3], eps) : 1; });
+        bool held = true;
+        core.each_row([&](std::size_t i) TIGON_LAMBDA { held &= lanes::holds(r[i][0]); });
+        if (!held)
+          core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
+            if (!lanes::holds(r[row.i][0])) q[row.i][3] = math::max(q[row.i][3], lanes::largest(row, xv));
+          });
+        core.each_row([&](std::size_t i)
+                          TIGON_LAMBDA { q[i][3] = lanes::holds(r[i][0]) ? 1 : lanes::scale_of(q[i][3], eps); });
         core.pass(ub::reads(dt, xt), ub::writes(), [&](auto row, auto dv, auto xv) TIGON_LAMBDA {
           if (in_f64(r[row.i]))
             add(s[row.i], gradients_in_f64(row, dv, xv, q[row.i][3]));
