@@ -319,7 +319,7 @@ TEST(progress, writes_ten_lines_where_there_is_no_terminal) {
 
 TEST(progress, tells_the_time_of_a_very_long_run) {
   std::ostringstream out;
-  example::progress bar("train", 1'000'000'000'000'000, 1024, out, false);
+  example::progress bar("train", 1'000'000'000'000'000, 1024, out, true);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   bar.update(1, 5.0);
   // At least 20 ms a step, in minutes.
