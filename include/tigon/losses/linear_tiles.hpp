@@ -52,11 +52,8 @@ class linear_tiles {
   void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx) {
     if (dx.data != nullptr)
       linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = first_ == 0 ? 0.0 : 1.0}, ctx_);
-    if (out_.dw.data != nullptr) {
-      workspace::frame frame(ctx_.workspace());
-      linear_product<B>(d, rows_with_share<A, T>(frame, d, x), packed_operand<T>{}, dw(), in_vector<A>{},
-                        {.beta = begun_ || (wide && adds()) ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
-    }
+    if (out_.dw.data != nullptr)
+      share_product<B, A, T>(d, x, dw(), {.beta = begun_ || (wide && adds()) ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
     if (dbias_ != nullptr)
       sum_columns<row_backend<B>>(d, vector_view<A>{dbias_, n_}, begun_ ? gradient::accumulate : gradient::overwrite,
                                   ctx_);
@@ -109,7 +106,7 @@ std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::s
     for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
       inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
                         gemm_workspace<B, A, T, A>(n, hidden, c, workers),
-                        workspace::bytes_for<T>(n * hidden) + gemm_workspace<B, A, T, A>(c, hidden, n, workers),
+                        gemm_workspace<B, A, T, A>(c, hidden, n, workers), share_workspace<B, T>(n, hidden, c, workers),
                         simd::partials_workspace<B, A>(n, c, 1)});
   return inner + 2 * workspace::bytes_for<A>(cols) + (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(cols * hidden));
 }

@@ -63,12 +63,9 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
         detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<T>{}, {}, ctx);
         detail::clear_rows_without_share(z, to.dx.rows_from(begin, n));
       }
-      if (dw.data != nullptr) {
-        workspace::frame inner(ctx.workspace());
-        detail::linear_product<B>(z, detail::rows_with_share<A, T>(inner, z, x), packed_operand<T>{}, dw,
-                                  in_vector<A>{}, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes},
-                                  ctx);
-      }
+      if (dw.data != nullptr)
+        detail::share_product<B, A, T>(z, x, dw, {.beta = first && !(wide && add) ? 0.0 : 1.0, .a = transpose::yes},
+                                       ctx);
       if (to.dbias)
         ub::for_row_blocks_with_partials<plan, A>(
             ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
