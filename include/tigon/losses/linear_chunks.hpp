@@ -132,18 +132,33 @@ void for_rows_without_share(matrix_view<A> d, matrix_view<const T> m, F f) {
       f(i);
 }
 
-/// x as a factor of d^T x: itself, or a copy with zeros in the rows that have no share in the product.
-template <class A, element T>
-matrix_view<const T> rows_with_share(workspace::frame& frame, matrix_view<A> d, matrix_view<const T> x) {
-  matrix_view<T> copy;
-  for_rows_without_share<A, T>(d, x, [&](std::size_t i) {
-    if (copy.data == nullptr) {
-      copy = {frame.template take<T>(x.rows * x.cols), x.rows, x.cols};
-      for (std::size_t k = 0; k < x.rows; ++k) std::copy(x.row(k), x.row(k) + x.cols, copy.row(k));
-    }
-    std::fill(copy.row(i), copy.row(i) + x.cols, static_cast<T>(A(0)));
+/// Columns of x that share_product copies at a time, and the bytes of it with the product, for n rows.
+constexpr std::size_t share_columns = 256;
+template <class B, element T>
+std::size_t share_workspace(std::size_t n, std::size_t hidden, std::size_t vocab, std::size_t workers) {
+  using A = accumulator_t<T>;
+  const std::size_t width = std::min(share_columns, hidden);
+  return workspace::bytes_for<T>(n * width) +
+         std::max(gemm_workspace<B, A, T, A>(vocab, width, n, workers),
+                  gemm_workspace<B, A, T, A>(vocab, hidden % share_columns, n, workers));
+}
+
+/// sums = d^T x, or added to that; rows without a share in it count as zeros.
+template <class B, class A, element T>
+void share_product(matrix_view<A> d, matrix_view<const T> x, matrix_view<A> sums, gemm_options opt, context& ctx) {
+  bool all = true;
+  for_rows_without_share<A, T>(d, x, [&](std::size_t) { all = false; });
+  if (all) return linear_product<B>(d, x, packed_operand<T>{}, sums, in_vector<A>{}, opt, ctx);
+  workspace::frame frame(ctx.workspace());
+  T* copy = frame.template take<T>(x.rows * std::min(share_columns, x.cols));
+  for_chunks(x.cols, share_columns, [&](std::size_t first, std::size_t n) {
+    const matrix_view<T> part(copy, x.rows, n);
+    for (std::size_t i = 0; i < x.rows; ++i) std::copy(x.row(i) + first, x.row(i) + first + n, part.row(i));
+    for_rows_without_share<A, T>(d, x,
+                                 [&](std::size_t i) { std::fill(part.row(i), part.row(i) + n, static_cast<T>(A(0))); });
+    linear_product<B>(d, matrix_view<const T>(part), packed_operand<T>{}, sums.cols_from(first, n), in_vector<A>{}, opt,
+                      ctx);
   });
-  return copy.data == nullptr ? x : copy;
 }
 
 /// Zeros in the rows of dx = d w that have no share in the loss, where w is not finite.
@@ -215,11 +230,9 @@ class linear_chunks {
       clear_rows_without_share(d, dx);
     }
     if (dw_) {
-      workspace::frame frame(ctx_.workspace());
-      const matrix_view<const T> x = rows_with_share<A, T>(frame, d, head_.x.rows_from(begin, d.rows));
       const auto [to, more] = dw_.next(ctx_);
-      linear_product<B>(d, x, packed_operand<T>{}, to, in_vector<A>{}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
-                        ctx_);
+      share_product<B, A, T>(d, head_.x.rows_from(begin, d.rows), to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
+                             ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
@@ -261,8 +274,8 @@ std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::s
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
     inner = std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
                       gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
-                      workspace::bytes_for<T>(n, hidden) + gemm_workspace<B, A, T, A>(vocab, hidden, n, workers),
-                      simd::partials_workspace<B, A>(n, vocab, 1)});
+                      gemm_workspace<B, A, T, A>(vocab, hidden, n, workers),
+                      share_workspace<B, T>(n, hidden, vocab, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
   using sums = chunk_sums<row_backend<B>, A>;
   return inner + workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
          sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<T, A>);

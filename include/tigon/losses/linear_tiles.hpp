@@ -60,10 +60,8 @@ class linear_tiles {
     if (dx.data != nullptr)
       linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = first_ == 0 ? 0.0 : 1.0}, ctx_);
     if (dw_) {
-      workspace::frame frame(ctx_.workspace());
       const auto [to, more] = dw_.next(ctx_);
-      linear_product<B>(d, rows_with_share<A, T>(frame, d, x), packed_operand<T>{}, to, in_vector<A>{},
-                        {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+      share_product<B, A, T>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
@@ -112,7 +110,7 @@ std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::s
     for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
       inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
                         gemm_workspace<B, A, T, A>(n, hidden, c, workers),
-                        workspace::bytes_for<T>(n, hidden) + gemm_workspace<B, A, T, A>(c, hidden, n, workers),
+                        gemm_workspace<B, A, T, A>(c, hidden, n, workers), share_workspace<B, T>(n, hidden, c, workers),
                         simd::partials_workspace<B, A>(n, c, 1)});
   using sums = chunk_sums<row_backend<B>, A>;
   return inner + workspace::bytes_for<A>(cols) + sums::bytes(cols, tiles, false) +

@@ -71,10 +71,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
         detail::clear_rows_without_share(z, to.dx.rows_from(begin, n));
       }
       if (dw) {
-        workspace::frame inner(ctx.workspace());
         const auto [sum, more] = dw.next(ctx);
-        detail::linear_product<B>(z, detail::rows_with_share<A, T>(inner, z, x), packed_operand<T>{}, sum,
-                                  in_vector<A>{}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
+        detail::share_product<B, A, T>(z, x, sum, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
       }
       if (dbias) {
         const auto [sum_row, more] = dbias.next(ctx);
