@@ -93,6 +93,9 @@ namespace detail {
 /// What threads throw, the first of it: kept on them, and thrown again where they are joined or waited for.
 class first_exception {
  public:
+  TIGON_TAGGED first_exception() {}
+  TIGON_TAGGED ~first_exception() {}
+
   /// fn(), and whether it returned: what it throws goes no further.
   template <class F>
   TIGON_TAGGED TIGON_INLINE bool attempt(F&& fn) {
@@ -174,7 +177,7 @@ class thread_pool {
 
   TIGON_TAGGED void run(std::size_t tasks, task_ref fn) {
     if (tasks <= 1 || threads_.empty()) return alone(tasks, fn);
-    job now{fn, tasks, {0}, {}};
+    job now(fn, tasks);
     {
       std::unique_lock lock(mutex_);
       if (job_ != nullptr) {
@@ -200,8 +203,11 @@ class thread_pool {
   struct alignas(64) job {
     const task_ref fn;
     const std::size_t tasks;
-    std::atomic<std::size_t> next;
+    std::atomic<std::size_t> next{0};
     detail::first_exception failure;
+
+    TIGON_TAGGED job(task_ref f, std::size_t n) : fn(f), tasks(n) {}
+    TIGON_TAGGED ~job() {}
   };
 
   TIGON_TAGGED thread_pool() {}
