@@ -204,16 +204,17 @@ struct kernel<op::group_norm, backends::generic> {
     const auto h = [=](std::size_t j) {
       return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
     };
-    double m = mean * p, e = 0, square = 0, c1 = 0, c2 = 0;
+    const double m = mean * p;
+    double e = 0, square = 0, c1 = 0, c2 = 0;
     for (std::size_t j = 0; j < row.cols; ++j) e += (at(x, j) * p - m) / n;
-    m += e;
-    for (std::size_t j = 0; few && j < row.cols; ++j) square += (at(x, j) * p - m) * (at(x, j) * p - m);
+    const auto centred = [=](std::size_t j) { return at(x, j) * p - m - e; };
+    for (std::size_t j = 0; few && j < row.cols; ++j) square += centred(j) * centred(j);
     const double r = row.cols == 1 ? 0 : few ? math::rsqrt(square / n + eps) : rstd / p;
-    for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * (at(x, j) * p - m) * r / n, c2 += h(j) / n;
+    for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * centred(j) * r / n, c2 += h(j) / n;
     for (std::size_t k = 0; k < size; ++k) {
       double product = 0, sum = 0;
       for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
-        const double d = at(dy, j), xh = (at(x, j) * p - m) * r, result = r * (h(j) - c2 - xh * c1) * p;
+        const double d = at(dy, j), xh = centred(j) * r, result = r * (h(j) - c2 - xh * c1) * p;
         product += d * xh, sum += d;
         row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
       }
