@@ -287,6 +287,30 @@ TEST(selective_log_softmax_edges, nothing_to_do_and_one_class) {
   EXPECT_EQ(one.dlogits.f64(), std::vector<double>(3, 0.0));
 }
 
+/// 1 / 0.9 is not a number of f32: rounded, it shifts every log-sum-exp to the same side, which adds up over rows.
+TEST(selective_log_softmax_edges, a_temperature_that_rounds_shifts_nothing) {
+  constexpr std::size_t rows = 200, cols = 300;
+  for (const bool single_lanes : {true, false}) {
+    guarded_matrix<float> logits = random_matrix<float>({rows, cols}, 1, guard::behind, {.deviation = 3});
+    guarded_matrix<float> logp(1, rows);
+    guarded_matrix<std::int64_t> ids(1, rows);
+    for (std::size_t i = 0; i < rows; ++i) ids(0, i) = static_cast<std::int64_t>(i);
+    guarded<lse_parts<float>> saved(rows);
+    if (single_lanes)
+      tigon::selective_log_softmax_forward<tigon::backends::generic>(logits.view(), ids.view(), logp.view(),
+                                                                     {.temperature = 0.9}, absent, saved);
+    else
+      tigon::selective_log_softmax_forward(logits.view(), ids.view(), logp.view(), {.temperature = 0.9}, absent, saved);
+    double shift = 0;
+    for (std::size_t i = 0; i < rows; ++i) {
+      double sum = 0;
+      for (std::size_t j = 0; j < cols; ++j) sum += std::exp((double{logits(i, j)} - double{saved[i].top}) / 0.9);
+      shift += saved[i].lse(0.9) - (double{saved[i].top} / 0.9 + std::log(sum));
+    }
+    EXPECT_LT(std::abs(shift / rows), 4e-8) << (single_lanes ? "single lanes" : "vectors");
+  }
+}
+
 TEST(selective_log_softmax_edges, a_wide_vocabulary) {
   usual p(1, 2, 256000, false);
   p.forward<B>();
