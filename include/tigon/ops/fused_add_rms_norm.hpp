@@ -30,7 +30,8 @@ struct fused_add_rms_norm {
 ///            any layout in which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Range      s of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
-///            square from the smallest normal number on. NaN or an infinity makes its row of y and dx NaN, and dw.
+///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
+///            infinity, but for y, where it becomes NaN and the rest of its row 0.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3
 ///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;

@@ -34,8 +34,8 @@ struct modulated_rms_norm {
 ///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
 /// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
-///            square from the smallest normal number on. NaN or an infinity makes its row of y and dx NaN, dw and
-///            dscale.
+///            square from the smallest normal number on. NaN makes its row of y and dx NaN, dw and dscale. So does
+///            an infinity, but for y, where it becomes NaN and the rest of its row the shift.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
 ///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
 struct modulated_rms_norm_options {

@@ -32,7 +32,9 @@ struct poly_norm {
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      x of any size that its type holds. NaN or an infinity makes its row of y and dx NaN, and dw.
+/// Range      x of any size that its type holds.
+/// Edges      NaN makes its row of y and dx NaN. An infinity turns into NaN in y, where the rest of its row is b, and
+///            makes its row of dx NaN. Either makes dw NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters
 ///            of |reference| + the root sum of squares of what it is the sum of (tests/ops/poly_norm_test.cpp).
 struct poly_norm_options {

@@ -33,10 +33,9 @@ TIGON_INLINE A scale_for_squares(S square) {
   return square < range::least ? range::up : range::down;
 }
 
-/// 1 / sqrt(square) of a row that was multiplied by `scale`. An infinite square is one of an infinity in the row: NaN.
+/// 1 / sqrt(square) of a row that was multiplied by `scale`. An infinite square is one of an infinity in the row: 0.
 template <class A, class S>
 TIGON_INLINE A rstd_of_scaled(S square, A scale) {
-  if (!(square <= std::numeric_limits<S>::max())) return std::numeric_limits<A>::quiet_NaN();
   return static_cast<A>(math::rsqrt(square) * scale);
 }
 
@@ -53,11 +52,12 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
 }
 
 /// Whether sums of products with the numbers of a row with this rstd, which are near 1 / rstd, are within the range; so
-/// in all rows of a call, nearly always. Otherwise its gradients are made in f64. True of NaN.
+/// in all rows of a call, nearly always. Otherwise its gradients are made in f64. True of NaN, and of 0, for a row with an
+/// infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
   constexpr A far = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
-  return !(rstd < A(1) / far || rstd > far);
+  return rstd == A(0) || !(rstd < A(1) / far || rstd > far);
 }
 template <class A>
 bool holds_products(const A* rstd, std::size_t rows) {
@@ -73,9 +73,10 @@ TIGON_INLINE A scale_of_row(A rstd) {
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
 }
 
-/// The power of two that brings a row to about 1, given its largest number; NaN if that is infinite.
+/// The power of two that brings a row to about 1, given its largest number; that of the largest number of all if it is
+/// infinite, NaN if it is NaN.
 inline double scale_to_one(double most) {
-  if (!(most <= std::numeric_limits<double>::max())) return std::numeric_limits<double>::quiet_NaN();
+  if (most != most) return most;
   return most == 0 ? 1 : std::scalbn(1.0, -std::clamp(std::ilogb(most), -1022, 1022));
 }
 
