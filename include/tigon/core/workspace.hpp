@@ -56,6 +56,12 @@ class workspace {
     return bytes == 0 ? 0
                       : std::min((bytes + alignment - 1) / alignment * alignment + alignment, std::size_t{most_bytes});
   }
+  /// The same less that line, for an array that another one follows: the last one has the line for all.
+  template <class T, class... Extent>
+  static constexpr TIGON_INLINE std::size_t bytes_before(Extent... extents) {
+    const std::size_t bytes = bytes_for<T>(extents...);
+    return bytes == 0 || bytes == most_bytes ? bytes : bytes - alignment;
+  }
   /// `count`, or the next number of T after which another array is aligned where the one before it is.
   template <class T>
   static constexpr TIGON_INLINE std::size_t padded(std::size_t count) {
@@ -92,7 +98,17 @@ class workspace {
     /// Uninitialised array of `count` T, aligned to `alignment`; the door has asked for it with expect().
     template <class T>
     TIGON_TAGGED T* take(std::size_t count) {
-      const std::size_t bytes = bytes_for<T>(count);
+      return take_bytes<T>(bytes_for<T>(count));
+    }
+    /// The same of bytes_before(): another array follows.
+    template <class T>
+    TIGON_TAGGED T* take_before(std::size_t count) {
+      return take_bytes<T>(bytes_before<T>(count));
+    }
+
+   private:
+    template <class T>
+    TIGON_TAGGED T* take_bytes(std::size_t bytes) {
       if (bytes > ws_.capacity_ - ws_.used_) ws_.expect("workspace", bytes);
       std::byte* p = ws_.base_ + ws_.used_;
       if (bytes != 0) p += (alignment - reinterpret_cast<std::uintptr_t>(p) % alignment) % alignment;
@@ -101,7 +117,6 @@ class workspace {
       return reinterpret_cast<T*>(p);
     }
 
-   private:
     workspace& ws_;
     std::size_t mark_;
   };

@@ -43,7 +43,7 @@ struct kernel<op::mlp, backends::generic> {
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     workspace::frame frame(ctx.workspace());
     const bool recompute = saved_values.data == nullptr;
-    if (recompute) saved_values = {frame.template take<T>(x.rows * 3 * n), x.rows, 3 * n};
+    if (recompute) saved_values = {frame.template take_before<T>(x.rows * 3 * n), x.rows, 3 * n};
     const auto values = detail::mlp_values<T>::of(saved_values);
     if (recompute) activate<B>(x, w, values, opt, ctx);
 
@@ -233,7 +233,8 @@ struct kernel<op::mlp, backends::generic> {
         {gemm_workspace<B, T, T, G>(hidden, n, tokens, workers), gemm_workspace<B, T, T, G>(n, hidden, tokens, workers),
          blocks_bytes(tokens, n, hidden, wide ? 0 : 3), blocks_bytes(tokens, hidden, n, wide ? 0 : 1)});
     if (pass == mlp_pass::backward) return bytes;
-    return workspace::bytes_for<T>(tokens, 3, n) + std::max(bytes, forward_bytes(tokens, true));
+    const std::size_t values = workspace::bytes_before<T>(tokens, 3, n);
+    return values + std::max({bytes, forward_bytes(tokens, true), values == 0 ? 0 : workspace::alignment});
   }
 };
 
