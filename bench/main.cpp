@@ -314,6 +314,7 @@ int main(int argc, char** argv) {
   several(sweeps);
   std::vector<std::string> model_names;
   for (const tb::model_shape& m : tb::models()) model_names.emplace_back(m.name);
+  model_names.emplace_back("small");
   app.add_option("--model", args.model, "Of token_length (default llama_3_8b, with experts qwen3_moe_30b)")
       ->check(CLI::IsMember(model_names))
       ->needs(sweeps);

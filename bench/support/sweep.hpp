@@ -30,9 +30,10 @@ struct model_shape {
 };
 inline constexpr std::size_t head_dim = 128;
 
-/// Seven, one that is known for its experts alone, and a small one for digests: a sweep over models takes the seven.
+/// Seven, then one that is known for its experts alone: a sweep over models takes the seven.
 std::span<const model_shape> models();
 inline constexpr std::size_t models_of_a_sweep = 7;
+/// One of these, or `small`, for digests.
 const model_shape& model_named(std::string_view name);
 
 /// The shape of a case in that model. Throws `unsupported` where the model has no such number, or where no word of dims

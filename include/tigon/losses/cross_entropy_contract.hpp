@@ -157,7 +157,7 @@ TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
                                  const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
                                  return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
                                },
-                               x, columns);
+                               x, part_columns);
     if (first == 0 ? found[1] < static_cast<A>(most) : found[0] > largest.value)
       largest = {found[0], first + static_cast<std::size_t>(found[1])};
   }

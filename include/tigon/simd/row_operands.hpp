@@ -17,12 +17,15 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// Operand: the index of the column in the part of the row at hand, as a number: exact in parts of up to
-/// exact_columns<A>.
+/// Operand: the index of the column, as a number: exact below exact_columns<A>.
 struct columns_t {};
 inline constexpr columns_t columns{};
 template <class A>
 inline constexpr std::size_t exact_columns = std::size_t{1} << std::numeric_limits<A>::digits;
+
+/// The same, counted from the beginning of the part of the row at hand.
+struct part_columns_t {};
+inline constexpr part_columns_t part_columns{};
 
 /// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
@@ -164,9 +167,10 @@ struct optional_source : row_source<T, Matrix> {
 
 struct column_source {
   using element_type = void;
+  std::size_t first;
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    return V::iota() + V(static_cast<typename V::value_type>(j + more));
+    return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
   }
   template <class V>
   TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
@@ -299,8 +303,12 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   }
 }
 template <class B>
-TIGON_INLINE column_source source(columns_t, place) {
-  return {};
+TIGON_INLINE column_source source(columns_t, place at) {
+  return {at.column};
+}
+template <class B>
+TIGON_INLINE column_source source(part_columns_t, place) {
+  return {0};
 }
 
 template <class B, class Operand>
@@ -580,6 +588,7 @@ using simd::or_ones;
 using simd::or_zeros;
 using simd::outs;
 using simd::pair_columns;
+using simd::part_columns;
 using simd::read_again;
 using simd::row_at;
 using simd::rows_of;
