@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_OPS_POLICY_HPP
 #define TIGON_BENCH_OPS_POLICY_HPP
 
-#include <tigon/losses/policy.hpp>
+#include <tigon/losses/parts/policy.hpp>
 
 #include "ops/table.hpp"
 #include "support/backends.hpp"

@@ -2,8 +2,8 @@
 #define EXAMPLE_TRAIN_LLAMA_PLAIN_MODEL_HPP
 
 #include <tigon/ops/embedding.hpp>
+#include <tigon/rows/gradients.hpp>
 #include <tigon/simd/math.hpp>
-#include <tigon/simd/row_gradients.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #define EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
 
 #include <tigon/comm/communicator.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_POLICY_HPP
 #define TIGON_TESTS_GOLDEN_POLICY_HPP
 
-#include <tigon/losses/policy.hpp>
+#include <tigon/losses/parts/policy.hpp>
 
 #include <cmath>
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_PREFERENCE_HPP
 #define TIGON_TESTS_GOLDEN_PREFERENCE_HPP
 
-#include <tigon/losses/sequence.hpp>
+#include <tigon/losses/parts/sequence.hpp>
 
 #include "tensors.hpp"
 

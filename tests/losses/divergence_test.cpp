@@ -1,7 +1,7 @@
-// The errors and edges that include/tigon/losses/divergence.hpp states, element by element.
+// The errors and edges that include/tigon/simd/math/divergence.hpp states, element by element.
 #include <gtest/gtest.h>
 
-#include <tigon/losses/divergence.hpp>
+#include <tigon/simd/math/divergence.hpp>
 
 #include <functional>
 #include <random>
@@ -13,8 +13,8 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::detail::divergence_terms, tigon::detail::jensen_shannon, tigon::detail::even_jensen_shannon,
-    tigon::detail::forward_kl, tigon::detail::reverse_kl;
+using tigon::simd::divergence_terms, tigon::simd::jensen_shannon, tigon::simd::even_jensen_shannon,
+    tigon::simd::forward_kl, tigon::simd::reverse_kl;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 const double betas[] = {1e-6, 1e-3, 0.1, 0.3, 0.5, 0.6, 0.9, 0.999, 1 - 1e-6};
@@ -170,7 +170,7 @@ TEST(divergence, terms_give_the_gradient_of_logits) {
   log_softmax(y, y);
   using V = tigon::simd::vec<tigon::backends::generic::engine, double>;
   for (const double beta : {0.0, 0.1, 0.5, 0.9, 1.0})
-    tigon::detail::with_divergence<double>(beta, [&](auto divergence) {
+    tigon::simd::with_divergence<double>(beta, [&](auto divergence) {
       const auto divergence_of = [&](const double* logits) {
         double x[n], sum = 0;
         log_softmax(logits, x);

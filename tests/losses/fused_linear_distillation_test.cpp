@@ -716,8 +716,7 @@ TEST(rows_of_logits, are_nan_on_any_engine_where_something_is) {
       }
   };
   bad_is_nan(tigon::cosine_soft<float>{1});
-  bad_is_nan(
-      tigon::jsd_soft<float, tigon::detail::jensen_shannon<float>>{tigon::detail::jensen_shannon<float>(0.5), 1});
+  bad_is_nan(tigon::jsd_soft<float, tigon::simd::jensen_shannon<float>>{tigon::simd::jensen_shannon<float>(0.5), 1});
 }
 
 // A row's gradient sums to 0, whatever the log-sums were rounded by: near the teacher that shows, an error of the whole row
@@ -726,7 +725,7 @@ TEST(rows_of_logits, have_gradients_that_sum_to_zero) {
   using B = usual_backend;
   constexpr std::size_t n = 64, vocab = 1001;
   for (const double beta : {0.0, 0.1, 0.5, 0.9, 1.0})
-    tigon::detail::with_divergence<float>(beta, [&](auto divergence) {
+    tigon::simd::with_divergence<float>(beta, [&](auto divergence) {
       guarded<float> z = random_vector<float>(n * vocab, 5), t = random_vector<float>(n * vocab, 6);
       for (std::size_t k = 0; k < n * vocab; ++k) z[k] *= 3, t[k] = z[k] + t[k] / 100;
       std::vector<double> of_soft(n);

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_LOGIT_LOSS_HPP
 #define TIGON_TESTS_SUPPORT_LOGIT_LOSS_HPP
 
-#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
 
 #include <complex>
 #include <random>

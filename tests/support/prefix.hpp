@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tigon/backend/operator.hpp>
 #include <tigon/gemm/gemm.hpp>
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include "backends.hpp"
 #include "errors.hpp"

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_ROW_LOSS_HPP
 #define TIGON_TESTS_SUPPORT_ROW_LOSS_HPP
 
-#include <tigon/losses/divergence_contract.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
 
 #include <cmath>
 #include <functional>

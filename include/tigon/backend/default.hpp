@@ -4,7 +4,7 @@
 #define TIGON_BACKEND_DEFAULT_HPP
 
 #include <tigon/backend/backend.hpp>
-#include <tigon/backends/registry.hpp>
+#include <tigon/backend/registry.hpp>
 
 // clang-format off
 #define TIGON_BACKEND_PATH_(name) tigon/backends/name/backend.hpp

@@ -5,6 +5,7 @@
 
 #include <tigon/backend/default.hpp>
 #include <tigon/backend/kernel.hpp>
+#include <tigon/backends/generic/backend.hpp>
 
 // A backend of the library, unless TIGON_BACKEND_HEADER says where to find one that the library has never heard of.
 #if defined(TIGON_BACKEND_HEADER)

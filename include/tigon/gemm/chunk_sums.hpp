@@ -2,7 +2,7 @@
 #ifndef TIGON_GEMM_CHUNK_SUMS_HPP
 #define TIGON_GEMM_CHUNK_SUMS_HPP
 
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <utility>
 

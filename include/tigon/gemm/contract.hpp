@@ -2,7 +2,7 @@
 #ifndef TIGON_GEMM_CONTRACT_HPP
 #define TIGON_GEMM_CONTRACT_HPP
 
-#include <tigon/ops/contract.hpp>
+#include <tigon/backend/operator.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <string_view>

@@ -2,9 +2,9 @@
 #ifndef TIGON_LOSSES_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy_terms.hpp>
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/losses/parts/cross_entropy_terms.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

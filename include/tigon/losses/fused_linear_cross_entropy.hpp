@@ -3,8 +3,8 @@
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/linear_tiles.hpp>
-#include <tigon/losses/tiled_cross_entropy.hpp>
+#include <tigon/losses/parts/tiled_cross_entropy.hpp>
+#include <tigon/losses/parts/tiled_linear.hpp>
 
 namespace tigon {
 
@@ -95,7 +95,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    detail::linear_chunks<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(rows, chunk), ctx);
+    detail::chunked_linear<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(rows, chunk), ctx);
     detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
@@ -170,11 +170,11 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
     if (detail::streams<B>(vocab))
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
              (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
-             detail::linear_tiles_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
+             detail::tiled_linear_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
                                                   gemm_detail::ceil_div(rows, chunk), ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                               scratch);
+         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                                scratch);
 }
 
 namespace detail {

@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/distillation_contract.hpp>
+#include <tigon/losses/parts/distillation_contract.hpp>
 
 namespace tigon {
 
@@ -138,8 +138,8 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * wide);
     A* teacher_logits = frame.template take<A>(chunk * wide);
-    detail::linear_chunks<B, T> student(frame, t.student, t.out, gemm_detail::ceil_div(t.student.x.rows, chunk), ctx);
-    detail::linear_chunks<B, T> teacher(frame, t.teacher, {}, 0, ctx);
+    detail::chunked_linear<B, T> student(frame, t.student, t.out, gemm_detail::ceil_div(t.student.x.rows, chunk), ctx);
+    detail::chunked_linear<B, T> teacher(frame, t.teacher, {}, 0, ctx);
     detail::for_chunks(t.student.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
       student.logits(begin, z);
@@ -172,8 +172,8 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
     between = std::max(between, gemm_workspace<B, T, T, A>(n, teacher_vocab, teacher_hidden, ctx.executor().workers()));
   return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk, teacher_vocab) +
          workspace::bytes_for<A>(teacher_vocab) +
-         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                               between);
+         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                                between);
 }
 
 namespace detail {

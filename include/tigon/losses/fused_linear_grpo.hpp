@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 
-#include <tigon/losses/policy.hpp>
-#include <tigon/losses/sequence.hpp>
+#include <tigon/losses/parts/policy.hpp>
+#include <tigon/losses/parts/sequence.hpp>
 
 namespace tigon {
 

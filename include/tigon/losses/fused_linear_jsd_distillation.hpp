@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 
-#include <tigon/losses/divergence.hpp>
 #include <tigon/losses/fused_linear_distillation.hpp>
+#include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {
 
@@ -60,7 +60,7 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
   static void forward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
-    detail::with_divergence<A>(opt.beta, [&](auto divergence) {
+    simd::with_divergence<A>(opt.beta, [&](auto divergence) {
       kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
           t, target, jsd_soft<A, decltype(divergence)>{divergence, static_cast<A>(1 / opt.distillation.temperature)},
           rows, ctx);

@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
 
-#include <tigon/losses/sequence.hpp>
+#include <tigon/losses/parts/sequence.hpp>
 
 #include <array>
 

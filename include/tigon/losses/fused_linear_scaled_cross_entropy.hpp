@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/linear_chunks.hpp>
+#include <tigon/losses/parts/chunked_linear.hpp>
 
 namespace tigon {
 
@@ -186,7 +186,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
     const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    detail::linear_chunks<B, T> layer(frame, head, out, gemm_detail::ceil_div(head.x.rows, chunk), ctx);
+    detail::chunked_linear<B, T> layer(frame, head, out, gemm_detail::ceil_div(head.x.rows, chunk), ctx);
     detail::for_chunks(head.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
@@ -213,8 +213,8 @@ std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::s
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   return workspace::bytes_for<A>(chunk, vocab) +
-         detail::linear_chunks_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                               simd::scratch_workspace<B, A>(vocab, 1, ctx));
+         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                                simd::scratch_workspace<B, A>(vocab, 1, ctx));
 }
 
 namespace detail {

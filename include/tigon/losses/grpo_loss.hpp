@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
-#include <tigon/losses/policy.hpp>
+#include <tigon/losses/parts/policy.hpp>
 
 namespace tigon {
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_JSD_HPP
 #define TIGON_LOSSES_JSD_HPP
 
-#include <tigon/losses/divergence.hpp>
-#include <tigon/losses/divergence_contract.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {
 
@@ -58,21 +58,21 @@ struct kernel<op::jsd, backends::generic> {
       forward_rows<B>(
           student, teacher, dstudent, out,
           [=](auto x, auto y) {
-            const auto p = detail::probability(y);
-            return pack{p * -scale, detail::plain_kl(p, y, x)};
+            const auto p = simd::probability(y);
+            return pack{p * -scale, simd::plain_kl(p, y, x)};
           },
           ctx);
     } else if (beta == 1) {
       forward_rows<B>(
           student, teacher, dstudent, out,
           [=](auto x, auto y) {
-            const auto q = detail::probability(x);
-            const auto r = detail::plain_kl(q, x, y);
+            const auto q = simd::probability(x);
+            const auto r = simd::plain_kl(q, x, y);
             return pack{(r + q) * scale, r};
           },
           ctx);
     } else {
-      detail::with_jensen_shannon<A>(beta, [&](auto divergence) {
+      simd::with_jensen_shannon<A>(beta, [&](auto divergence) {
         const A factor = -divergence.weight * scale;
         forward_rows<B>(
             student, teacher, dstudent, out,

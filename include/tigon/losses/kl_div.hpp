@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_KL_DIV_HPP
 #define TIGON_LOSSES_KL_DIV_HPP
 
-#include <tigon/losses/divergence.hpp>
-#include <tigon/losses/divergence_contract.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {
 
@@ -77,7 +77,7 @@ struct kernel<op::kl_div, backends::generic> {
           student, teacher, upstream, factor, dteacher,
           [](auto y, auto t) {
             const auto p = probability<true>(t);
-            return detail::plain_kl(p, t, y) + p;
+            return simd::plain_kl(p, t, y) + p;
           },
           ctx);
     else
@@ -112,7 +112,7 @@ struct kernel<op::kl_div, backends::generic> {
     const auto term = [=](auto y, auto t) {
       const decltype(y) p = probability<Log>(t);
       if constexpr (Log)
-        return pack{p * factor, detail::plain_kl(p, t, y)};
+        return pack{p * factor, simd::plain_kl(p, t, y)};
       else
         return pack{p * factor, of_probability(t, max(decltype(y)(lowest), t), y)};
     };
@@ -146,7 +146,7 @@ struct kernel<op::kl_div, backends::generic> {
   template <bool Log, class V>
   static TIGON_INLINE V probability(V t) {
     if constexpr (Log)
-      return detail::probability(t);
+      return simd::probability(t);
     else
       return t;
   }
@@ -155,7 +155,7 @@ struct kernel<op::kl_div, backends::generic> {
   template <class V>
   static TIGON_INLINE V of_probability(V p, V of, V y) {
     using A = typename V::value_type;
-    const V zero(A(0)), finite = select(p == zero, detail::finite_log(y), y);
+    const V zero(A(0)), finite = select(p == zero, simd::finite_log(y), y);
     return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * log_minus(of, finite));
   }
 

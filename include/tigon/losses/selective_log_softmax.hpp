@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 #define TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 
-#include <tigon/losses/row_softmax.hpp>
-#include <tigon/losses/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/row_softmax.hpp>
+#include <tigon/losses/parts/selective_log_softmax_contract.hpp>
 
 namespace tigon {
 

@@ -2,10 +2,10 @@
 #ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 #define TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 
-#include <tigon/losses/chosen_rows.hpp>
+#include <tigon/losses/parts/gathered_linear.hpp>
+#include <tigon/losses/parts/partial_softmax.hpp>
+#include <tigon/losses/parts/selective_logprob_contract.hpp>
 #include <tigon/losses/selective_log_softmax.hpp>
-#include <tigon/losses/selective_logprob_contract.hpp>
-#include <tigon/losses/softmax_parts.hpp>
 
 namespace tigon {
 
@@ -25,7 +25,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
-    detail::chosen_rows<B, T> rows(frame, head, {}, chunk, ctx);
+    detail::gathered_linear<B, T> rows(frame, head, {}, chunk, ctx);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       kernel_for<op::selective_log_softmax, row_backend<B>>::template forward<row_backend<B>, A>(
           rows.logits(row + begin, count, memory), column + begin, temperature, logp + begin, lse + begin, ctx);
@@ -45,7 +45,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
-    detail::chosen_rows<B, T> rows(frame, head, out, chunk, ctx);
+    detail::gathered_linear<B, T> rows(frame, head, out, chunk, ctx);
     if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       const matrix_view<A> z = rows.logits(row + begin, count, memory);
@@ -130,8 +130,8 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
     if (detail::streams<B>(vocab))
       return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::chosen_rows_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
-                                             [](std::size_t) { return std::size_t{0}; });
+         detail::gathered_linear_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
+                                                 [](std::size_t) { return std::size_t{0}; });
 }
 
 /// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.

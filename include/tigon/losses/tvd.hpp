@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_TVD_HPP
 #define TIGON_LOSSES_TVD_HPP
 
-#include <tigon/losses/divergence_contract.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
 
 namespace tigon {
 

@@ -3,8 +3,8 @@
 #define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/softmax_parts.hpp>
-#include <tigon/losses/vocab_parallel_cross_entropy_contract.hpp>
+#include <tigon/losses/parts/partial_softmax.hpp>
+#include <tigon/losses/parts/vocab_parallel_cross_entropy_contract.hpp>
 
 namespace tigon {
 

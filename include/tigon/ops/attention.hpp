@@ -4,7 +4,7 @@
 
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/ops/attention_contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <algorithm>
 

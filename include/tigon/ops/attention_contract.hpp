@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_ATTENTION_CONTRACT_HPP
 #define TIGON_OPS_ATTENTION_CONTRACT_HPP
 
-#include <tigon/ops/contract.hpp>
+#include <tigon/backend/operator.hpp>
 
 #include <cmath>
 #include <initializer_list>

@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
-#include <tigon/ops/contract.hpp>
+#include <tigon/backend/operator.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/simd/row_gradients.hpp>
+#include <tigon/rows/gradients.hpp>
 
 namespace tigon {
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_MLP_CONTRACT_HPP
 #define TIGON_OPS_MLP_CONTRACT_HPP
 
+#include <tigon/backend/operator.hpp>
 #include <tigon/gemm/contract.hpp>
-#include <tigon/ops/contract.hpp>
 
 #include <algorithm>
 #include <utility>

@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_ROTARY_HPP
 #define TIGON_OPS_ROTARY_HPP
 
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {

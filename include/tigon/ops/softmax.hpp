@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_SOFTMAX_HPP
 #define TIGON_OPS_SOFTMAX_HPP
 
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
-#include <tigon/simd/row_turns.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/rows/row.hpp>
+#include <tigon/rows/turns.hpp>
 
 namespace tigon {
 

@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_SPARSEMAX_HPP
 #define TIGON_OPS_SPARSEMAX_HPP
 
-#include <tigon/ops/contract.hpp>
+#include <tigon/backend/operator.hpp>
 #include <tigon/ops/sparsemax_columns.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_SPARSEMAX_COLUMNS_HPP
 
 #include <tigon/ops/axis.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {

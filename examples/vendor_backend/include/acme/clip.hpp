@@ -2,7 +2,7 @@
 #ifndef ACME_CLIP_HPP
 #define ACME_CLIP_HPP
 
-#include <tigon/ops/contract.hpp>
+#include <tigon/backend/operator.hpp>
 
 namespace acme {
 

@@ -129,7 +129,7 @@ struct kernel<op::dyt, backends::ascend> {
                             sum += row.map_sum(
                                 outs(dxv, pgv, pbv),
                                 [=](auto d, auto v, auto g, auto sg, auto sb) {
-                                  const auto [t, slope] = detail::tanh_and_slope(v * twice);
+                                  const auto [t, slope] = simd::tanh_and_slope(v * twice);
                                   const auto q = slope * d;
                                   return pack{q * (g * factor), fma(d, t, sg), sb + d, v * (q * g)};
                                 },
@@ -164,9 +164,9 @@ struct kernel<op::dyt, backends::ascend> {
           double sum = 0;
           blocks([&]() TIGON_LAMBDA {
             core.part(ub::reads(dt, xt, gt), ub::writes(), [&](auto row, auto dv, auto xv, auto gv) TIGON_LAMBDA {
-              sum += row.sum(
-                  [=](auto g, auto d, auto v) { return detail::tanh_and_slope(v * (2 * alpha))[1] * d * g * v; }, gv,
-                  dv, xv);
+              sum +=
+                  row.sum([=](auto g, auto d, auto v) { return simd::tanh_and_slope(v * (2 * alpha))[1] * d * g * v; },
+                          gv, dv, xv);
             });
           });
           by_strip[strip] = sum;

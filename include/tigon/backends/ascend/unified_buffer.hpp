@@ -17,7 +17,7 @@
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_HPP
 
 #include <tigon/backend/tiling.hpp>
-#include <tigon/simd/row_gradients.hpp>
+#include <tigon/rows/gradients.hpp>
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 // A linear layer on rows chosen by their index.
-#ifndef TIGON_LOSSES_CHOSEN_ROWS_HPP
-#define TIGON_LOSSES_CHOSEN_ROWS_HPP
+#ifndef TIGON_LOSSES_PARTS_GATHERED_LINEAR_HPP
+#define TIGON_LOSSES_PARTS_GATHERED_LINEAR_HPP
 
-#include <tigon/losses/linear_tiles.hpp>
-#include <tigon/losses/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/tiled_linear.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -41,11 +41,12 @@ void scatter_rows(matrix_view<const From> from, const std::size_t* row, std::siz
 /// Rows of x by their index, a chunk at a time: gathered for the products, and their gradients scattered. What is not
 /// asked for is not read. Products have as many rows as are asked for or a few more, which are zeros.
 template <class B, element T>
-class chosen_rows {
+class gathered_linear {
  public:
   using A = accumulator_t<T>;
 
-  chosen_rows(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunk, context& ctx)
+  gathered_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunk,
+                  context& ctx)
       : from_(head.x),
         w_(head.w),
         bias_(head.bias),
@@ -100,19 +101,19 @@ class chosen_rows {
   context& ctx_;
   std::size_t chunk_, vocab_;
   matrix_view<T> x_, dx_;
-  linear_chunks<B, T> layer_;
+  chunked_linear<B, T> layer_;
 };
 
-/// Bytes that chosen_rows takes for chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing packed;
+/// Bytes that gathered_linear takes for chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing packed;
 /// without the logits. between(n): bytes that the loss takes between products of n rows, and gives back.
 template <class B, element T>
-std::size_t chosen_rows_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
-                                  const context& ctx, auto between) {
+std::size_t gathered_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
+                                      const context& ctx, auto between) {
   std::size_t most = 0;
-  const std::size_t chunks = chosen_rows<B, T>::most_chunks(rows, chunk);
+  const std::size_t chunks = gathered_linear<B, T>::most_chunks(rows, chunk);
   for (std::size_t n = 0; n < chunk;) {
     n = padded_rows(n + 1, chunk);
-    most = std::max(most, linear_chunks_workspace<B, T>(n, hidden, vocab, n, chunks, ctx, between(n)));
+    most = std::max(most, chunked_linear_workspace<B, T>(n, hidden, vocab, n, chunks, ctx, between(n)));
   }
   return most + 2 * workspace::bytes_for<T>(chunk, hidden);
 }
@@ -166,7 +167,7 @@ std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::si
   std::size_t most = 0;
   for (std::size_t n = 0; n < tile;) {
     n = padded_rows(n + 1, tile);
-    most = std::max(most, linear_tiles_workspace<B, T>(hidden, vocab, n, n, gemm_detail::ceil_div(rows, tile), ctx));
+    most = std::max(most, tiled_linear_workspace<B, T>(hidden, vocab, n, n, gemm_detail::ceil_div(rows, tile), ctx));
   }
   const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
                               workspace::bytes_for<std::int64_t>(tile);
@@ -189,4 +190,4 @@ void clear_other_rows(matrix_view<T> dx, std::size_t begin, std::size_t end, con
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_CHOSEN_ROWS_HPP
+#endif  // TIGON_LOSSES_PARTS_GATHERED_LINEAR_HPP

@@ -1,9 +1,9 @@
 // Cross entropy of rows of logits that are seen a tile of columns at a time.
-#ifndef TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
-#define TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
+#ifndef TIGON_LOSSES_PARTS_TILED_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_PARTS_TILED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy_terms.hpp>
-#include <tigon/losses/softmax_parts.hpp>
+#include <tigon/losses/parts/cross_entropy_terms.hpp>
+#include <tigon/losses/parts/partial_softmax.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -189,4 +189,4 @@ class tiled_cross_entropy {
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_TILED_CROSS_ENTROPY_HPP
+#endif  // TIGON_LOSSES_PARTS_TILED_CROSS_ENTROPY_HPP

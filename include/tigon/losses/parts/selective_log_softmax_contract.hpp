@@ -1,9 +1,9 @@
 // selective_log_softmax's contract, and what losses on tokens share: ids, masks, log-sum-exp in two parts.
-#ifndef TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
-#define TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
 
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 
@@ -168,4 +168,4 @@ void expect_temperature(const expects& expect, double temperature) {
 
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP

@@ -1,8 +1,8 @@
 // selective_logprob's contract, and the check of ids that losses on sequences share.
-#ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_CONTRACT_HPP
-#define TIGON_LOSSES_SELECTIVE_LOGPROB_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_SELECTIVE_LOGPROB_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_SELECTIVE_LOGPROB_CONTRACT_HPP
 
-#include <tigon/losses/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/selective_log_softmax_contract.hpp>
 
 namespace tigon {
 
@@ -63,4 +63,4 @@ TIGON_NOINLINE inline void expect_ids(std::string_view op, std::string_view name
 
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_SELECTIVE_LOGPROB_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_SELECTIVE_LOGPROB_CONTRACT_HPP

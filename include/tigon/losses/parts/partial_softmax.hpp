@@ -1,9 +1,9 @@
 // Softmax of a row that is seen in parts: of one rank's columns, or a tile of them after the other.
-#ifndef TIGON_LOSSES_SOFTMAX_PARTS_HPP
-#define TIGON_LOSSES_SOFTMAX_PARTS_HPP
+#ifndef TIGON_LOSSES_PARTS_PARTIAL_SOFTMAX_HPP
+#define TIGON_LOSSES_PARTS_PARTIAL_SOFTMAX_HPP
 
-#include <tigon/losses/row_softmax.hpp>
-#include <tigon/losses/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/row_softmax.hpp>
+#include <tigon/losses/parts/selective_log_softmax_contract.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -69,4 +69,4 @@ TIGON_INLINE A seen_from(A sum, A from, A to, A scale, A w) {
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_SOFTMAX_PARTS_HPP
+#endif  // TIGON_LOSSES_PARTS_PARTIAL_SOFTMAX_HPP

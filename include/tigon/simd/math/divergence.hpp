@@ -1,6 +1,6 @@
 // Divergences of two distributions, one element at a time, from log Q (student) and log P (teacher).
 //
-//   detail::with_divergence<A>(beta, [&](auto divergence) {  // jensen_shannon, its form for 1/2, or a plain KL at 0 and 1
+//   simd::with_divergence<A>(beta, [&](auto divergence) {  // jensen_shannon, its form for 1/2, or a plain KL at 0 and 1
 //     row.sum([=](auto log_q, auto log_p) { return divergence(log_q, log_p).value; }, x, y);
 //   });
 //
@@ -9,17 +9,16 @@
 //   Phi(w, t) = w (e^t - 1 - t) >= 0,
 // which a polynomial in t gives where t is small. Each states its largest error relative to the exact number, element
 // by element; f32, f64.
-#ifndef TIGON_LOSSES_DIVERGENCE_HPP
-#define TIGON_LOSSES_DIVERGENCE_HPP
+#ifndef TIGON_SIMD_MATH_DIVERGENCE_HPP
+#define TIGON_SIMD_MATH_DIVERGENCE_HPP
 
-#include <tigon/simd/math.hpp>
-#include <tigon/simd/vec.hpp>
+#include <tigon/simd/math/exp_log.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace tigon::detail {
+namespace tigon::simd {
 inline namespace TIGON_ABI {
 
 /// What one element contributes. For two rows that are log-softmaxes, x of z / T and y,
@@ -110,7 +109,7 @@ TIGON_INLINE V plain_kl(V p, V log_p, V log_q) {
 /// w (e^t - 1 - t) for |t| <= 1.
 template <class V>
 TIGON_INLINE V bregman_near(V w, V t) {
-  return w * (t * t) * simd::detail::polynomial(t, divergence_constants<typename V::value_type>::phi);
+  return w * (t * t) * detail::polynomial(t, divergence_constants<typename V::value_type>::phi);
 }
 
 /// The same for any t, where m = w e^t is known. Nothing cancels beyond |t| = 1.
@@ -127,9 +126,9 @@ struct exp_pair {
 template <class V>
 TIGON_INLINE exp_pair<V> exp_below(V t) {
   using A = typename V::value_type;
-  using c = simd::detail::constants<A>;
-  const auto [power, n, r] = simd::detail::reduce(max(V(divergence_constants<A>::log_smallest), t), c::bias);
-  const V s = simd::detail::exp2_field(power), q = fma(r * r, simd::detail::polynomial(r, c::exp_q), r);
+  using c = detail::constants<A>;
+  const auto [power, n, r] = detail::reduce(max(V(divergence_constants<A>::log_smallest), t), c::bias);
+  const V s = detail::exp2_field(power), q = fma(r * r, detail::polynomial(r, c::exp_q), r);
   return {fma(s, q, s), fma(s, q, s - V(A(1)))};
 }
 
@@ -142,7 +141,7 @@ template <class V>
 TIGON_INLINE log1p_pair<V> log1p_near(V v) {
   using A = typename V::value_type;
   const V s = quotient(v, V(A(2)) + v), z = s * s;
-  const V l = z * simd::detail::polynomial(z, divergence_constants<A>::log_l);
+  const V l = z * detail::polynomial(z, divergence_constants<A>::log_l);
   return {fma(s, l, s + s), s * (v - l)};  // v - 2 s = v s
 }
 
@@ -204,8 +203,8 @@ struct even_jensen_shannon {
     const V by = (d + log_l) - log_h;
     const V l = select(log_l < V(divergence_constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
     const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
-    const V value = select(d <= one, m * z * simd::detail::polynomial(z, divergence_constants<A>::even),
-                           -(fma(m, to_h, half * l * d)));
+    const V value =
+        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even), -(fma(m, to_h, half * l * d)));
     const auto q_is_l = a < b;
     return {value, select(q_is_l, l, h), select(q_is_l, l * to_l, h * to_h)};
   }
@@ -267,6 +266,6 @@ void with_divergence(double beta, F f) {
 }
 
 }  // namespace TIGON_ABI
-}  // namespace tigon::detail
+}  // namespace tigon::simd
 
-#endif  // TIGON_LOSSES_DIVERGENCE_HPP
+#endif  // TIGON_SIMD_MATH_DIVERGENCE_HPP

@@ -1,8 +1,8 @@
 // What losses over a vocabulary share of one row's softmax: logits as they come or capped, exponentials and their sums.
-#ifndef TIGON_LOSSES_ROW_SOFTMAX_HPP
-#define TIGON_LOSSES_ROW_SOFTMAX_HPP
+#ifndef TIGON_LOSSES_PARTS_ROW_SOFTMAX_HPP
+#define TIGON_LOSSES_PARTS_ROW_SOFTMAX_HPP
 
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -176,4 +176,4 @@ TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A to
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_ROW_SOFTMAX_HPP
+#endif  // TIGON_LOSSES_PARTS_ROW_SOFTMAX_HPP

@@ -1,8 +1,8 @@
 // The driver of losses on sequences: what multiplies a token's gradient is known only after the whole sequence.
-#ifndef TIGON_LOSSES_SEQUENCE_HPP
-#define TIGON_LOSSES_SEQUENCE_HPP
+#ifndef TIGON_LOSSES_PARTS_SEQUENCE_HPP
+#define TIGON_LOSSES_PARTS_SEQUENCE_HPP
 
-#include <tigon/losses/sequence_contract.hpp>
+#include <tigon/losses/parts/sequence_contract.hpp>
 
 namespace tigon {
 
@@ -49,7 +49,7 @@ struct sequence_kernel {
     A* memory = frame.template take<A>(chunk * vocab);
     double* rest = frame.template take<double>(chunk);
     auto* large = frame.template take<std::int64_t>(chunk * most_large);
-    chosen_rows<B, T> policy(frame, call.head, call.out, chunk, ctx), other(frame, call.reference, {}, chunk, ctx);
+    gathered_linear<B, T> policy(frame, call.head, call.out, chunk, ctx), other(frame, call.reference, {}, chunk, ctx);
     if (call.out.dx.data != nullptr)
       ctx.executor().run(t.sequences(), [&](std::size_t s, std::size_t) {
         clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
@@ -57,7 +57,7 @@ struct sequence_kernel {
       });
 
     const auto make_logps = [&](std::size_t k, std::size_t n) {
-      const auto of = [&](chosen_rows<B, T>& rows, double* logp) {
+      const auto of = [&](gathered_linear<B, T>& rows, double* logp) {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
@@ -211,7 +211,7 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
   return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other +
-         chosen_rows_workspace<B, T>(
+         gathered_linear_workspace<B, T>(
              workspace::product(groups, ends, length), hidden, vocab, chunk, ctx, [&](std::size_t n) {
                return reference_hidden == 0
                           ? 0
@@ -284,4 +284,4 @@ void scale_gradients(std::string_view op,
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_SEQUENCE_HPP
+#endif  // TIGON_LOSSES_PARTS_SEQUENCE_HPP

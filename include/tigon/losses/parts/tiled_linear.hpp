@@ -1,8 +1,8 @@
 // A linear layer in front of a loss, a tile of rows and vocabulary columns at a time: no row of logits is ever whole.
-#ifndef TIGON_LOSSES_LINEAR_TILES_HPP
-#define TIGON_LOSSES_LINEAR_TILES_HPP
+#ifndef TIGON_LOSSES_PARTS_TILED_LINEAR_HPP
+#define TIGON_LOSSES_PARTS_TILED_LINEAR_HPP
 
-#include <tigon/losses/linear_chunks.hpp>
+#include <tigon/losses/parts/chunked_linear.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -18,13 +18,13 @@ constexpr bool streams(std::size_t vocab) {
 /// Columns are the outer loop: a pass reads w once, dw of a tile's columns is complete after its rows and rounded once,
 /// and dx, the smaller one, is what adds up in memory. Logits and D belong to the caller, and so do the sums of dx.
 template <class B, element T>
-class linear_tiles {
+class tiled_linear {
  public:
   using A = accumulator_t<T>;
   static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
 
   /// `tiles`: most tiles of a column.
-  linear_tiles(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
+  tiled_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
       : head_(head), out_(out), ctx_(ctx), cols_(B::chunk.cols) {
     if (head.bias) bias_ = frame.template take<A>(cols_);
     if (out.dw.data != nullptr) dw_ = sums(frame, cols_ * head.w.cols, tiles, wide);
@@ -97,10 +97,10 @@ class linear_tiles {
   bool begun_ = false;  ///< the gradients of these columns hold something
 };
 
-/// Bytes that linear_tiles takes for `tiles` tiles of `tile` rows, in a call whose last tile of a column has `last` rows,
+/// Bytes that tiled_linear takes for `tiles` tiles of `tile` rows, in a call whose last tile of a column has `last` rows,
 /// with all gradients and a bias; without the logits and the sums of dx.
 template <class B, element T>
-std::size_t linear_tiles_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
+std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
                                    std::size_t tiles, const context& ctx) {
   using A = accumulator_t<T>;
   const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
@@ -138,7 +138,7 @@ struct every_row {
   }
 };
 
-/// linear_tiles over rows, in passes, with the memory of a tile's logits and of the sums of dx. Of Rows:
+/// tiled_linear over rows, in passes, with the memory of a tile's logits and of the sums of dx. Of Rows:
 ///   tile, size()              rows of a tile, rows of all
 ///   x(begin, n, ctx)          rows [begin, begin + n) of x, and behind them rows of zeros if it likes
 ///   sums(frame, dx)           memory for the sums of dx, also of such zeros
@@ -187,7 +187,7 @@ class tiled_layer {
   matrix_view<T> to_;
   context& ctx_;
   A* logits_;
-  linear_tiles<B, T> layer_;
+  tiled_linear<B, T> layer_;
   matrix_view<const T> x_;
   matrix_view<A> dx_;
 };
@@ -195,4 +195,4 @@ class tiled_layer {
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_LINEAR_TILES_HPP
+#endif  // TIGON_LOSSES_PARTS_TILED_LINEAR_HPP

@@ -1,9 +1,9 @@
 // What the losses that compare two distributions row by row share: reductions, ignored rows, checks, row sums.
-#ifndef TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP
-#define TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_DIVERGENCE_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_DIVERGENCE_CONTRACT_HPP
 
-#include <tigon/ops/contract.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <cstdint>
 
@@ -144,4 +144,4 @@ void expect_saved(const expects& expect, matrix_view<const T> saved, std::span<c
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_DIVERGENCE_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_DIVERGENCE_CONTRACT_HPP

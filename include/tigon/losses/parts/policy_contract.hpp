@@ -1,8 +1,8 @@
 // The contract of policy losses, and the checks of what they read and write.
-#ifndef TIGON_LOSSES_POLICY_CONTRACT_HPP
-#define TIGON_LOSSES_POLICY_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_POLICY_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_POLICY_CONTRACT_HPP
 
-#include <tigon/losses/selective_log_softmax_contract.hpp>
+#include <tigon/losses/parts/selective_log_softmax_contract.hpp>
 
 namespace tigon {
 
@@ -153,4 +153,4 @@ TIGON_NOINLINE void expect_outside(const expects& expect, const policy_batch<A>&
 
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_POLICY_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_POLICY_CONTRACT_HPP

@@ -1,6 +1,6 @@
 // What losses on sequences share beside their driver: tokens, log-probabilities of sequences, checks.
-#ifndef TIGON_LOSSES_SEQUENCE_CONTRACT_HPP
-#define TIGON_LOSSES_SEQUENCE_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP
 
 #include <tigon/losses/selective_logprob.hpp>
 
@@ -221,4 +221,4 @@ void expect_sequences(const expects& expect, std::string_view op, const linear_h
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_SEQUENCE_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP

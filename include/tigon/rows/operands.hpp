@@ -1,6 +1,6 @@
 // What a row program reads and writes: operands, and the sources and sinks that its loops make of them.
-#ifndef TIGON_SIMD_ROW_OPERANDS_HPP
-#define TIGON_SIMD_ROW_OPERANDS_HPP
+#ifndef TIGON_ROWS_OPERANDS_HPP
+#define TIGON_ROWS_OPERANDS_HPP
 
 #include <tigon/core/views.hpp>
 #include <tigon/simd/vec.hpp>
@@ -594,4 +594,4 @@ using simd::row_at;
 using simd::rows_of;
 }  // namespace tigon
 
-#endif  // TIGON_SIMD_ROW_OPERANDS_HPP
+#endif  // TIGON_ROWS_OPERANDS_HPP

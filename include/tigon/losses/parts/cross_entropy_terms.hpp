@@ -1,9 +1,9 @@
 // Cross entropy of a row whose softmax is known: the loss, and what its gradient is made of.
-#ifndef TIGON_LOSSES_CROSS_ENTROPY_TERMS_HPP
-#define TIGON_LOSSES_CROSS_ENTROPY_TERMS_HPP
+#ifndef TIGON_LOSSES_PARTS_CROSS_ENTROPY_TERMS_HPP
+#define TIGON_LOSSES_PARTS_CROSS_ENTROPY_TERMS_HPP
 
-#include <tigon/losses/cross_entropy_contract.hpp>
-#include <tigon/losses/row_softmax.hpp>
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
+#include <tigon/losses/parts/row_softmax.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -88,4 +88,4 @@ struct cross_entropy_terms {
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
-#endif  // TIGON_LOSSES_CROSS_ENTROPY_TERMS_HPP
+#endif  // TIGON_LOSSES_PARTS_CROSS_ENTROPY_TERMS_HPP

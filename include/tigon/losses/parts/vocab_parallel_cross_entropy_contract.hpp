@@ -1,9 +1,9 @@
 // Contract of cross entropy over a split vocabulary, and what ranks tell one another before they write.
-#ifndef TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
-#define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
 
 #include <tigon/comm/communicator.hpp>
-#include <tigon/losses/cross_entropy_contract.hpp>
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
 
 namespace tigon {
 
@@ -162,4 +162,4 @@ inline void expect_vocab_shards(std::string_view op, std::span<const vocab_recor
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP

@@ -1,10 +1,10 @@
 // A linear layer in front of a loss, a chunk of rows at a time: what every fused linear loss is made of.
-#ifndef TIGON_LOSSES_LINEAR_CHUNKS_HPP
-#define TIGON_LOSSES_LINEAR_CHUNKS_HPP
+#ifndef TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
+#define TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/gemm/gemm.hpp>
-#include <tigon/simd/row_gradients.hpp>
+#include <tigon/rows/gradients.hpp>
 
 #include <bit>
 
@@ -188,12 +188,13 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
 /// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
 /// few. Logits and D belong to the caller.
 template <class B, element T>
-class linear_chunks {
+class chunked_linear {
  public:
   using A = accumulator_t<T>;
 
   /// `chunks`: most calls of backward.
-  linear_chunks(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunks, context& ctx)
+  chunked_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunks,
+                 context& ctx)
       : head_(head), out_(out), ctx_(ctx) {
     const std::size_t vocab = head.w.rows;
     if (head.bias) {
@@ -262,11 +263,11 @@ class linear_chunks {
   bool first_ = true;
 };
 
-/// Bytes that linear_chunks takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing
+/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing
 /// packed; without the logits. `between`: bytes that the loss takes between the products, and gives back.
 template <class B, element T>
-std::size_t linear_chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
-                                    std::size_t chunks, const context& ctx, std::size_t between = 0) {
+std::size_t chunked_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
+                                     std::size_t chunks, const context& ctx, std::size_t between = 0) {
   using A = accumulator_t<T>;
   const std::size_t workers = ctx.executor().workers();
   std::size_t inner = between;
@@ -325,4 +326,4 @@ void expect_packed(std::string_view op, const linear_head<T>& head) {
 
 #include <tigon/backend/select.hpp>
 
-#endif  // TIGON_LOSSES_LINEAR_CHUNKS_HPP
+#endif  // TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP

@@ -2,8 +2,8 @@
 // every order and comparisons are equalities.
 #include <gtest/gtest.h>
 
-#include <tigon/simd/row_gradients.hpp>
-#include <tigon/simd/row_turns.hpp>
+#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/turns.hpp>
 
 #include <numeric>
 

@@ -1,8 +1,8 @@
 // The backends that the library brings, one line each, and which of them is chosen when nobody asks for one. Metadata
 // alone: no vendor's header is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and
 // TIGON_BACKEND_HEADER choose it, or the template argument of a call.
-#ifndef TIGON_BACKENDS_REGISTRY_HPP
-#define TIGON_BACKENDS_REGISTRY_HPP
+#ifndef TIGON_BACKEND_REGISTRY_HPP
+#define TIGON_BACKEND_REGISTRY_HPP
 
 #include <tigon/config.hpp>
 
@@ -123,4 +123,4 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(TIGON_DEVICE) "; exp
 #endif
 #endif
 
-#endif  // TIGON_BACKENDS_REGISTRY_HPP
+#endif  // TIGON_BACKEND_REGISTRY_HPP

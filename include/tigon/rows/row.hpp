@@ -9,13 +9,13 @@
 // vector views (the same for every row) and `columns` (the column index as a number). Functions take and return
 // vectors of any engine. Rows are cut into tasks by shape alone and sums are made in a fixed order, so results do not
 // depend on the number of threads.
-#ifndef TIGON_SIMD_ROW_HPP
-#define TIGON_SIMD_ROW_HPP
+#ifndef TIGON_ROWS_ROW_HPP
+#define TIGON_ROWS_ROW_HPP
 
 #include <tigon/backend/backend.hpp>
 #include <tigon/core/context.hpp>
+#include <tigon/rows/operands.hpp>
 #include <tigon/simd/math.hpp>
-#include <tigon/simd/row_operands.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
@@ -596,4 +596,4 @@ using simd::round_computed_to;
 using simd::round_to;
 }  // namespace tigon
 
-#endif  // TIGON_SIMD_ROW_HPP
+#endif  // TIGON_ROWS_ROW_HPP

@@ -1,10 +1,10 @@
 // Row programs of two steps, of which the second of a row and the first of the next are made by turns.
 //
 //   for_rows_in_turns<B, A, State>(ctx, rows, cols, scratch_rows, width, by_turns, gather, close, write);
-#ifndef TIGON_SIMD_ROW_TURNS_HPP
-#define TIGON_SIMD_ROW_TURNS_HPP
+#ifndef TIGON_ROWS_TURNS_HPP
+#define TIGON_ROWS_TURNS_HPP
 
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <algorithm>
 
@@ -82,4 +82,4 @@ namespace tigon {
 using simd::for_rows_in_turns;
 }  // namespace tigon
 
-#endif  // TIGON_SIMD_ROW_TURNS_HPP
+#endif  // TIGON_ROWS_TURNS_HPP

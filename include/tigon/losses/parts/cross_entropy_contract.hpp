@@ -1,9 +1,9 @@
 // Cross entropy's contract, and what the losses over a vocabulary share: checks of labels, the way from rows to totals.
-#ifndef TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
-#define TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
 
 #include <tigon/core/context.hpp>
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -240,4 +240,4 @@ struct loss_rows {
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_CROSS_ENTROPY_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP

@@ -1,9 +1,9 @@
 // What the distillation losses share: their contract, checks, and the way from rows to totals.
-#ifndef TIGON_LOSSES_DISTILLATION_CONTRACT_HPP
-#define TIGON_LOSSES_DISTILLATION_CONTRACT_HPP
+#ifndef TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP
 
-#include <tigon/losses/cross_entropy_contract.hpp>
-#include <tigon/losses/linear_chunks.hpp>
+#include <tigon/losses/parts/chunked_linear.hpp>
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
 
 namespace tigon {
 
@@ -203,4 +203,4 @@ struct distillation_door {
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_DISTILLATION_CONTRACT_HPP
+#endif  // TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP

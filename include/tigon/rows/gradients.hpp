@@ -1,10 +1,10 @@
 // Row programs with parameter gradients: every row adds to sums over all rows.
 //
 //   for_rows_with_partials<B, A>(ctx, rows, cols, row_sum(f, x...), row_map(y, g, x...), parameter_gradient{dw, mode});
-#ifndef TIGON_SIMD_ROW_GRADIENTS_HPP
-#define TIGON_SIMD_ROW_GRADIENTS_HPP
+#ifndef TIGON_ROWS_GRADIENTS_HPP
+#define TIGON_ROWS_GRADIENTS_HPP
 
-#include <tigon/simd/row.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <algorithm>
 #include <array>
@@ -668,4 +668,4 @@ using simd::row_sum;
 using simd::staged;
 }  // namespace tigon
 
-#endif  // TIGON_SIMD_ROW_GRADIENTS_HPP
+#endif  // TIGON_ROWS_GRADIENTS_HPP

@@ -1,13 +1,18 @@
 // What every operator header begins with: how a backend is found, and what is asked of the types of a call.
-#ifndef TIGON_OPS_CONTRACT_HPP
-#define TIGON_OPS_CONTRACT_HPP
+#ifndef TIGON_BACKEND_OPERATOR_HPP
+#define TIGON_BACKEND_OPERATOR_HPP
 
 #include <tigon/backend/default.hpp>
 #include <tigon/backend/kernel.hpp>
-#include <tigon/backends/generic/backend.hpp>
 #include <tigon/core/context.hpp>
 
 namespace tigon {
+
+namespace backends {
+inline namespace TIGON_ABI {
+struct generic;  // the root of every chain: operators write their canonical kernels for it
+}
+}  // namespace backends
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -72,4 +77,4 @@ consteval bool admits_parameter() {
 
 }  // namespace tigon
 
-#endif  // TIGON_OPS_CONTRACT_HPP
+#endif  // TIGON_BACKEND_OPERATOR_HPP

@@ -1,8 +1,8 @@
 // Policy losses of the GRPO family as functions of log-probabilities: all that is a number a token or a sequence.
-#ifndef TIGON_LOSSES_POLICY_HPP
-#define TIGON_LOSSES_POLICY_HPP
+#ifndef TIGON_LOSSES_PARTS_POLICY_HPP
+#define TIGON_LOSSES_PARTS_POLICY_HPP
 
-#include <tigon/losses/policy_contract.hpp>
+#include <tigon/losses/parts/policy_contract.hpp>
 #include <tigon/losses/selective_log_softmax.hpp>
 
 namespace tigon {
@@ -252,4 +252,4 @@ struct policy {
 }  // namespace detail
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_POLICY_HPP
+#endif  // TIGON_LOSSES_PARTS_POLICY_HPP
