@@ -1,7 +1,8 @@
 # What tigon::tigon takes from the machine and from the user, in the build tree and in an installed package alike.
 #
-#   TIGON_BACKEND, TIGON_DEVICE   become compile definitions when they are set (before find_package, add_subdirectory
-#                                 or FetchContent_MakeAvailable); in either case of letters, blanks around them removed
+#   TIGON_BACKEND, TIGON_DEVICE, TIGON_CORE   become compile definitions when they are set (before find_package,
+#                                 add_subdirectory or FetchContent_MakeAvailable); in either case of letters, blanks
+#                                 around them removed
 #   TIGON_HIGHWAY_INCLUDE_DIR, TIGON_XSIMD_INCLUDE_DIR, TIGON_EIGEN_INCLUDE_DIR   where those headers are
 #   TIGON_ONEDNN_INCLUDE_DIR, TIGON_ONEDNN_LIBRARY   oneDNN, for backend onednn alone
 #
@@ -13,6 +14,8 @@
 set(TIGON_BACKEND "" CACHE STRING "Default backend by name; empty: chosen for TIGON_DEVICE")
 set(TIGON_DEVICE "" CACHE STRING "Device for which the default backend is chosen: cpu or npu; empty: cpu")
 set_property(CACHE TIGON_DEVICE PROPERTY STRINGS "" cpu npu)
+set(TIGON_CORE "" CACHE STRING "CPU core that row kernels are scheduled for: intel, zen4, zen5 or other; empty: by the flags")
+set_property(CACHE TIGON_CORE PROPERTY STRINGS "" intel zen4 zen5 other)
 find_path(TIGON_HIGHWAY_INCLUDE_DIR hwy/highway.h)
 find_path(TIGON_XSIMD_INCLUDE_DIR xsimd/xsimd.hpp)
 find_path(TIGON_EIGEN_INCLUDE_DIR Eigen/Core PATH_SUFFIXES eigen3)
@@ -27,7 +30,7 @@ function(tigon_settings target)
       target_include_directories(${target} SYSTEM INTERFACE $<BUILD_INTERFACE:${TIGON_${library}_INCLUDE_DIR}>)
     endif()
   endforeach()
-  foreach(setting IN ITEMS TIGON_BACKEND TIGON_DEVICE)
+  foreach(setting IN ITEMS TIGON_BACKEND TIGON_DEVICE TIGON_CORE)
     string(STRIP "${${setting}}" value)
     string(TOLOWER "${value}" value)
     set(${setting} "${value}")

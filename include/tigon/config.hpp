@@ -3,6 +3,7 @@
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_DEVICE          cpu (default) or npu: the device for which a backend is chosen when none is named
+//   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
 #ifndef TIGON_CONFIG_HPP
@@ -71,28 +72,36 @@
 #define TIGON_TARGET baseline
 #endif
 
-// The cores that the flags name decide about a few tuning values: Intel's with 512 bits, and Zen 4, for which older
-// compilers say Zen 3 with AVX-512. They say the same, or Zen 4, for Zen 5, which has more instructions. In that name, too.
+// The CPU core that the flags name, of those that backend/cores.hpp knows: Intel's with 512 bits, Zen 4, Zen 5, or other.
+// Compilers that know neither say Zen 3 with AVX-512 for both Zen 4 and Zen 5; they say Zen 4 for Zen 5, which has more
+// instructions. It is part of the symbols, too.
+#if !defined(TIGON_CORE)
 #if defined(__skylake_avx512__) || defined(__cascadelake__) || defined(__cooperlake__) ||       \
     defined(__icelake_server__) || defined(__sapphirerapids__) || defined(__graniterapids__) || \
     (defined(__corei7__) && defined(__AVX512F__))
-#define TIGON_INTEL_CORES 1
-#define TIGON_ZEN4_CORES 0
-#define TIGON_CORES _intel
-#elif (defined(__znver3__) || defined(__znver4__)) && defined(__AVX512F__) && !defined(__AVXVNNI__) && \
-    !defined(__MOVDIRI__) && !defined(__AVX512VP2INTERSECT__)
-#define TIGON_INTEL_CORES 0
-#define TIGON_ZEN4_CORES 1
-#define TIGON_CORES _zen4
+#define TIGON_CORE intel
+#elif (defined(__znver3__) || defined(__znver4__)) && defined(__AVX512F__)
+#if defined(__AVXVNNI__) || defined(__MOVDIRI__) || defined(__AVX512VP2INTERSECT__)
+#define TIGON_CORE zen5
 #else
-#define TIGON_INTEL_CORES 0
-#define TIGON_ZEN4_CORES 0
-#define TIGON_CORES
+#define TIGON_CORE zen4
 #endif
+#elif defined(__znver5__)
+#define TIGON_CORE zen5
+#else
+#define TIGON_CORE other
+#endif
+#endif
+#define TIGON_CORE_intel 1
+#define TIGON_CORE_zen4 2
+#define TIGON_CORE_zen5 3
+#define TIGON_CORE_other 4
+#define TIGON_CORE_NUMBER_(name) TIGON_CORE_##name
+#define TIGON_CORE_NUMBER(name) TIGON_CORE_NUMBER_(name)
 
-#define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##d
+#define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##_##d
 #define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
-#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORES)
+#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
 

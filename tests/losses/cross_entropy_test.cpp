@@ -168,7 +168,7 @@ TYPED_TEST(cross_entropy, keeps_its_error_in_wide_rows_and_where_the_maximum_is_
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
-  for (const std::size_t cols : {std::size_t{1003}, B::row.prefetch_row_bytes / sizeof(T) + 4099}) {
+  for (const std::size_t cols : {std::size_t{1003}, B::row.cpu.prefetch_row_bytes / sizeof(T) + 4099}) {
     const variant rows{"rows", false, {.reduction = reduction::none}};
     problem<T> p({5, cols}, rows), in_place({5, cols}, rows);
     const auto at = [&](std::size_t i) { return static_cast<std::size_t>(p.target[i]); };
@@ -372,7 +372,7 @@ TYPED_TEST(cross_entropy, an_upstream_gradient_that_is_not_finite_leaves_ignored
   check.template operator()<tigon::backends::ascend>();
 }
 
-/// Its parent, with rows that were read before taken from their end.
+/// Its parent, on a core on which rows that were read before are taken from their end.
 template <class Parent>
 struct reversed : Parent {
   using parent = Parent;
@@ -380,7 +380,7 @@ struct reversed : Parent {
   using overrides = tigon::op_list<>;
   static constexpr tigon::row_tuning row = [] {
     tigon::row_tuning tuning = Parent::row;
-    tuning.reverse = true;
+    tuning.cpu.order = tigon::row_order::lookahead;
     return tuning;
   }();
 };

@@ -338,9 +338,9 @@ TEST(poly_norm_mixed, gradients_may_be_absent) {
   EXPECT_EQ(bits_of(some.dx, some.db), bits_of(all.dx, all.db));
 }
 
-template <bool Ahead>
-struct summing : usual_backend {
-  static constexpr tigon::row_tuning row{.sum_ahead = Ahead};
+template <tigon::row_order Order>
+struct ordered : usual_backend {
+  static constexpr tigon::row_tuning row{.cpu = {.name = "ordered", .order = Order}};
 };
 template <class B>
 void check_rows_behind_one_in_f64() {
@@ -353,8 +353,8 @@ void check_rows_behind_one_in_f64() {
   p.check_parameters(p.parameters_wanted());
 }
 TEST(poly_norm_tuning, a_row_in_f64_leaves_the_others_their_sums) {
-  check_rows_behind_one_in_f64<summing<true>>();
-  check_rows_behind_one_in_f64<summing<false>>();
+  check_rows_behind_one_in_f64<ordered<tigon::row_order::lookahead>>();
+  check_rows_behind_one_in_f64<ordered<tigon::row_order::reduce_then_map>>();
 }
 
 TEST(poly_norm_wide, rows_have_no_longest_width) {

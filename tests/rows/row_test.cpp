@@ -23,33 +23,28 @@ using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, ti
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
 /// shapes.
-template <class Parent, std::size_t Unroll, bool SumAhead = true>
+template <class Parent, std::size_t Unroll, tigon::row_order Order = tigon::row_order::lookahead>
 struct eager : Parent {
   using parent = Parent;
   static constexpr tigon::backend_info info = Parent::info;
   using overrides = tigon::op_list<>;
-  static constexpr tigon::row_tuning row{.unroll = Unroll,
-                                         .task_elements = 256,
-                                         .partials = 5,
-                                         .stream_bytes = 64,
-                                         .group_elements = 300,
-                                         .block_cols = 64,
-                                         .sum_ahead = SumAhead,
-                                         .group_bytes = 3000,
-                                         .keep_order = !SumAhead,
-                                         .sums_prefetch = !SumAhead && Unroll == 4,
-                                         .follows_rows = !SumAhead,
-                                         .turn_round = !SumAhead};
+  static constexpr tigon::row_tuning row{
+      .cpu = {.name = "eager", .order = Order, .reduced_bytes = 3000, .group_elements = 300},
+      .unroll = Unroll,
+      .task_elements = 256,
+      .partials = 5,
+      .stream_bytes = 64,
+      .block_cols = 64};
 };
 
 /// Every engine and a type of every width as they are; and thresholds of every kind.
-using pairs =
-    testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::highway, float>,
-                   on<tigon::backends::eigen, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
-                   on<eager<tigon::backends::generic, 4>, float>, on<eager<tigon::backends::xsimd, 4, false>, float>,
-                   on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
-                   on<eager<tigon::backends::highway, 2, false>, tigon::bfloat16>,
-                   on<eager<tigon::backends::highway, 4>, double>>;
+using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::highway, float>,
+                             on<tigon::backends::eigen, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
+                             on<eager<tigon::backends::generic, 4>, float>,
+                             on<eager<tigon::backends::xsimd, 4, tigon::row_order::interleaved>, float>,
+                             on<eager<tigon::backends::highway, 1>, tigon::bfloat16>,
+                             on<eager<tigon::backends::highway, 2, tigon::row_order::reduce_then_map>, tigon::bfloat16>,
+                             on<eager<tigon::backends::highway, 4>, double>>;
 
 template <class T>
 TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed, guard side = guard::behind) {
@@ -76,7 +71,9 @@ struct with_thresholds {
   template <class P>
   static std::string GetName(int i) {
     const bool eager = P::backend::row.stream_bytes < 100;
-    return names::GetName<P>(i) + (!eager ? "" : P::backend::row.sum_ahead ? "_eager_ahead" : "_eager");
+    return names::GetName<P>(i) + (!eager                                                     ? ""
+                                   : P::backend::row.cpu.order == tigon::row_order::lookahead ? "_eager_ahead"
+                                                                                              : "_eager");
   }
 };
 TYPED_TEST_SUITE(row, pairs, with_thresholds);
@@ -131,10 +128,10 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   const auto x = whole_numbers<T>({rows, cols, 3}, 1);
   const auto small = x.view();
   // Only its numbers are looked at: nothing is read.
-  const matrix_view<const T> whole(small.data, large, 1, 5), wide(small.data, large, B::row.prefetch_row_bytes, 5);
+  const matrix_view<const T> whole(small.data, large, 1, 5), wide(small.data, large, B::row.cpu.prefetch_row_bytes, 5);
   const auto next = [](auto m, std::size_t row, std::size_t matrices, std::size_t ahead) {
     // Where memory is read and written in turns, a sum asks for half as much.
-    constexpr bool half = !B::row.sums_prefetch && !B::row.sum_ahead;
+    constexpr bool half = B::row.cpu.order == tigon::row_order::reduce_then_map;
     using tigon::simd::detail::source;
     EXPECT_EQ(source<B>(tigon::read_again(m), {row, 0, matrices, ahead}).next,
               source<B>(m, {row, 0, half ? 2 * matrices : matrices, ahead}).next);
@@ -145,7 +142,7 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_EQ(next(whole, large - 5, 1, 4), 20u);
   EXPECT_EQ(next(whole, large - 4, 1, 4), 0u) << "there is none";
   EXPECT_EQ(next(wide, 0, 1, 1), 0u) << "two rows do not stay near";
-  EXPECT_EQ(next(whole, 0, B::row.prefetch_row_bytes, 1), 0u) << "nor do those of all matrices";
+  EXPECT_EQ(next(whole, 0, B::row.cpu.prefetch_row_bytes, 1), 0u) << "nor do those of all matrices";
   const std::size_t stride = rows * cols * sizeof(T) >= B::row.stream_bytes ? small.row_stride : 0;
   EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is near anyhow";
   EXPECT_EQ(next(tigon::rows_of<const T>{small, B::row.stream_bytes}, 0, 1, 2), 2 * small.row_stride)
@@ -159,7 +156,7 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_FALSE(in_line(vector_view<const T>{small.data, cols}, 1, cols)) << "the same for every row";
   EXPECT_TRUE(in_line(tigon::constant<double>{1}, 1, 5));
   using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
-  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, !B::row.sum_ahead);
+  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.cpu.order != tigon::row_order::lookahead);
 }
 
 template <class B, class A, class Errand>
@@ -177,7 +174,8 @@ TYPED_TEST(row, maps_ask_for_the_rows_that_sums_ask_for) {
   tigon::for_rows_with_partials<B, A>(
       tigon::default_context(), 3, 40, tigon::row_sum([](std::size_t) { return [](auto v) { return v; }; }, a),
       [&] TIGON_FN(auto row, A) {
-        EXPECT_EQ(asks_in_maps(row), !B::row.sum_ahead && (tigon::simd::vec<typename B::engine, A>::size > 1));
+        EXPECT_EQ(asks_in_maps(row), B::row.cpu.order != tigon::row_order::lookahead &&
+                                         (tigon::simd::vec<typename B::engine, A>::size > 1));
         ++rows;
       },
       tigon::parameter_gradient<T>{});
@@ -226,8 +224,8 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
     };
     EXPECT_FALSE(backwards(map)) << "of a row that was not read before";
     (void)row.sum([](auto v) { return v; }, a);
-    const bool every_row = B::row.reverse;
-    EXPECT_EQ(backwards(map), every_row || (B::row.turn_round && row.i % 2 != 0));
+    const bool every_row = B::row.cpu.order == tigon::row_order::lookahead;
+    EXPECT_EQ(backwards(map), every_row || (B::row.cpu.order == tigon::row_order::interleaved && row.i % 2 != 0));
     EXPECT_EQ(backwards(map_alone), every_row) << "without a vector";
     EXPECT_EQ(backwards(map_and_sum), every_row) << "bits of sums would depend on the row's place";
     map();
@@ -913,7 +911,7 @@ TYPED_TEST(row, maps_take_rows_in_groups) {
   check_map_rows<typename TypeParam::backend, typename TypeParam::element>();
 }
 TEST(row_maps, of_16_bits_take_four_rows_where_memory_is_read_while_it_is_written) {
-  using B = eager<tigon::backends::highway, 4, false>;
+  using B = eager<tigon::backends::highway, 4, tigon::row_order::interleaved>;
   using T = tigon::bfloat16;
   using map = tigon::simd::row_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
   constexpr bool alone = tigon::simd::vec<B::engine, float>::size == 1;

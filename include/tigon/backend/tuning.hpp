@@ -2,32 +2,20 @@
 #ifndef TIGON_BACKEND_TUNING_HPP
 #define TIGON_BACKEND_TUNING_HPP
 
-#include <tigon/config.hpp>
+#include <tigon/backend/cores.hpp>
 
 #include <cstddef>
 
 namespace tigon {
 
-/// Row programs.
+/// Row kernels. What follows from the core: rows/schedule.hpp.
 struct row_tuning {
-  std::size_t unroll = 4;                    ///< vectors in flight in a loop over a row: 1, 2 or 4
-  std::size_t task_elements = 1 << 16;       ///< elements handed to a worker at a time
-  std::size_t partials = 32;                 ///< most partial rows of a parameter gradient
-  std::size_t stream_bytes = 4 << 20;        ///< outputs of at least this many bytes are written past the caches
-  std::size_t prefetch_row_bytes = 1 << 18;  ///< widest rows whose successors are asked for during work; 0: never
-  std::size_t group_elements = 1 << (TIGON_INTEL_CORES ? 14 : 15);  ///< rows that parameter gradients take together
-  std::size_t block_cols = 1024;  ///< columns of those rows, or of rows that take turns, at a time; whole vectors
-  std::size_t near_cols = TIGON_INTEL_CORES ? 4096 : 32768;  ///< columns that softmax takes at a time in place
-  bool sum_ahead = TIGON_INTEL_CORES;  ///< a row's sums for its gradients are made while rows before it are written
-  bool reverse = TIGON_INTEL_CORES;    ///< a row that was read before is written from its end to its beginning
-  std::size_t group_bytes = 1 << 18;   ///< of rows summed up before they are written, if not sum_ahead; 16 bits: twice
-  int prefetch_level = TIGON_INTEL_CORES || TIGON_ZEN4_CORES ? 2 : 1;  ///< cache of the next row: 1, the nearest, or 2
-  bool keep_order = !TIGON_INTEL_CORES;  ///< maps that wait for memory take one vector after the other, not mixed
-  /// Memory is read while it is written: every pass over rows asks for the next ones and writes what it can, not only the
-  /// last. Where it is off, and sum_ahead too, sums of two or three rows ask if these are narrow enough to stay near.
-  bool sums_prefetch = TIGON_ZEN4_CORES;
-  bool follows_rows = TIGON_ZEN4_CORES;  ///< maps of nothing but rows that lie one behind the other ask for no next row
-  bool turn_round = TIGON_ZEN4_CORES;  ///< a row that was read before and vectors: from either end, row by row in turns
+  core cpu = this_core;
+  std::size_t unroll = 4;               ///< vectors in flight in a loop over a row: 1, 2 or 4
+  std::size_t task_elements = 1 << 16;  ///< elements handed to a worker at a time
+  std::size_t partials = 32;            ///< most partial rows of a parameter gradient
+  std::size_t stream_bytes = 4 << 20;   ///< outputs of at least this many bytes are written by non-temporal stores
+  std::size_t block_cols = 1024;        ///< columns of a block of a row; whole vectors
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 

@@ -50,7 +50,7 @@ struct kernel<op::cross_entropy, backends::generic> {
     // A row whose successor is too far to ask for is taken in pieces that stay in the first-level cache.
     constexpr std::size_t piece = 8192;
     const bool in_pieces =
-        !Weighted && !narrow && logits.cols * sizeof(T) > B::row.prefetch_row_bytes && logits.cols > piece;
+        !Weighted && !narrow && logits.cols * sizeof(T) > B::row.cpu.prefetch_row_bytes && logits.cols > piece;
     for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
@@ -79,7 +79,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         const A below_own = row.map_sum(
             e,
             [=](auto v) {
-              const auto p = detail::exp_of_distance<false>(v - own);
+              const auto p = simd::exp_of_distance<false>(v - own);
               return pack{p, p};
             },
             logits);
@@ -92,7 +92,7 @@ struct kernel<op::cross_entropy, backends::generic> {
             e,
             [=](auto v, auto w) {
               const auto s = kind.distance(v, m);
-              const auto p = detail::exp_of_distance<true>(s);
+              const auto p = simd::exp_of_distance<true>(s);
               const decltype(v) zero(A(0));
               return pack{p, p, select(w == zero, zero, w * s)};
             },
@@ -113,7 +113,7 @@ struct kernel<op::cross_entropy, backends::generic> {
           const A partial = part.map_sum(
               e,
               [=](auto v) {
-                const auto p = detail::exp_of_distance<true>(v - under);
+                const auto p = simd::exp_of_distance<true>(v - under);
                 return pack{p, p};
               },
               near);

@@ -156,25 +156,14 @@ struct kernel<op::kl_div, backends::generic> {
   static TIGON_INLINE V of_probability(V p, V of, V y) {
     using A = typename V::value_type;
     const V zero(A(0)), finite = select(p == zero, simd::finite_log(y), y);
-    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * log_minus(of, finite));
-  }
-
-  /// log(of) - y, of = 2^e (1 + f): log(of) is e ln 2 + log(1 + f), and y is subtracted from its large part, which is
-  /// exact: at log(of) near y nothing is lost.
-  template <class V>
-  static TIGON_INLINE V log_minus(V of, V y) {
-    using A = typename V::value_type;
-    using c = simd::detail::constants<A>;
-    const auto [e, f] = simd::detail::split(of);
-    const V small = simd::detail::log_of_parts(V(A(0)), f) + e * V(c::ln2_lo);
-    return fma(e, V(c::ln2_hi), -y) + small;
+    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * simd::log_minus(of, finite));
   }
 
   /// The derivative of p (log max(p, eps) - y) by p.
   template <class V, class A>
   static TIGON_INLINE V by_probability(V p, V y, A eps) {
     const V zero(A(0)), lowest(std::max(eps, std::numeric_limits<A>::min()));
-    const V slope = log_minus(max(lowest, p), y) + select(p > V(eps), V(A(1)), zero);
+    const V slope = simd::log_minus(max(lowest, p), y) + select(p > V(eps), V(A(1)), zero);
     const auto nothing = p == zero && (V(eps) == zero || y < V(std::numeric_limits<A>::lowest()));
     return select(p >= zero, select(nothing, zero, slope), V(std::numeric_limits<A>::quiet_NaN()));
   }

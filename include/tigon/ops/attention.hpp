@@ -21,12 +21,12 @@ struct query_block {
 /// The scores of a block; every row begins at a cache line.
 template <class A>
 matrix_view<A> scores(workspace::frame& scratch, query_block at) {
-  const std::size_t stride = simd::detail::padded<A>(at.keys);
+  const std::size_t stride = workspace::padded<A>(at.keys);
   return {scratch.take<A>(at.rows * stride), at.rows, at.keys, stride};
 }
 template <class A>
 std::size_t scores_bytes(query_block at) {
-  return workspace::bytes_for<A>(at.rows, simd::detail::padded<A>(at.keys));
+  return workspace::bytes_for<A>(at.rows, workspace::padded<A>(at.keys));
 }
 
 /// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.

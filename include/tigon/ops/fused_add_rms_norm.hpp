@@ -33,7 +33,7 @@ struct fused_add_rms_norm {
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
 ///            infinity, but for y, where it becomes NaN and the rest of its row 0.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3
-///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
+///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
 template <>
@@ -97,7 +97,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         if (row.first()) rstd[row.i] = scale;
         return scale;
       };
-      if constexpr (B::row.sums_prefetch && sizeof(T) > 2) {
+      if constexpr (simd::schedule<B>::interleaved && sizeof(T) > 2) {
         if (early) {
           const A scale = scale_for(row.map_sum(
               s,

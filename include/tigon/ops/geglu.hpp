@@ -175,7 +175,7 @@ struct kernel<op::geglu, backends::generic> {
   /// The gate of z, from a and its square.
   template <std::size_t Bits, class V>
   static TIGON_INLINE simd::gate_parts<V> gate(V a, V square) {
-    return simd::gate_of_log2<Bits>(a, log2_of_gate<simd::detail::exp2_parts<V>>(square));
+    return simd::gate_of_log2<Bits>(a, log2_of_gate<simd::exp2_parts<V>>(square));
   }
 };
 

@@ -38,7 +38,7 @@ struct group_norm {
 ///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
 ///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/simd/many_rows_test.cpp).
+///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
 struct group_norm_options {
   std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
   std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has

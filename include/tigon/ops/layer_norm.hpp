@@ -34,7 +34,7 @@ struct layer_norm {
 ///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx
 ///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
+///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 struct layer_norm_options {
   double eps = 1e-6;  ///< inside the square root
   gradient dparams = gradient::overwrite;

@@ -121,7 +121,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         return pack{fnma(exact, c, u * f) * r, fma(d, xh * f, s_was), fma(u, xh, acc)};
       };
     };
-    if constexpr (!B::row.sum_ahead) {
+    if constexpr (!simd::schedule<B>::lookahead) {
       // Memory is written while it is read: dshift, which needs no sum, is written by the pass that makes it.
       if (simd::rows_begin_lines(dshift)) {
         for_rows_with_partials<B, A>(

@@ -37,7 +37,7 @@ struct modulated_rms_norm {
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, dw and dscale. So does
 ///            an infinity, but for y, where it becomes NaN and the rest of its row the shift.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
-///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/simd/many_rows_test.cpp).
+///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 struct modulated_rms_norm_options {
   double eps = 1e-6;           ///< inside the square root
   double offset = 0;           ///< added to w

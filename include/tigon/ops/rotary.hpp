@@ -21,7 +21,7 @@ TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> 
     const std::size_t next = s + 1 < in.seq_len ? in.seq_stride : 0;
     for (std::size_t h = 0; h < in.heads; ++h) {
       const T* from = in.at(b, h, s);
-      if constexpr (B::row.prefetch_row_bytes != 0)
+      if constexpr (B::row.cpu.prefetch_row_bytes != 0)
         for (std::size_t j = 0; j < in.head_dim; j += line) __builtin_prefetch(from + next + j, 0, 2);
       fn(from, row_at<T>{out.at(b, h, s), bytes});
     }

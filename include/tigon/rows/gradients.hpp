@@ -172,8 +172,9 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
   for (; j + U * N <= cols; j += U * N) {
     if constexpr (Asks)  // not by std::apply: g++ drops calls of a function that does nothing but ask
       unrolled<R * U>([&](auto k) TIGON_LAMBDA {
-        unrolled<sizeof...(Source)>(
-            [&](auto s) TIGON_LAMBDA { std::get<s>(x[k / U]).template prefetch<k % U * N, B::row.prefetch_level>(j); });
+        unrolled<sizeof...(Source)>([&](auto s) TIGON_LAMBDA {
+          std::get<s>(x[k / U]).template prefetch<k % U * N, B::row.cpu.prefetch_into>(j);
+        });
       });
     pack<V, 1> out[R][U];
     pack<V, held> acc[U];
@@ -436,35 +437,24 @@ inline constexpr bool is_row_map = false;
 template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
-// Rows that a program with so many sums takes at a time: three, whose reads have room in every set of a first-level
-// cache, four where they save more than one sum; where they are asked for, as many as have room in the eight ways of a
-// set, and no more than three. One where it is no row_map, or reads three matrices and more of other than 16 bits: stores
-// past the caches to several rows in turns then cost more than they save. Without a statistic that has brought the rows
-// near, two, which are asked for: unasked, memory is read half as fast from so many places at once, or in full, as the
-// addresses of the code will have it.
+// Rows that a program with so many sums takes at a time; one where it is no row_map.
 template <class B, class Statistic, class F, std::size_t Sums>
 inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> =
-    B::row.sums_prefetch ? std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices_of<X...>, 1), 1, 3)
-    : matrices_of<X...> > 2 && !narrow_rows<X...> ? 1
-    : Sums > 1                                    ? 4
-                                                  : 3;
+    schedule<B>::rows_adding(matrices_of<X...>, narrow_rows<X...>, Sums);
 template <class B, class T, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
-    B::row.sum_ahead ? 1 : 2;
+    schedule<B>::rows_adding_unreduced;
 
-// Rows that map_rows writes at a time. Of 16 bits four, because vectors beside them are widened once for all. Of others
-// two where memory is read while it is written, if a statistic has brought them near and they are read beside two vectors
-// or more, which leave the first-level cache with every row.
+// Rows that map_rows writes at a time.
 template <class B, class Statistic, class Map>
 inline constexpr std::size_t rows_mapped = 1;
 template <class B, class Statistic, class T, class F, class... X>
 inline constexpr std::size_t rows_mapped<B, Statistic, row_map<matrix_view<T>, F, X...>> =
-    B::row.sum_ahead || vec_of<B, X...>::size == 1                                                           ? 1
-    : sizeof(T) == 2                                                                                         ? 4
-    : B::row.sums_prefetch && !std::same_as<Statistic, no_statistic> && sizeof...(X) - matrices_of<X...> > 1 ? 2
-                                                                                                             : 1;
+    vec_of<B, X...>::size == 1
+        ? 1
+        : schedule<B>::rows_mapped(sizeof(T), sizeof...(X) - matrices_of<X...>, !std::same_as<Statistic, no_statistic>);
 }  // namespace detail
 
 /// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
@@ -514,12 +504,14 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
 ///
-/// Where B::row.sum_ahead is off, the statistics of as many rows as stay near are made first, and a row_map then writes
-/// some of these at a time: memory is read and written in turns. Where B::row.sums_prefetch is on, these are no more rows
+/// Unless map and reduction share a loop (schedule::reduces_while_mapping), the statistics of as many rows as stay near are
+/// made first, and a row_map then writes
+/// some of these at a time: memory is read and written in turns. Where reductions prefetch, these are no more rows
 /// than are written at a time, and both passes ask for those that come next: memory is read all the time. So it is where
-/// a statistic is followed by rows that are written one at a time, without a row_map. With sum_ahead, or without a
+/// a statistic is followed by rows that are written one at a time, without a row_map. With a shared loop, or without a
 /// statistic and a row_map, or where a row_map writes one row at a time, a few rows are gone over a block of columns at a
-/// time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and with sum_ahead its map
+/// time, so that weights and partial rows stay in the first-level cache: fn sees parts of rows, and in a shared loop its
+/// map
 /// adds up the statistic, if any, of the rows that follow.
 template <class B, class A, class Statistic, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
@@ -528,14 +520,14 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   using errand = decltype(statistic.template errand<B>(0, 0, nullptr));
   // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
   // a row's bits would depend on its place.
-  constexpr bool in_passing = errand::any && V::size > 1 && B::row.sum_ahead;
+  constexpr bool in_passing = errand::any && V::size > 1 && schedule<B>::reduces_while_mapping;
   using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr std::size_t K = sizeof...(T);
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
   constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
   // Every pass over rows asks for those that are next: no more of these than are written together.
-  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? B::row.sums_prefetch || !is_map : R > 1);
+  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? schedule<B>::reduce_prefetches || !is_map : R > 1);
   constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
   // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
   constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
@@ -546,7 +538,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = detail::padded<A>(cols);
   const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
   constexpr std::size_t elements =
-      whole_rows || near_parts ? Statistic::near_columns(B::row.group_bytes) : B::row.group_elements;
+      whole_rows || near_parts ? Statistic::near_columns(B::row.cpu.reduced_bytes) : B::row.cpu.group_elements;
   const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
   [[maybe_unused]] const std::size_t ahead = asks ? group : 1;

@@ -3,6 +3,7 @@
 #define TIGON_ROWS_OPERANDS_HPP
 
 #include <tigon/core/views.hpp>
+#include <tigon/rows/schedule.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
@@ -240,7 +241,7 @@ inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
 
 template <class B, class T>
 TIGON_INLINE row_source<T, true> source(rows_of<T> r, place at) {
-  constexpr std::size_t row_bytes = B::row.prefetch_row_bytes;
+  constexpr std::size_t row_bytes = B::row.cpu.prefetch_row_bytes;
   const matrix_view<T> m = r.part;
   const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
                      r.bytes >= B::row.stream_bytes;
@@ -286,18 +287,17 @@ template <class B, class Operand>
 TIGON_INLINE auto source(nearby<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
-  if constexpr (B::row.sum_ahead)  // the sum is of rows that are written much later
+  if constexpr (!schedule<B>::prefetches_for_map)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
     return nearby_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  if constexpr (B::row.sum_ahead) {
+  if constexpr (!schedule<B>::prefetches_for_map) {
     return source<B>(o.operand, at);
   } else {
-    // Where memory is read and written in turns, half as many bytes stay near until both passes over them are done.
-    if constexpr (!B::row.sums_prefetch) at.matrices *= 2;
+    if constexpr (schedule<B>::times_until_mapped != 1) at.matrices *= schedule<B>::times_until_mapped;
     const auto given = source<B>(o.operand, at);
     return asking_source<std::remove_const_t<decltype(given)>>{given};
   }

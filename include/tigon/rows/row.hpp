@@ -325,9 +325,9 @@ class row_worker {
     constexpr std::size_t block = 64 * sets * N;
     constexpr std::size_t rows = N == 1 ? 0 : detail::with_rows<Source...>;
     // Elsewhere of two or three rows, if there is something to ask for: lines asked for in vain cost a tenth.
-    constexpr bool asks = N > 1 && B::row.sums_prefetch, may_ask = !asks && (rows == 2 || rows == 3);
+    constexpr bool asks = N > 1 && schedule<B>::reduce_prefetches, may_ask = schedule<B>::reduce_may_prefetch(rows);
     const auto ask = [&](auto u, std::size_t j)
-                         TIGON_LAMBDA { (detail::ask_in_sum<u * N, B::row.prefetch_level>(x, j), ...); };
+                         TIGON_LAMBDA { (detail::ask_in_sum<u * N, B::row.cpu.prefetch_into>(x, j), ...); };
     [[maybe_unused]] const bool is_asked = may_ask && (detail::asked_for(x) || ...);
     pack<V, K> total = identity;
     detail::pairwise<pack<V, K>> totals;
@@ -341,7 +341,7 @@ class row_worker {
         if constexpr (may_ask)
           if (is_asked) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { ask(u, j); });
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
-          if constexpr (rows > 3) (detail::prefetch_ahead<u * N>(x, j), ...);
+          if constexpr (schedule<B>::reduce_prefetches_ahead(rows)) (detail::prefetch_ahead<u * N>(x, j), ...);
           if constexpr (asks) ask(u, j);
           acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
         });
@@ -362,7 +362,7 @@ class row_worker {
   // The place of operands whose next rows are asked for.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
-    return {at_.row, at_.column, B::row.sum_ahead ? 1 : detail::matrices_of<X...>, at_.ahead};
+    return {at_.row, at_.column, schedule<B>::sharing(detail::matrices_of<X...>), at_.ahead};
   }
 
   template <class Out>
@@ -420,17 +420,18 @@ class row_worker {
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = join(k, sums.v[k], r.v[W + k]); });
     };
-    constexpr bool in_order = B::row.keep_order && K == 0 && detail::waits_for_memory<V, Source...>;
+    constexpr bool in_order = schedule<B>::in_order && K == 0 && detail::waits_for_memory<V, Source...>;
     const auto barrier = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
     // The processor alone follows a single one too closely: that is asked for a little ahead.
-    const bool followed = B::row.follows_rows && K == 0 && !read_ && !leads_ && (detail::lies_in_line(x, cols) && ...);
+    const bool followed =
+        schedule<B>::follows_contiguous && K == 0 && !read_ && !leads_ && (detail::lies_in_line(x, cols) && ...);
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
       if constexpr (Errand::prefetches) {
         if (!followed)
           detail::unrolled<U>([&](auto u)
-                                  TIGON_LAMBDA { (x.template prefetch<u * N, B::row.prefetch_level>(j), ...); });
+                                  TIGON_LAMBDA { (x.template prefetch<u * N, B::row.cpu.prefetch_into>(j), ...); });
         else if constexpr (detail::with_rows<Source...> == 1)
           detail::unrolled<U>([&](auto u) TIGON_LAMBDA { (detail::prefetch_ahead<u * N>(x, j), ...); });
       }
@@ -448,8 +449,8 @@ class row_worker {
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
     constexpr bool turns_round =
-        B::row.turn_round && K == 0 && detail::with_rows<Source...> == 1 && (detail::is_vector<Source> || ...);
-    const bool backwards = !Errand::any && read_ && (B::row.reverse || (turns_round && at_.row % 2 != 0));
+        K == 0 && schedule<B>::serpentine(detail::with_rows<Source...>, (detail::is_vector<Source> || ...));
+    const bool backwards = !Errand::any && read_ && (schedule<B>::backwards || (turns_round && at_.row % 2 != 0));
     std::size_t at = backwards ? last - U * N : head;
     const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
     const auto join_all = [&](auto a, const auto& b) TIGON_LAMBDA {

@@ -28,7 +28,7 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
         e,
         [=](auto v, auto w) {
           const auto s = kind.distance(v, from);
-          const auto p = exp_of_distance<true>(s);
+          const auto p = simd::exp_of_distance<true>(s);
           const decltype(v) zero(A(0));
           return pack{p, p, select(w == zero, zero, w * s)};
         },
@@ -38,7 +38,7 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
     sum = row.map_sum(
         e,
         [=](auto v) {
-          const auto p = exp_of_distance<true>(kind.distance(v, from));
+          const auto p = simd::exp_of_distance<true>(kind.distance(v, from));
           return pack{p, p};
         },
         logits);

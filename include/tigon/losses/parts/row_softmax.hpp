@@ -105,26 +105,6 @@ struct row_pieces {
   }
 };
 
-/// e^s, of s <= 0 if Safe, by fewer operations where lanes fuse products and scale by powers of two: error 3e-7 of the
-/// result for |s| <= 40, 4e-7 beyond. Unless Safe, it is infinite or NaN where s is below -1e14, finite or not: a sum
-/// tells.
-template <bool Safe, class V>
-TIGON_INLINE V exp_of_distance(V s) {
-  using A = typename V::value_type;
-  if constexpr (sizeof(A) == 4 && simd::detail::raw_scale<typename V::lanes>) {
-    using c = simd::detail::constants<A>;
-    if constexpr (Safe) s = max(V(-c::gate_shift - c::bias), s);  // e^s rounds to 0 there
-    const V magic(c::whole), one(A(1));
-    const V n = fma(s, V(c::log2e), magic) - magic;
-    const V r = fma(n, V(-(c::ln2_hi + c::ln2_lo)), s);
-    return simd::scale(fma(fma(simd::detail::polynomial(r, c::gate_q24), r, one), r, one), n);
-  } else if constexpr (Safe) {
-    return exp_nonpositive(s);
-  } else {
-    return exp(s);
-  }
-}
-
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
 /// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second product.
 template <class A>
@@ -153,7 +133,7 @@ TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A to
     sum = row.map_sum(
         e,
         [=](auto v) {
-          const auto p = exp_of_distance<true>(by.exact_distance(v - top));
+          const auto p = simd::exp_of_distance<true>(by.exact_distance(v - top));
           return pack{p, p};
         },
         z);
@@ -161,7 +141,7 @@ TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A to
     sum = row.map_sum(
         e,
         [=](auto v) {
-          const auto p = exp_of_distance<true>(by.distance(v - top));
+          const auto p = simd::exp_of_distance<true>(by.distance(v - top));
           return pack{p, p};
         },
         z);

@@ -41,7 +41,7 @@ TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
 /// Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
-#if defined(TIGON_X86) && TIGON_INTEL_CORES
+#if defined(TIGON_X86) && TIGON_CORE_NUMBER(TIGON_CORE) == TIGON_CORE_intel
   if constexpr (detail::raw_reciprocal<typename vec<E, A>::lanes>) {
     const auto y = detail::reciprocal_estimate(b);
     const auto q = a * y;

@@ -106,6 +106,17 @@ TIGON_INLINE V plain_kl(V p, V log_p, V log_q) {
   return fma(p, finite_log(log_p) - select(p == zero, finite_log(log_q), log_q), zero);
 }
 
+/// log(of) - y, of = 2^e (1 + f): log(of) is e ln 2 + log(1 + f), and y is subtracted from its large part, which is
+/// exact: at log(of) near y nothing is lost.
+template <class V>
+TIGON_INLINE V log_minus(V of, V y) {
+  using A = typename V::value_type;
+  using c = detail::constants<A>;
+  const auto [e, f] = detail::split(of);
+  const V small = detail::log_of_parts(V(A(0)), f) + e * V(c::ln2_lo);
+  return fma(e, V(c::ln2_hi), -y) + small;
+}
+
 /// w (e^t - 1 - t) for |t| <= 1.
 template <class V>
 TIGON_INLINE V bregman_near(V w, V t) {

@@ -110,6 +110,9 @@ struct scaled_gate : times_log2e<A> {
   }
 };
 
+/// Parts of a power of two that gate_of_log2 tells apart.
+using detail::exp2_parts;
+
 /// The gate of x = ln(2) z by / exp2_parts.
 template <std::size_t Bits, class V>
 TIGON_INLINE gate_parts<V> gate_of_log2(V z, V by) {
