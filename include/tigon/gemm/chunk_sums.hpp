@@ -4,8 +4,6 @@
 
 #include <tigon/rows/row.hpp>
 
-#include <utility>
-
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
@@ -39,6 +37,12 @@ class chunk_sums {
     return ((many(elements, chunks, in_place) ? 3 : 1) - (in_place ? 1 : 0)) * workspace::bytes_for<A>(elements);
   }
 
+  /// Where a chunk's share goes, and whether it is added to what is there.
+  struct place {
+    matrix_view<A> sum;
+    bool more;
+  };
+
   chunk_sums() = default;
   chunk_sums(workspace::frame& frame, std::size_t elements, std::size_t chunks, bool in_place)
       : many_(many(elements, chunks, in_place)) {
@@ -55,8 +59,8 @@ class chunk_sums {
     if (in_place_) (many_ ? high_ : plain_) = to;
     holds_ = in_place_ && add, has_total_ = false, chunks_ = 0;
   }
-  /// Where the next chunk's share goes, and whether it is added to what is there.
-  std::pair<matrix_view<A>, bool> next(context& ctx) {
+  /// For the next chunk.
+  place next(context& ctx) {
     if (many_ && chunks_ == simd::plain_rows) add_to_total(ctx);
     return {plain_, chunks_++ > 0 || (!many_ && holds_)};
   }

@@ -138,7 +138,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     if (t.out.dx.data == nullptr) return;
     for (std::size_t i = 0; i < rows; ++i)  // whatever stands in w
       if (static_cast<std::int64_t>(target[i]) == opt.ignore_index)
-        std::fill(t.out.dx.row(i), t.out.dx.row(i) + t.out.dx.cols, static_cast<T>(A(0)));
+        std::memset(static_cast<void*>(t.out.dx.row(i)), 0, t.out.dx.cols * sizeof(T));
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.

@@ -96,8 +96,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
       const auto next = [&](sums& s) {
         if (!s) return matrix_view<A>{};
         const auto of = s.next(ctx);
-        more = of.second;
-        return of.first;
+        more = of.more;
+        return of.sum;
       };
       const detail::mlp_weights<A> to{next(gate), next(up), next(down)};
       of_shard.dw = more ? gradient::accumulate : gradient::overwrite;

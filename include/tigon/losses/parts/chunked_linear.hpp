@@ -7,6 +7,7 @@
 #include <tigon/rows/gradients.hpp>
 
 #include <bit>
+#include <cstring>
 
 namespace tigon {
 
@@ -153,9 +154,9 @@ void share_product(matrix_view<A> d, matrix_view<const T> x, matrix_view<A> sums
   T* copy = frame.template take<T>(x.rows * std::min(share_columns, x.cols));
   for_chunks(x.cols, share_columns, [&](std::size_t first, std::size_t n) {
     const matrix_view<T> part(copy, x.rows, n);
-    for (std::size_t i = 0; i < x.rows; ++i) std::copy(x.row(i) + first, x.row(i) + first + n, part.row(i));
-    for_rows_without_share<A, T>(d, x,
-                                 [&](std::size_t i) { std::fill(part.row(i), part.row(i) + n, static_cast<T>(A(0))); });
+    for (std::size_t i = 0; i < x.rows; ++i) std::memcpy(part.row(i), x.row(i) + first, n * sizeof(T));
+    for_rows_without_share<A, T>(
+        d, x, [&](std::size_t i) { std::memset(static_cast<void*>(part.row(i)), 0, n * sizeof(T)); });
     linear_product<B>(d, matrix_view<const T>(part), packed_operand<T>{}, sums.cols_from(first, n), in_vector<A>{}, opt,
                       ctx);
   });
@@ -164,8 +165,8 @@ void share_product(matrix_view<A> d, matrix_view<const T> x, matrix_view<A> sums
 /// Zeros in the rows of dx = d w that have no share in the loss, where w is not finite.
 template <class A, element T>
 void clear_rows_without_share(matrix_view<A> d, matrix_view<T> dx) {
-  for_rows_without_share<A, T>(d, dx,
-                               [&](std::size_t i) { std::fill(dx.row(i), dx.row(i) + dx.cols, static_cast<T>(A(0))); });
+  for_rows_without_share<A, T>(
+      d, dx, [&](std::size_t i) { std::memset(static_cast<void*>(dx.row(i)), 0, dx.cols * sizeof(T)); });
 }
 
 /// Gradients of parameters where there is no row to make them of.
