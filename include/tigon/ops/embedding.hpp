@@ -107,8 +107,8 @@ struct kernel<op::embedding, backends::generic> {
               return pack{zero, zero};
             },
             constant(A(0)));
-      for (bool first = true; k < end; first = false) {
-        if (first && accumulate)
+      for (bool begins = true; k < end; begins = false) {
+        if (begins && accumulate)
           row.map(
               sum, [](auto d, auto v) { return d + v; }, dweight, place(k));
         else
