@@ -305,7 +305,7 @@ template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
   const std::size_t tasks = detail::partial_tasks<B>(rows);
   const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
-  return workspace::bytes_for<A>(workspace::product(tasks, count, sums, detail::padded<A>(cols)) +
+  return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
                                  detail::page / sizeof(A));
 }
 
@@ -535,7 +535,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
-  const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = detail::padded<A>(cols);
+  const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = workspace::padded<A>(cols);
   const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
   constexpr std::size_t elements =
       whole_rows || near_parts ? Statistic::near_columns(B::row.cpu.reduced_bytes) : B::row.cpu.group_elements;

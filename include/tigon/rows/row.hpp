@@ -537,11 +537,6 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
   const std::size_t fitting = B::row.task_elements / std::max<std::size_t>(cols, 1);
   return std::clamp<std::size_t>(fitting, 1, std::max<std::size_t>(rows, 1));
 }
-// Rows of scratch begin a cache line apart.
-template <class A>
-constexpr std::size_t padded(std::size_t cols) {
-  return workspace::padded<A>(cols);
-}
 
 }  // namespace detail
 
@@ -568,14 +563,14 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
 /// Bytes that for_rows_with_scratch takes from the workspace.
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
-  return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, detail::padded<A>(cols));
+  return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
 }
 
 /// As for_rows; row.scratch(k), k < scratch_rows, are rows of A that belong to the worker.
 template <class B, class A, class F>
 void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
   const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
-  const std::size_t stride = detail::padded<A>(cols);
+  const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
   A* scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {

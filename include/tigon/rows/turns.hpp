@@ -44,7 +44,7 @@ template <class B, class A, class State, class Gather, class Close, class Write>
 void for_rows_in_turns(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, std::size_t width,
                        bool by_turns, Gather gather, Close close, Write write) {
   const std::size_t per_task = detail::turning_rows<B>(rows, cols);
-  const std::size_t stride = detail::padded<A>(cols);
+  const std::size_t stride = workspace::padded<A>(cols);
   width = detail::turn_cols(cols, width, State::most);
   const std::size_t blocks = (cols + width - 1) / width;
   by_turns = by_turns && cols * sizeof(A) <= B::row.cpu.prefetch_row_bytes;

@@ -139,7 +139,7 @@ template <class B, element T>
 std::size_t share_workspace(std::size_t n, std::size_t hidden, std::size_t vocab, std::size_t workers) {
   using A = accumulator_t<T>;
   const std::size_t width = std::min(share_columns, hidden);
-  return workspace::bytes_for<T>(n * width) +
+  return workspace::bytes_for<T>(n, width) +
          std::max(gemm_workspace<B, A, T, A>(vocab, width, n, workers),
                   gemm_workspace<B, A, T, A>(vocab, hidden % share_columns, n, workers));
 }
