@@ -196,6 +196,8 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   of_rows<N...> numbers;
   saves<S...> to;
 
+  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
+
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
     return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
@@ -250,6 +252,9 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   }
 };
 
+template <class P, class... N, class... S>
+bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
+
 // Matrices that map reads again.
 template <class X>
 TIGON_INLINE auto reduced_first(X x) {
@@ -301,12 +306,12 @@ template <class B, class Bound, class... X, class... M, class... Y, class T>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct) {
   using V = vec_of<B, X...>;
-  const auto [rows, cols] = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const matrix_view<T> first = std::get<0>(direct.y);
   [[maybe_unused]] const bool early =
       rows_begin_lines(first) &&
       std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, std::tuple_cat(in.x, more.x));
-  for_rows<B, typename V::value_type>(ctx, rows, cols, [=] TIGON_FN(auto row) {
+  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
     const auto map_to = [&](auto output, auto f) TIGON_LAMBDA {
       std::apply([&](auto... x) TIGON_LAMBDA { row.map(reads(x...), output, f); }, std::tuple_cat(in.x, more.x));
     };
@@ -334,6 +339,38 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
   });
 }
 
+// The map of a program: map_of(i, what the reduction made) is its function for row i.
+template <class MapOf, class... Y, class... X>
+auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
+  return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
+}
+
+template <class B, class Bound, class... X, class... M, class... Y>
+void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out) {
+  using V = vec_of<B, X...>;
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+  const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
+  const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
+  map_rows<B, typename V::value_type>(ctx, of.rows, of.cols, value,
+                                      map_program(map_of, out, std::tuple_cat(in.x, more.x)));
+}
+
+template <class B, class Bound, class... X, class... M, class... Y, class... T>
+void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                       adds_to<T...> gradients) {
+  using V = vec_of<B, X...>;
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const auto near = std::apply([](auto... m) { return std::tuple_cat(nearby_matrix(m)...); }, more.x);
+  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+  const auto sums = std::apply([&](auto... x) { return row_sum(reduction, x...); }, std::tuple_cat(in.x, near));
+  const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
+  const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
+  std::apply(
+      [&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, sums, maps, g...); },
+      gradients.g);
+}
+
 }  // namespace detail
 
 /// Runs a program with a reduction over all rows. Groups, in any order: reads, writes; where there are any map_reads,
@@ -346,69 +383,31 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const auto out = detail::group<writes>(groups...);
   const auto gradients = detail::group<adds_to>(groups...);
   const auto direct = detail::group<reduce_writes>(groups...);
-  const auto numbers = detail::group<of_rows>(groups...);
-  const auto to = detail::group<saves>(groups...);
-  const detail::bound_program<P, std::remove_const_t<decltype(numbers)>, std::remove_const_t<decltype(to)>> bound{
-      program, numbers, to};
-  if constexpr (std::tuple_size_v<decltype(direct.y)> != 0) {
+  const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
+  if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct);
-  } else {
-    std::apply(
-        [&](auto... x) {
-          using V = detail::vec_of<B, decltype(x)...>;
-          using A = typename V::value_type;
-          const auto [rows, cols] = detail::first_extents(x...);
-          if constexpr (std::tuple_size_v<decltype(gradients.g)> == 0) {
-            const auto value = [=] TIGON_FN(const auto& row) {
-              return bound.value_of(row, reads(detail::reduced_first(x)...));
-            };
-            const auto map_of = [=](std::size_t, auto of_row)
-                                    TIGON_LAMBDA { return detail::mapping<V>(bound.p, of_row); };
-            std::apply(
-                [&](auto... m) {
-                  map_rows<B, A>(ctx, rows, cols, value, row_map(detail::sole_output(out), map_of, x..., m...));
-                },
-                more.x);
-          } else {
-            const auto reduction = [=](std::size_t i)
-                                       TIGON_LAMBDA { return bound.template reduction<sizeof...(x)>(i); };
-            const auto map_of = [=](std::size_t i, auto sum)
-                                    TIGON_LAMBDA { return detail::mapping<V>(bound.p, bound.finished(i, sum)); };
-            std::apply(
-                [&](auto... m) {
-                  const auto sums = std::apply([&](auto... near) { return row_sum(reduction, x..., near...); },
-                                               std::tuple_cat(detail::nearby_matrix(m)...));
-                  const row_map maps(detail::sole_output(out), map_of, x..., m...);
-                  std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, rows, cols, sums, maps, g...); },
-                             gradients.g);
-                },
-                more.x);
-          }
-        },
-        in.x);
-  }
+  else if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
+    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients);
+  else
+    detail::reduce_map_rows<B>(ctx, bound, in, more, out);
 }
 
 /// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
 /// which it takes workspace as reduce_map.
 template <class B, class P, class... X, class... Y, class... T>
 void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>()) {
-  using V = typename detail::write_vec_of<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
-                                          decltype(detail::source<B>(std::declval<X>(), {}))...>::type;
+  using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
+                              decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
-  const auto [rows, cols] =
-      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
   const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return detail::mapping<V>(program); };
-  std::apply(
-      [&](auto... x) {
-        const row_map maps(detail::sole_output(out), map_of, x...);
-        if constexpr (sizeof...(T) == 0)
-          map_rows<B, A>(ctx, rows, cols, no_statistic{}, maps);
-        else
-          std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, rows, cols, no_statistic{}, maps, g...); },
-                     gradients.g);
-      },
-      in.x);
+  const auto maps = detail::map_program(map_of, out, in.x);
+  const detail::extents of =
+      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  if constexpr (sizeof...(T) == 0)
+    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
+  else
+    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
+               gradients.g);
 }
 
 }  // namespace TIGON_ABI
@@ -417,6 +416,7 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
 namespace tigon {
 using simd::adds_to;
 using simd::map_reads;
+using simd::map_rows;
 using simd::of_rows;
 using simd::reduce_map;
 using simd::reduce_writes;
