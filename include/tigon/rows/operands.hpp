@@ -294,17 +294,18 @@ template <class B, class Operand>
 TIGON_INLINE auto source(nearby<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
-  if constexpr (!schedule<B>::prefetches_for_map)
+  if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
     return nearby_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  if constexpr (!schedule<B>::prefetches_for_map) {
+  constexpr row_plan plan = plan_of<B, row_shape{}>;
+  if constexpr (!plan.reduce_brings_operands) {
     return source<B>(o.operand, at);
   } else {
-    if constexpr (schedule<B>::times_until_mapped != 1) at.matrices *= schedule<B>::times_until_mapped;
+    at.matrices *= plan.rows_until_mapped;
     const auto given = source<B>(o.operand, at);
     return asking_source<std::remove_const_t<decltype(given)>>{given};
   }

@@ -1,5 +1,11 @@
-// The rules by which row kernels are scheduled, one line each: what a backend's core (backend/cores.hpp) makes of a loop.
-// They change the order in which memory is read and written, never a result. Measured: docs/findings.md.
+// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and plan() makes of it, and of
+// a core (backend/cores.hpp), the order in which memory is read and written. No rule changes a result. Measured:
+// docs/findings.md.
+//
+//   pass       a loop over the columns of a row: a reduction, or a map that writes
+//   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without
+//   group      rows of a program that are reduced before the first of them is mapped
+//   block      columns of a row that are mapped in one go, the same of every row of a group
 #ifndef TIGON_ROWS_SCHEDULE_HPP
 #define TIGON_ROWS_SCHEDULE_HPP
 
@@ -8,63 +14,150 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace tigon::simd {
-inline namespace TIGON_ABI {
+namespace tigon {
 
-template <class B>
-struct schedule {
-  static constexpr core cpu = B::row.cpu;
-  static constexpr bool interleaved = cpu.order == row_order::interleaved;
-  static constexpr bool lookahead = cpu.order == row_order::lookahead;
-
-  // Prefetching.
-  /// Every reduction prefetches the next rows: memory is read while it is written.
-  static constexpr bool reduce_prefetches = interleaved;
-  /// Elsewhere those over two or three matrices, while the rows fit beside each other: a single one the hardware follows.
-  static constexpr bool reduce_may_prefetch(std::size_t matrices) {
-    return !interleaved && (matrices == 2 || matrices == 3);
-  }
-  /// More matrices than the hardware prefetcher follows are prefetched 2 KiB ahead of the loads.
-  static constexpr bool reduce_prefetches_ahead(std::size_t matrices) { return matrices > 3; }
-  /// Matrices whose rows share the cache with a row that is prefetched; lookahead decides for each of them alone.
-  static constexpr std::size_t sharing(std::size_t matrices) { return lookahead ? 1 : matrices; }
-  /// So many times as many where rows are reduced and read again: half as many bytes stay until both passes are done.
-  static constexpr std::size_t times_until_mapped = interleaved ? 1 : 2;
-  /// Reductions prefetch what the map reads again, unless that is long after.
-  static constexpr bool prefetches_for_map = !lookahead;
-  /// Maps leave consecutive rows to the hardware prefetcher, which crosses their ends.
-  static constexpr bool follows_contiguous = interleaved;
-
-  // Order of the columns.
-  /// Bandwidth-bound maps issue prefetches first and keep loads in program order.
-  static constexpr bool in_order = !lookahead;
-  /// A row that was just reduced is mapped from its end: the end is still in L1.
-  static constexpr bool backwards = lookahead;
-  /// Serpentine: with vectors that leave L1 with every row, every other row is mapped from its end.
-  static constexpr bool serpentine(std::size_t matrices, bool vectors) {
-    return interleaved && matrices == 1 && vectors;
-  }
-
-  // How many rows at a time.
-  /// Map and reduction of a later row share one loop.
-  static constexpr bool reduces_while_mapping = lookahead;
-  /// Rows mapped together that add to `sums` partial rows. Interleaved: eight streams fit into the ways of L1. Elsewhere
-  /// three, four where they save more than one sum; one of three matrices and more, unless of 16 bits: non-temporal
-  /// stores to several rows in turns cost more than they save.
-  static constexpr std::size_t rows_adding(std::size_t matrices, bool narrow, std::size_t sums) {
-    if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices, 1), 1, 3);
-    return matrices > 2 && !narrow ? 1 : sums > 1 ? 4 : 3;
-  }
-  /// The same without a reduction that has brought the rows near.
-  static constexpr std::size_t rows_adding_unreduced = lookahead ? 1 : 2;
-  /// Rows mapped together without partial rows: of 16 bits four, which widen the vectors beside them once; of others two
-  /// beside two vectors and more, which leave L1 with every row.
-  static constexpr std::size_t rows_mapped(std::size_t bytes, std::size_t vectors, bool reduced) {
-    return lookahead ? 1 : bytes == 2 ? 4 : interleaved && reduced && vectors > 1 ? 2 : 1;
-  }
+/// What a plan is asked for.
+enum class row_pass {
+  operand,  ///< reading an operand: what depends on the core alone
+  reduce,   ///< a reduction over the columns of a row
+  map,      ///< a map over the columns of a row
+  program,  ///< a reduction and a map of many rows
 };
 
+/// How a program's rows are reduced before they are mapped.
+enum class row_reduction {
+  none,
+  declared,    ///< by a function of a column: a row_sum
+  imperative,  ///< by passes that the program makes itself
+};
+
+/// What the rules need to know of a pass or a program.
+struct row_shape {
+  row_pass pass = row_pass::operand;
+  std::size_t matrices = 0;       ///< operands that have a row for every row; of a program: those of its map
+  std::size_t vectors = 0;        ///< operands that are the same for every row
+  std::size_t others = 0;         ///< of a pass: constants, column indices, pairs, matrices that may be absent
+  std::size_t sums = 0;           ///< of a pass: over the columns; of a program: over the rows, parameter gradients
+  std::size_t element_bytes = 0;  ///< of the matrices, of the widest where they differ; 0: there are none
+  std::size_t lanes = 1;
+  // Of a program.
+  row_reduction reduction = row_reduction::none;
+  std::size_t reduced_bytes = 0;  ///< a column of what the declared reduction reads
+  bool map_of_rows = false;       ///< its map can write several rows together: a row_map with one output
+  friend constexpr bool operator==(row_shape, row_shape) = default;
+};
+
+/// What follows for the loops.
+struct row_plan {
+  row_order order = row_order::reduce_then_map;
+
+  // A reduction.
+  bool reduce_prefetches = false;      ///< prefetches the next rows of operands that are read again
+  bool reduce_may_prefetch = false;    ///< the same behind a branch: if there is one to prefetch
+  bool reduce_prefetches_far = false;  ///< prefetches 2 KiB ahead of the loads
+
+  // A map.
+  bool map_prefetches = true;      ///< prefetches the next rows of its operands
+  bool leaves_contiguous = false;  ///< not those that lie behind each other and have not been reduced
+  bool in_order = false;           ///< prefetches first, and keeps loads in program order
+  bool backwards = false;          ///< maps a row that was reduced from its end
+  bool serpentine = false;         ///< maps every other row that was reduced from its end
+
+  // An operand.
+  bool reduce_brings_operands = true;  ///< reductions bring near what the map reads: read_again, nearby
+  std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, near at a time
+  bool rows_share_cache = true;        ///< a row is prefetched if those of all matrices fit, not it alone
+
+  // A program.
+  bool reduces_while_mapping = false;  ///< a map reduces the row that comes a group later in the same loop
+  std::size_t rows = 1;                ///< rows mapped together, with their sums in registers
+  bool prefetches = false;             ///< both of its passes prefetch: a group is `rows` rows
+  bool column_blocks = false;          ///< a group is mapped block by block
+  std::size_t group_rows = 32;         ///< most rows of a group
+  std::size_t group_elements = 0;      ///< most elements of a group, unless it is one row (or `rows`)
+};
+
+/// Every rule, in one place.
+constexpr row_plan plan(core cpu, row_shape s) {
+  const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
+  const bool vectors_of_lanes = s.lanes > 1, narrow = s.element_bytes <= 2;
+  const bool reduced = s.reduction == row_reduction::declared;
+  row_plan p{.order = cpu.order};
+
+  // Memory is read while it is written: every reduction prefetches the next rows.
+  p.reduce_prefetches = interleaved && vectors_of_lanes;
+  // Elsewhere those of two or three matrices, while the rows fit beside each other: one the hardware prefetcher follows.
+  p.reduce_may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectors_of_lanes;
+  // More matrices than the hardware prefetcher follows.
+  p.reduce_prefetches_far = s.matrices > 3 && vectors_of_lanes;
+
+  // The hardware prefetcher crosses the ends of contiguous rows.
+  p.leaves_contiguous = interleaved && s.sums == 0;
+  // Bandwidth-bound: nothing but matrices, and a cache line with every vector. Narrower vectors compute for longer.
+  const bool bandwidth_bound = s.matrices > 1 && s.vectors + s.others == 0 && s.lanes * s.element_bytes >= 64;
+  p.in_order = !lookahead && s.sums == 0 && bandwidth_bound;
+  // The end of a row that was just reduced is still in L1.
+  p.backwards = lookahead;
+  // A vector that leaves L1 with every row begins with the columns that the row before has left there.
+  p.serpentine = interleaved && s.sums == 0 && s.matrices == 1 && s.vectors != 0;
+
+  // The map comes long after the reduction: what it reads would be gone.
+  p.reduce_brings_operands = !lookahead;
+  // Half as many bytes stay until both passes are done, unless these take turns.
+  p.rows_until_mapped = interleaved ? 1 : 2;
+  // With L2 for the next rows of a loop that reduces and maps, each matrix counts alone.
+  p.rows_share_cache = !lookahead;
+
+  // Memory is read and written and lanes compute, all at the same time. Not single numbers: compilers contract their
+  // products and sums in one loop and not in another, and a row's bits would depend on its place.
+  p.reduces_while_mapping = lookahead && reduced && vectors_of_lanes;
+  p.rows = [&]() -> std::size_t {
+    // A map that is a function of whole rows takes one; numbers and lookahead too.
+    if (!s.map_of_rows || !vectors_of_lanes || lookahead) return 1;
+    // Without sums or a declared reduction: 16 bits widen the vectors beside them once for four rows. Two vectors and more
+    // leave L1 with every row.
+    if (s.sums == 0 && !reduced)
+      return s.element_bytes == 2 ? 4 : interleaved && s.reduction != row_reduction::none && s.vectors > 1 ? 2 : 1;
+    if (s.reduction == row_reduction::none) return 2;  // nothing has brought the rows near
+    if (!reduced) return 1;
+    // Eight streams fit into the ways of L1.
+    if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
+    // Non-temporal stores to several rows in turns cost more than three matrices and more save.
+    if (s.matrices > 2 && !narrow) return 1;
+    return s.sums > 1 ? 4 : 3;
+  }();
+  // Where reductions prefetch, and where rows are reduced and then mapped one at a time.
+  p.prefetches = vectors_of_lanes && !p.reduces_while_mapping && (reduced ? interleaved || !s.map_of_rows : p.rows > 1);
+  // Next rows are prefetched by the reduction, or by the shared loop's loads, if not by both passes.
+  p.map_prefetches = !reduced || p.prefetches;
+  // Rows that are mapped one at a time keep vectors and sums over rows in L1 by blocks of columns.
+  const bool whole_rows = p.rows > 1 || s.sums == 0 || p.prefetches || s.reduction == row_reduction::imperative;
+  p.column_blocks = p.reduces_while_mapping || !whole_rows;
+  // Rows that were reduced whole, block by block: two, because four are slower.
+  const bool reduced_blocks = p.column_blocks && reduced && vectors_of_lanes && !p.reduces_while_mapping;
+  p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
+  // As many rows as stay near from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
+  const std::size_t near_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
+  p.group_elements =
+      !p.column_blocks || reduced_blocks ? near_bytes / std::max<std::size_t>(s.reduced_bytes, 1) : cpu.group_elements;
+  return p;
+}
+
+namespace simd {
+inline namespace TIGON_ABI {
+/// The plan that the loops of a backend read.
+template <class B, row_shape Shape>
+inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
+
+// What operators may ask of a schedule.
+
+/// Columns of a block of a row: they and a few vectors beside them stay in L1.
+template <class B>
+constexpr std::size_t columns_per_block() {
+  return B::row.block_cols;
+}
 }  // namespace TIGON_ABI
-}  // namespace tigon::simd
+}  // namespace simd
+}  // namespace tigon
 
 #endif  // TIGON_ROWS_SCHEDULE_HPP
