@@ -205,7 +205,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   /// Whether groups are tasks, or each is cut into tasks.
   template <backend B>
   static constexpr bool side_by_side(std::size_t groups) {
-    return groups >= B::row.partials / 2;
+    return groups >= most_tasks_with_sums<B>() / 2;
   }
   /// The rows of a group, and those that are gone over beside it.
   template <backend B>

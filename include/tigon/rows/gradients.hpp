@@ -320,7 +320,7 @@ struct row_sum {
 
   static constexpr row_reduction reduction = row_reduction::declared;
   static constexpr std::size_t column_bytes = (detail::matrix_bytes<X> + ... + 0);
-  static constexpr std::size_t element_bytes = std::max({std::size_t{0}, detail::matrix_bytes<X>...});
+  static constexpr std::size_t element_bytes = detail::narrowest({detail::matrix_bytes<X>...});
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
   template <class B>
@@ -400,7 +400,8 @@ struct row_map {
   F f;
   std::tuple<X...> x;
   static constexpr std::size_t matrices = detail::matrices_of<X...>, vectors = sizeof...(X) - matrices;
-  static constexpr std::size_t element_bytes = std::max({detail::matrix_bytes<Out>, detail::matrix_bytes<X>...});
+  static constexpr std::size_t element_bytes =
+      detail::narrowest({detail::matrix_bytes<Out>, detail::matrix_bytes<X>...});
   static constexpr bool writes_rows = detail::matrix_bytes<Out> != 0;
   template <class B>
   using vec_type = detail::vec_of<B, X...>;
@@ -463,7 +464,7 @@ constexpr row_shape program_shape(std::size_t sums) {
                   .reduced_bytes = Statistic::column_bytes};
   if constexpr (is_row_map<Map>) {
     shape.matrices = Map::matrices, shape.vectors = Map::vectors;
-    shape.element_bytes = std::max(shape.element_bytes, Map::element_bytes);
+    shape.element_bytes = narrowest({shape.element_bytes, Map::element_bytes});
     shape.map_of_rows = Statistic::reduction == row_reduction::declared || Map::writes_rows;
   }
   return shape;

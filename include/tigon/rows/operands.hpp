@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -242,6 +243,14 @@ template <class Operand>
 inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
+
+// The least of some widths of elements; 0 stands for what has none.
+constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
+  std::size_t least = 0;
+  for (const std::size_t b : bytes)
+    if (b != 0 && (least == 0 || b < least)) least = b;
+  return least;
+}
 
 template <class... X>
 inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);

@@ -66,7 +66,7 @@ inline constexpr bool is_vector<optional_source<T, false>> = true;
 template <class... Source>
 inline constexpr std::size_t with_rows = (std::size_t{has_rows<Source>} + ... + 0);
 
-// Bytes of an element of the matrices among some sources, the widest.
+// Bytes of an element of a matrix, otherwise 0.
 template <class Source>
 constexpr std::size_t row_bytes() {
   if constexpr (has_rows<Source>)
@@ -82,7 +82,7 @@ inline constexpr row_shape pass_shape{.pass = Pass,
                                       .vectors = (std::size_t{is_vector<Source>} + ... + 0),
                                       .others = (std::size_t{!has_rows<Source> && !is_vector<Source>} + ... + 0),
                                       .sums = Sums,
-                                      .element_bytes = std::max({std::size_t{0}, row_bytes<Source>()...}),
+                                      .element_bytes = narrowest({row_bytes<Source>()...}),
                                       .lanes = V::size};
 
 // Whether rows of so many columns of an operand lie one behind the other, or there are none: processors follow those by
