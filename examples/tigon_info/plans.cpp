@@ -109,7 +109,7 @@ std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
     add(p.serpentine, "every other reduced row from its end");
     add(p.leaves_contiguous && s.matrices != 0, "contiguous rows are left to the hardware");
   } else {
-    add(p.reduces_while_mapping, "reduces later rows while it maps");
+    add(p.order == tigon::row_order::lookahead, "reduces later rows while it maps");
     add(true, std::to_string(p.rows) + (p.rows == 1 ? " row" : " rows") + " at a time");
     add(p.prefetches, "both passes prefetch");
     const bool groups = s.sums != 0 || s.reduction == tigon::row_reduction::declared;

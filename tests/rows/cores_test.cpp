@@ -96,12 +96,12 @@ static_assert(plan(cores::other, {}).reduce_brings_operands && plan(cores::other
 /// What a program's loops read of a plan.
 struct program {
   std::size_t rows, group_rows, group_elements;
-  bool prefetches = false, column_blocks = false, reduces_while_mapping = false;
+  bool prefetches = false, column_blocks = false, shares_loop = false;
   friend constexpr bool operator==(program, program) = default;
 };
 constexpr program program_of(tigon::core cpu, row_shape shape) {
   const row_plan p = plan(cpu, shape);
-  return {p.rows, p.group_rows, p.group_elements, p.prefetches, p.column_blocks, p.reduces_while_mapping};
+  return {p.rows, p.group_rows, p.group_elements, p.prefetches, p.column_blocks, p.order == row_order::lookahead};
 }
 constexpr program lookahead{1, 8, 16384, false, true, true};
 

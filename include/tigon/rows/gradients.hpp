@@ -522,7 +522,7 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
 ///
-/// Unless map and reduction share a loop (row_plan::reduces_while_mapping), the statistics of as many rows as stay near are
+/// Unless map and reduction share a loop (row_order::lookahead), the statistics of as many rows as stay near are
 /// made first, and a row_map then writes
 /// some of these at a time: memory is read and written in turns. Where reductions prefetch, these are no more rows
 /// than are written at a time, and both passes ask for those that come next: memory is read all the time. So it is where
@@ -538,7 +538,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   using errand = decltype(statistic.template errand<B>(0, 0, nullptr));
   constexpr std::size_t K = sizeof...(T);
   constexpr row_plan plan = plan_of<B, detail::program_shape<V, Statistic, F>(K)>;
-  constexpr bool in_passing = plan.reduces_while_mapping, asks = plan.prefetches;
+  constexpr bool in_passing = plan.order == row_order::lookahead, asks = plan.prefetches;
   using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = plan.rows, most = plan.group_rows;

@@ -50,8 +50,6 @@ struct row_shape {
 
 /// What follows for the loops.
 struct row_plan {
-  row_order order = row_order::reduce_then_map;
-
   // A reduction.
   bool reduce_prefetches = false;      ///< prefetches the next rows of operands that are read again
   bool reduce_may_prefetch = false;    ///< the same behind a branch: if there is one to prefetch
@@ -65,32 +63,34 @@ struct row_plan {
   bool serpentine = false;         ///< maps every other row that was reduced from its end
 
   // An operand.
-  bool reduce_brings_operands = true;  ///< reductions bring near what the map reads: read_again, nearby
-  std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, near at a time
+  bool reduce_brings_operands = true;  ///< reductions also prefetch what the map reads: read_again, nearby
+  std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, in the cache at a time
   bool rows_share_cache = true;        ///< a row is prefetched if those of all matrices fit, not it alone
 
   // A program.
-  bool reduces_while_mapping = false;  ///< a map reduces the row that comes a group later in the same loop
-  std::size_t rows = 1;                ///< rows mapped together, with their sums in registers
-  bool prefetches = false;             ///< both of its passes prefetch: a group is `rows` rows
-  bool column_blocks = false;          ///< a group is mapped block by block
-  std::size_t group_rows = 32;         ///< most rows of a group
-  std::size_t group_elements = 0;      ///< most elements of a group, unless it is one row (or `rows`)
+  row_order order = row_order::reduce_then_map;  ///< of its reduction and its map
+  std::size_t rows = 1;                          ///< rows mapped together, with their sums in registers
+  bool prefetches = false;                       ///< both passes prefetch, and a group is `rows` rows
+  bool column_blocks = false;                    ///< a group is mapped block by block
+  std::size_t group_rows = 32;                   ///< most rows of a group
+  std::size_t group_elements = 0;                ///< most elements of a group of more than one row
 };
 
+inline namespace TIGON_ABI {
 /// Every rule, in one place.
 constexpr row_plan plan(core cpu, row_shape s) {
   const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
-  const bool vectors_of_lanes = s.lanes > 1, narrow = s.element_bytes <= 2;
+  const bool vectorised = s.lanes > 1, narrow = s.element_bytes <= 2;
   const bool reduced = s.reduction == row_reduction::declared;
-  row_plan p{.order = cpu.order};
+  row_plan p;
 
   // Memory is read while it is written: every reduction prefetches the next rows.
-  p.reduce_prefetches = interleaved && vectors_of_lanes;
-  // Elsewhere those of two or three matrices, while the rows fit beside each other: one the hardware prefetcher follows.
-  p.reduce_may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectors_of_lanes;
-  // More matrices than the hardware prefetcher follows.
-  p.reduce_prefetches_far = s.matrices > 3 && vectors_of_lanes;
+  p.reduce_prefetches = interleaved && vectorised;
+  // Elsewhere those over two or three matrices, if their rows fit into the cache together: a single matrix is left to the
+  // hardware prefetcher.
+  p.reduce_may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectorised;
+  // More matrices than the hardware prefetcher follows: beside the loads, not a row ahead.
+  p.reduce_prefetches_far = s.matrices > 3 && vectorised;
 
   // The hardware prefetcher crosses the ends of contiguous rows.
   p.leaves_contiguous = interleaved && s.sums == 0;
@@ -102,51 +102,57 @@ constexpr row_plan plan(core cpu, row_shape s) {
   // A vector that leaves L1 with every row begins with the columns that the row before has left there.
   p.serpentine = interleaved && s.sums == 0 && s.matrices == 1 && s.vectors != 0;
 
-  // The map comes long after the reduction: what it reads would be gone.
+  // The map comes long after the reduction: what it reads would have left the cache.
   p.reduce_brings_operands = !lookahead;
-  // Half as many bytes stay until both passes are done, unless these take turns.
+  // Rows that are reduced and those that are mapped are in the cache at the same time, unless few rows are both.
   p.rows_until_mapped = interleaved ? 1 : 2;
-  // With L2 for the next rows of a loop that reduces and maps, each matrix counts alone.
+  // Measured: where reduction and map share a loop, prefetching pays while a row of one matrix fits.
   p.rows_share_cache = !lookahead;
 
-  // Memory is read and written and lanes compute, all at the same time. Not single numbers: compilers contract their
-  // products and sums in one loop and not in another, and a row's bits would depend on its place.
-  p.reduces_while_mapping = lookahead && reduced && vectors_of_lanes;
+  // Lookahead needs a reduction that can run beside the map. Not with single numbers: compilers contract their products
+  // and sums in one loop and not in another, and a row's bits would depend on its place.
+  p.order = lookahead && !(reduced && vectorised) ? row_order::reduce_then_map : cpu.order;
   p.rows = [&]() -> std::size_t {
-    // A map that is a function of whole rows takes one; numbers and lookahead too.
-    if (!s.map_of_rows || !vectors_of_lanes || lookahead) return 1;
-    // Without sums or a declared reduction: 16 bits widen the vectors beside them once for four rows. Two vectors and more
-    // leave L1 with every row.
+    // A map that is a function of whole rows takes one at a time; so do single numbers, and lookahead.
+    if (!s.map_of_rows || !vectorised || lookahead) return 1;
+    // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
+    if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
+    // Two vectors and more leave L1 with every row that was reduced before.
     if (s.sums == 0 && !reduced)
-      return s.element_bytes == 2 ? 4 : interleaved && s.reduction != row_reduction::none && s.vectors > 1 ? 2 : 1;
-    if (s.reduction == row_reduction::none) return 2;  // nothing has brought the rows near
-    if (!reduced) return 1;
+      return interleaved && s.reduction == row_reduction::imperative && s.vectors > 1 ? 2 : 1;
+    // No reduction has brought the rows into the cache.
+    if (s.reduction == row_reduction::none) return 2;
+    // One row was reduced.
+    if (s.reduction == row_reduction::imperative) return 1;
     // Eight streams fit into the ways of L1.
     if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
     // Non-temporal stores to several rows in turns cost more than three matrices and more save.
     if (s.matrices > 2 && !narrow) return 1;
     return s.sums > 1 ? 4 : 3;
   }();
-  // Where reductions prefetch, and where rows are reduced and then mapped one at a time.
-  p.prefetches = vectors_of_lanes && !p.reduces_while_mapping && (reduced ? interleaved || !s.map_of_rows : p.rows > 1);
-  // Next rows are prefetched by the reduction, or by the shared loop's loads, if not by both passes.
+  const bool shares_loop = p.order == row_order::lookahead;
+  // Where memory is read while it is written, where rows are mapped together unreduced, and where a map is a function.
+  p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || !s.map_of_rows : p.rows > 1);
+  // A map of rows that were reduced finds the next ones prefetched by the reduction, unless both passes prefetch.
   p.map_prefetches = !reduced || p.prefetches;
   // Rows that are mapped one at a time keep vectors and sums over rows in L1 by blocks of columns.
   const bool whole_rows = p.rows > 1 || s.sums == 0 || p.prefetches || s.reduction == row_reduction::imperative;
-  p.column_blocks = p.reduces_while_mapping || !whole_rows;
+  p.column_blocks = shares_loop || !whole_rows;
   // Rows that were reduced whole, block by block: two, because four are slower.
-  const bool reduced_blocks = p.column_blocks && reduced && vectors_of_lanes && !p.reduces_while_mapping;
+  const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
   p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
-  // As many rows as stay near from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
+  // As many rows as stay in the cache from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
   const std::size_t near_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
   p.group_elements =
       !p.column_blocks || reduced_blocks ? near_bytes / std::max<std::size_t>(s.reduced_bytes, 1) : cpu.group_elements;
   return p;
 }
+}  // namespace TIGON_ABI
 
 namespace simd {
 inline namespace TIGON_ABI {
-/// The plan that the loops of a backend read.
+/// The plan that the loops of a backend read. A backend that wants to see what is asked for specialises it
+/// (examples/tigon_info/noted_plans.hpp).
 template <class B, row_shape Shape>
 inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
 
