@@ -91,7 +91,7 @@ std::string of_shape(const tigon::row_shape& s) {
                      counted(s.others, "other", "others");
   text += program ? counted(s.sums, "gradient", "gradients") : counted(s.sums, "sum", "sums");
   const char* const name = program ? "program" : s.pass == tigon::row_pass::map ? "map" : "reduce";
-  if (program && !s.map_of_rows) text += ", a function of a row";
+  if (program && s.outputs == 0) text += ", a function of a row";
   if (text.empty()) text = ", nothing";
   return std::string(name) + std::string(9 - std::strlen(name), ' ') + text.substr(2);
 }
@@ -112,7 +112,8 @@ std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
     add(p.order == tigon::row_order::lookahead, "reduces later rows while it maps");
     add(true, std::to_string(p.rows) + (p.rows == 1 ? " row" : " rows") + " at a time");
     add(p.prefetches, "both passes prefetch");
-    const bool groups = s.sums != 0 || s.reduction == tigon::row_reduction::declared;
+    add(p.reduce_writes && s.outputs > 1, "the reduction writes what it can");
+    const bool groups = s.sums != 0 || s.reduction == tigon::reduction_kind::declared;
     add(groups && !p.prefetches, "groups of up to " + std::to_string(p.group_rows) + " rows and " +
                                      std::to_string(p.group_elements) + " elements");
     add(p.column_blocks, "blocks of columns");

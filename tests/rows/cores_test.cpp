@@ -17,7 +17,7 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::plan, tigon::row_order, tigon::row_pass, tigon::row_plan, tigon::row_reduction, tigon::row_shape;
+using tigon::plan, tigon::row_order, tigon::row_pass, tigon::row_plan, tigon::reduction_kind, tigon::row_shape;
 namespace cores = tigon::cores;
 
 constexpr row_shape swiglu_forward(std::size_t lanes) {
@@ -41,8 +41,8 @@ constexpr row_shape norm_forward(std::size_t vectors, std::size_t element_bytes,
           .vectors = vectors,
           .element_bytes = element_bytes,
           .lanes = lanes,
-          .reduction = row_reduction::imperative,
-          .map_of_rows = true};
+          .reduction = reduction_kind::imperative,
+          .outputs = 1};
 }
 constexpr row_shape norm_backward(std::size_t matrices, std::size_t parameters, std::size_t element_bytes,
                                   std::size_t lanes) {
@@ -52,9 +52,9 @@ constexpr row_shape norm_backward(std::size_t matrices, std::size_t parameters, 
           .sums = parameters,
           .element_bytes = element_bytes,
           .lanes = lanes,
-          .reduction = row_reduction::declared,
+          .reduction = reduction_kind::declared,
           .reduced_bytes = matrices * element_bytes,
-          .map_of_rows = true};
+          .outputs = 1};
 }
 constexpr row_shape rms_norm_backward = norm_backward(2, 1, 4, 16);
 constexpr row_shape layer_norm_backward = norm_backward(2, 2, 4, 16);

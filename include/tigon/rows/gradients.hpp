@@ -318,7 +318,7 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
-  static constexpr row_reduction reduction = row_reduction::declared;
+  static constexpr reduction_kind reduction = reduction_kind::declared;
   static constexpr std::size_t column_bytes = (detail::matrix_bytes<X> + ... + 0);
   static constexpr std::size_t element_bytes = detail::narrowest({detail::matrix_bytes<X>...});
 
@@ -370,7 +370,7 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
-  static constexpr row_reduction reduction = row_reduction::none;
+  static constexpr reduction_kind reduction = reduction_kind::none;
   static constexpr std::size_t column_bytes = 0, element_bytes = 0;
   template <class B>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, double*) const {
@@ -388,7 +388,7 @@ struct no_statistic {
 
 /// Statistic of a program that makes it itself: fn(row, 0) takes whole rows, by as many passes as it likes.
 struct own_statistic : no_statistic {
-  static constexpr row_reduction reduction = row_reduction::imperative;
+  static constexpr reduction_kind reduction = reduction_kind::imperative;
 };
 
 /// Program of a row that adds to parameter gradients. For row i and its statistic,
@@ -400,9 +400,9 @@ struct row_map {
   F f;
   std::tuple<X...> x;
   static constexpr std::size_t matrices = detail::matrices_of<X...>, vectors = sizeof...(X) - matrices;
+  static constexpr std::size_t outputs = detail::output_rows<Out>;
   static constexpr std::size_t element_bytes =
-      detail::narrowest({detail::matrix_bytes<Out>, detail::matrix_bytes<X>...});
-  static constexpr bool writes_rows = detail::matrix_bytes<Out> != 0;
+      detail::narrowest({detail::output_bytes<Out>, detail::matrix_bytes<X>...});
   template <class B>
   using vec_type = detail::vec_of<B, X...>;
   explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
@@ -465,7 +465,7 @@ constexpr row_shape program_shape(std::size_t sums) {
   if constexpr (is_row_map<Map>) {
     shape.matrices = Map::matrices, shape.vectors = Map::vectors;
     shape.element_bytes = narrowest({shape.element_bytes, Map::element_bytes});
-    shape.map_of_rows = Statistic::reduction == row_reduction::declared || Map::writes_rows;
+    shape.outputs = Map::outputs;
   }
   return shape;
 }

@@ -252,6 +252,16 @@ constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
   return least;
 }
 
+// Rows that an output consists of, and the bytes of their elements. Whatever is no row of a matrix counts as two.
+template <class Out>
+inline constexpr std::size_t output_rows = matrix_bytes<Out> != 0 ? 1 : 2;
+template <class Out>
+inline constexpr std::size_t output_bytes = matrix_bytes<Out>;
+template <class... Y>
+inline constexpr std::size_t output_rows<writes<Y...>> = (output_rows<Y> + ... + 0);
+template <class... Y>
+inline constexpr std::size_t output_bytes<writes<Y...>> = narrowest({matrix_bytes<Y>...});
+
 template <class... X>
 inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
 

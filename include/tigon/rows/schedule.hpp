@@ -26,7 +26,7 @@ enum class row_pass {
 };
 
 /// How a program's rows are reduced before they are mapped.
-enum class row_reduction {
+enum class reduction_kind {
   none,
   declared,    ///< by a function of a column: a row_sum
   imperative,  ///< by passes that the program makes itself
@@ -42,9 +42,9 @@ struct row_shape {
   std::size_t element_bytes = 0;  ///< of the matrices, the narrowest where they differ; 0: there are none
   std::size_t lanes = 1;
   // Of a program.
-  row_reduction reduction = row_reduction::none;
+  reduction_kind reduction = reduction_kind::none;
   std::size_t reduced_bytes = 0;  ///< a column of what the declared reduction reads
-  bool map_of_rows = false;       ///< its map can write several rows together: a row_map with one output
+  std::size_t outputs = 0;        ///< of a declared map; 0: the map is a function of a row
   friend constexpr bool operator==(row_shape, row_shape) = default;
 };
 
@@ -70,6 +70,7 @@ struct row_plan {
   // A program.
   row_order order = row_order::reduce_then_map;  ///< of its reduction and its map
   std::size_t rows = 1;                          ///< rows mapped together, with their sums in registers
+  bool reduce_writes = false;                    ///< outputs that need no reduction are written by it, not by the map
   bool prefetches = false;                       ///< both passes prefetch, and a group is `rows` rows
   bool column_blocks = false;                    ///< a group is mapped block by block
   std::size_t group_rows = 32;                   ///< most rows of a group
@@ -81,7 +82,7 @@ inline namespace TIGON_ABI {
 constexpr row_plan plan(core cpu, row_shape s) {
   const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
   const bool vectorised = s.lanes > 1, narrow = s.element_bytes <= 2;
-  const bool reduced = s.reduction == row_reduction::declared;
+  const bool reduced = s.reduction == reduction_kind::declared;
   row_plan p;
 
   // Memory is read while it is written: every reduction prefetches the next rows.
@@ -113,30 +114,32 @@ constexpr row_plan plan(core cpu, row_shape s) {
   // and sums in one loop and not in another, and a row's bits would depend on its place.
   p.order = lookahead && !(reduced && vectorised) ? row_order::reduce_then_map : cpu.order;
   p.rows = [&]() -> std::size_t {
-    // A map that is a function of whole rows takes one at a time; so do single numbers, and lookahead.
-    if (!s.map_of_rows || !vectorised || lookahead) return 1;
+    // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and lookahead.
+    if (s.outputs != 1 || !vectorised || lookahead) return 1;
     // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
     if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
     // Two vectors and more leave L1 with every row that was reduced before.
     if (s.sums == 0 && !reduced)
-      return interleaved && s.reduction == row_reduction::imperative && s.vectors > 1 ? 2 : 1;
+      return interleaved && s.reduction == reduction_kind::imperative && s.vectors > 1 ? 2 : 1;
     // No reduction has brought the rows into the cache.
-    if (s.reduction == row_reduction::none) return 2;
+    if (s.reduction == reduction_kind::none) return 2;
     // One row was reduced.
-    if (s.reduction == row_reduction::imperative) return 1;
+    if (s.reduction == reduction_kind::imperative) return 1;
     // Eight streams fit into the ways of L1.
     if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
     // Non-temporal stores to several rows in turns cost more than three matrices and more save.
     if (s.matrices > 2 && !narrow) return 1;
     return s.sums > 1 ? 4 : 3;
   }();
+  // Outputs that need no reduction: where memory is read while it is written; not of 16 bits, which compute for longer.
+  p.reduce_writes = interleaved && !narrow;
   const bool shares_loop = p.order == row_order::lookahead;
   // Where memory is read while it is written, where rows are mapped together unreduced, and where a map is a function.
-  p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || !s.map_of_rows : p.rows > 1);
+  p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || s.outputs == 0 : p.rows > 1);
   // A map of rows that were reduced finds the next ones prefetched by the reduction, unless both passes prefetch.
   p.map_prefetches = !reduced || p.prefetches;
   // Rows that are mapped one at a time keep vectors and sums over rows in L1 by blocks of columns.
-  const bool whole_rows = p.rows > 1 || s.sums == 0 || p.prefetches || s.reduction == row_reduction::imperative;
+  const bool whole_rows = p.rows > 1 || s.sums == 0 || p.prefetches || s.reduction == reduction_kind::imperative;
   p.column_blocks = shares_loop || !whole_rows;
   // Rows that were reduced whole, block by block: two, because four are slower.
   const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
