@@ -100,8 +100,8 @@ struct kernel<op::layer_norm, backends::ascend> {
             const A m = mt[row.i];
             const auto s = row.sum(
                 [=](auto d, auto v, auto g) {
-                  const auto h = d * g, c = v - m;
-                  return pack{c * h, h, c};
+                  const auto h = d * g, centred = v - m;
+                  return pack{centred * h, h, centred};
                 },
                 dv, xv, wv);
             for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
