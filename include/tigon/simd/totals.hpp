@@ -33,6 +33,18 @@ template <class V, sums_after After, class A = typename V::value_type>
         [=](V v, A* p) TIGON_LAMBDA { store_n(v, p, rest); });
 }
 
+/// The same without a low part: total += sums.
+template <class V, sums_after After, class A = typename V::value_type>
+void add_to_plain_total(A* sums, A* total, std::size_t n, bool first = false) {
+  const V zero(A(0));
+  for (std::size_t j = 0; j < n; j += V::size) {
+    const std::size_t some = n - j < V::size ? n - j : V::size;
+    const V of = load_n<V>(sums + j, some), t = first ? of : load_n<V>(total + j, some) + of;
+    store_n(t, total + j, some);
+    if constexpr (After != sums_after::same) store_n(After == sums_after::zero ? zero : t, sums + j, some);
+  }
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
