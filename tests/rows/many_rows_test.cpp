@@ -11,6 +11,7 @@
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/modulated_rms_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/sparsemax.hpp>
 #include <vector>
 
 #include "support/backends.hpp"
@@ -242,6 +243,35 @@ TEST(very_long_rows, keep_the_error_of_rms_norm) {
   };
   keeps(std::type_identity<backends::generic>());
   keeps(std::type_identity<backends::highway>());
+}
+
+/// Lines of an axis that share a sum of 1, along the rows and down the columns.
+TYPED_TEST(many_rows, sparsemax_keeps_its_error) {
+  constexpr std::size_t axis = 3 * (std::size_t{1} << 16) + 7, inner = 2;
+  std::vector<float> x(axis * inner, 0.3f), dy(x.size()), y(x.size()), dx(x.size());
+  const double share = 1 / static_cast<double>(axis), mean = 0.1f * static_cast<double>(axis / 2) * share;
+  for (std::size_t k = 0; k < x.size(); ++k) dy[k] = k / inner % 2 == 0 ? 0 : 0.1f;  // far from all alike
+  const auto down = [=](auto& v) {
+    return tigon::axis_view<std::remove_reference_t<decltype(v[0])>>(v.data(), 1, axis, inner, axis * inner, inner);
+  };
+  const auto expect_results = [&](std::size_t n, const char* name) {
+    for (std::size_t k = 0; k < n; ++k) {
+      ASSERT_NEAR(y[k], share, 2e-6 * share) << name << ' ' << k;
+      ASSERT_NEAR(dx[k], dy[k] - mean, 1e-7) << name << ' ' << k;  // their size is 0.05
+    }
+  };
+  with_workspace_of(tigon::sparsemax_workspace<TypeParam, float>(axis, inner), [&](context& ctx) {
+    tigon::sparsemax_forward<TypeParam, float>(down(std::as_const(x)), down(y), {}, ctx);
+  });
+  with_workspace_of(tigon::sparsemax_backward_workspace<TypeParam, float>(axis, inner), [&](context& ctx) {
+    tigon::sparsemax_backward<TypeParam, float>(down(std::as_const(dy)), down(std::as_const(y)), down(dx), {}, ctx);
+  });
+  expect_results(x.size(), "columns");
+  for (std::size_t k = 0; k < axis; ++k) dy[k] = k % 2 == 0 ? 0 : 0.1f;
+  const auto row = [=](auto& v) { return matrix_view(v.data(), 1, axis); };
+  tigon::sparsemax_forward<TypeParam, float>(row(std::as_const(x)), row(y));
+  tigon::sparsemax_backward<TypeParam, float>(row(std::as_const(dy)), row(std::as_const(y)), row(dx));
+  expect_results(axis, "rows");
 }
 
 /// Rows of tasks that end before, at and behind the rows of a plain sum.
