@@ -36,11 +36,12 @@ struct kernel<op::layer_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, forward_cut<plan>(x.rows, x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of) TIGON_LAMBDA {
-          // Sums m and r of every row, until no row asks for another pass. All do after the first, for their mean.
+        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of,
+            auto& sum) TIGON_LAMBDA {
+          // The sums of every row, until no row asks for another pass. All do after the first, for their mean.
           core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
           for (bool again = true; again;) {
-            core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = r[i] = 0; });
+            core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = {}; });
             core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
               const A p = of[row.i].scale, about = of[row.i].about;
               if (e[row.i] == A(0)) return;
@@ -50,11 +51,12 @@ struct kernel<op::layer_norm, backends::ascend> {
                     return pack{c, c * c};
                   },
                   xv);
-              m[row.i] += s[0], r[row.i] += s[1];
+              sum[row.i][0] += s[0], sum[row.i][1] += s[1];
             });
             again = false;
             core.each_row([&](std::size_t i) TIGON_LAMBDA {
-              if (e[i] != A(0)) e[i] = of[i].again(m[i] / n, r[i] / n, eps, true);
+              if (e[i] != A(0))
+                e[i] = of[i].again(static_cast<A>(sum[i][0]) / n, static_cast<A>(sum[i][1]) / n, eps, true);
               again |= e[i] != A(0);
             });
           }
@@ -75,7 +77,7 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.store(r);
         },
         x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{},
-        ub::local<detail::row_moments<A>>{});
+        ub::local<detail::row_moments<A>>{}, ub::local<std::array<double, 2>>{});
   }
 
   template <backend B, element T, element W>
@@ -84,7 +86,7 @@ struct kernel<op::layer_norm, backends::ascend> {
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
-    using sums = std::array<A, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks
+    using sums = std::array<double, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks
     const A n = static_cast<A>(x.cols);
     const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
     if (!detail::holds_products(rstd.data(), x.rows))
@@ -107,8 +109,8 @@ struct kernel<op::layer_norm, backends::ascend> {
             for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            const A e = c[i][2] / n;
-            c[i] = {(c[i][0] - e * c[i][1]) * rt[i] / n, c[i][1] / n, e};
+            const A xh_h = static_cast<A>(c[i][0]), h = static_cast<A>(c[i][1]), e = static_cast<A>(c[i][2]) / n;
+            c[i] = {(xh_h - e * h) * rt[i] / n, h / n, e};
           });
         },
         [=](auto& core, const sums* c, auto& pwt, auto& pbt, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt,
@@ -117,7 +119,8 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.fetch(rt);
           core.part(ub::reads(pwt, pbt, dt, xt, wt), ub::writes(dxt),
                     [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                      const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1], e = c[row.i][2];
+                      const A m = mt[row.i], r = rt[row.i], c1 = static_cast<A>(c[row.i][0]),
+                              c2 = static_cast<A>(c[row.i][1]), e = static_cast<A>(c[row.i][2]);
                       row.map(
                           outs(dxv, pwv, pbv),
                           [=](auto d, auto v, auto g, auto sw, auto sb) {
