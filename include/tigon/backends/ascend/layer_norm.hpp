@@ -36,46 +36,44 @@ struct kernel<op::layer_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, forward_cut<plan>(x.rows, x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of,
-            auto& sum) TIGON_LAMBDA {
-          // The sums of every row, until no row asks for another pass. All do after the first, for their mean.
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
-          for (bool again = true; again;) {
-            core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = {}; });
-            core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-              const A p = of[row.i].scale, about = of[row.i].about;
-              if (e[row.i] == A(0)) return;
-              const auto s = row.sum(
-                  [=](auto v) {
+        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of, auto& sum)
+            TIGON_LAMBDA {
+              // The sums of every row, until no row asks for another pass. All do after the first, for their mean.
+              core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
+              for (bool again = true; again;) {
+                core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = {}; });
+                core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+                  const A p = of[row.i].scale, about = of[row.i].about;
+                  if (e[row.i] == A(0)) return;
+                  const auto s = row.sum(reads(xv), [=](auto v) {
                     const auto c = fma(v, p, -about);
                     return pack{c, c * c};
-                  },
-                  xv);
-              sum[row.i][0] += s[0], sum[row.i][1] += s[1];
-            });
-            again = false;
-            core.each_row([&](std::size_t i) TIGON_LAMBDA {
-              if (e[i] != A(0))
-                e[i] = of[i].again(static_cast<A>(sum[i][0]) / n, static_cast<A>(sum[i][1]) / n, eps, true);
-              again |= e[i] != A(0);
-            });
-          }
-          // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
-          core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            const auto result = of[i].about_mean_rstd(eps);
-            m[i] = result[0], e[i] = result[1], r[i] = result[2];
-          });
-          core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
-                    [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
-                      const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
-                      row.map(
-                          yv, [=](auto v, auto g, auto c) { return fma((fma(v, A(0.5), -about) - rest) * s, g, c); },
-                          xv, wv, bv);
-                    });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
-          core.store(m);
-          core.store(r);
-        },
+                  });
+                  sum[row.i][0] += s[0], sum[row.i][1] += s[1];
+                });
+                again = false;
+                core.each_row([&](std::size_t i) TIGON_LAMBDA {
+                  if (e[i] != A(0))
+                    e[i] = of[i].again(static_cast<A>(sum[i][0]) / n, static_cast<A>(sum[i][1]) / n, eps, true);
+                  again |= e[i] != A(0);
+                });
+              }
+              // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
+              core.each_row([=](std::size_t i) TIGON_LAMBDA {
+                const auto result = of[i].about_mean_rstd(eps);
+                m[i] = result[0], e[i] = result[1], r[i] = result[2];
+              });
+              core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
+                        [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
+                          const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
+                          row.map(reads(xv, wv, bv), writes(yv), [=](auto v, auto g, auto c) {
+                            return fma((fma(v, A(0.5), -about) - rest) * s, g, c);
+                          });
+                        });
+              core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
+              core.store(m);
+              core.store(r);
+            },
         x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{},
         ub::local<detail::row_moments<A>>{}, ub::local<std::array<double, 2>>{});
   }
@@ -100,12 +98,10 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = {}; });
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
             const A m = mt[row.i];
-            const auto s = row.sum(
-                [=](auto d, auto v, auto g) {
-                  const auto h = d * g, centred = v - m;
-                  return pack{centred * h, h, centred};
-                },
-                dv, xv, wv);
+            const auto s = row.sum(reads(dv, xv, wv), [=](auto d, auto v, auto g) {
+              const auto h = d * g, centred = v - m;
+              return pack{centred * h, h, centred};
+            });
             for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
@@ -121,13 +117,11 @@ struct kernel<op::layer_norm, backends::ascend> {
                     [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
                       const A m = mt[row.i], r = rt[row.i], c1 = static_cast<A>(c[row.i][0]),
                               c2 = static_cast<A>(c[row.i][1]), e = static_cast<A>(c[row.i][2]);
-                      row.map(
-                          outs(dxv, pwv, pbv),
-                          [=](auto d, auto v, auto g, auto sw, auto sb) {
-                            const auto xh = (v - m - e) * r;
-                            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
-                          },
-                          dv, xv, wv, pwv, pbv);
+                      row.map(reads(dv, xv, wv, pwv, pbv), writes(dxv, pwv, pbv),
+                              [=](auto d, auto v, auto g, auto sw, auto sb) {
+                                const auto xh = (v - m - e) * r;
+                                return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+                              });
                     });
         },
         std::tuple(to_dw, to_db), dy, x, or_ones(w), ub::column(mean.data()), ub::column(rstd.data()), dx);
