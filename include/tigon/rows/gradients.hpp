@@ -530,7 +530,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   constexpr bool is_map = detail::is_row_map<F>;
   constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
-  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
+  using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<plan.map_prefetches>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = workspace::padded<A>(cols);
   const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
