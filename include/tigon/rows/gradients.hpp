@@ -24,8 +24,7 @@ class partial_tasks_of {
   static constexpr bool shares_loop = plan.order == row_order::lookahead;
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
-  using worker =
-      row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<!side_work::reduces || plan.prefetches>>>;
+  using worker = row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<plan.map_prefetches>>>;
   using totals = std::array<std::conditional_t<shares_loop, double, A>, Statistic::template sums<B>>;
 
  public:
