@@ -38,8 +38,9 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta not finite), state (b packed for another
 ///            kernel), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
-///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, also where all roundings go the
-///            same way; only on `onednn` a product of two bf16 matrices takes them to be independent.
+///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
+///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be
+///            independent. Whatever the terms: eps * (4 + min(k, 704)), as no more roundings follow each other.
 struct gemm_options {
   double alpha = 1;
   double beta = 0;
