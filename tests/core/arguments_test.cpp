@@ -108,10 +108,10 @@ TEST_F(arguments_of_a_door, heads_meet_heads_matrices_and_vectors) {
   const auto door = [&](heads q, heads out, matrix_view<float> cos, std::span<const int> position) {
     return thrown([&] {
       arguments args("door");
-      args.in("q", q, 1, 2, 2, 4);
+      args.in("q", q, {1, 2, 2, 4});
       args.in("cos", cos);
       args.in("position", position);
-      args.out("q_out", out, 1, 2, 2, 4).may_be("q");
+      args.out("q_out", out, {1, 2, 2, 4}).may_be("q");
       args.check();
     });
   };

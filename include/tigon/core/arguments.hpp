@@ -43,13 +43,30 @@ struct vector_extent {
   vector_extent(std::span<T> v) : data(v.data()), size(v.size()), element(sizeof(T)) {}
 };
 
-/// A declared argument. An element's bytes are in [begin, end); nothing overlaps begin == end == 0.
+struct heads_shape {
+  std::size_t batch, heads, seq_len, head_dim;
+};
+
+/// A declared argument. Its bytes are in [begin, end); nothing overlaps begin == end == 0. Plain members, so that those
+/// which are not declared cost nothing.
 struct argument {
-  heads_extent view;
-  std::string_view name;
+  const void* data;
+  std::size_t batch, heads, rows, cols, batch_stride, head_stride, row_stride, element;  // of a matrix: without heads
   std::uintptr_t begin, end;
+  const char* name;
+  std::size_t name_size;
   std::uint32_t may_be;  // bit k: argument k
   bool is_output, is_heads;
+
+  std::string_view name_view() const { return {name, name_size}; }
+  heads_extent view() const {
+    const auto* bytes = static_cast<const char*>(data);
+    heads_extent v(is_heads
+                       ? heads_view<const char>(bytes, batch, heads, rows, cols, batch_stride, head_stride, row_stride)
+                       : heads_view<const char>(bytes, 1, 1, rows, cols, 0, 0, row_stride));
+    v.element = element;
+    return v;
+  }
 };
 
 }  // namespace TIGON_ABI
@@ -105,14 +122,12 @@ class arguments : public expects {
     return v.data != nullptr ? add(true, name, v, size) : absent(true, name);
   }
 
-  /// Heads of batch x heads x seq_len x head_dim elements, no two of which share an address.
-  arguments& in(std::string_view name, const detail::heads_extent& h, std::size_t batch, std::size_t heads,
-                std::size_t seq_len, std::size_t head_dim) {
-    return add(false, name, h, batch, heads, seq_len, head_dim);
+  /// Heads of this shape, no two elements of which share an address.
+  arguments& in(std::string_view name, const detail::heads_extent& h, const detail::heads_shape& shape) {
+    return add(false, name, h, shape);
   }
-  arguments& out(std::string_view name, const detail::heads_extent& h, std::size_t batch, std::size_t heads,
-                 std::size_t seq_len, std::size_t head_dim) {
-    return add(true, name, h, batch, heads, seq_len, head_dim);
+  arguments& out(std::string_view name, const detail::heads_extent& h, const detail::heads_shape& shape) {
+    return add(true, name, h, shape);
   }
 
   /// The output that was declared last may have the elements of these arguments, which have its shape.
@@ -129,7 +144,7 @@ class arguments : public expects {
       for (std::size_t j = 0; j < count_; ++j) {
         const detail::argument& other = arguments_[j];
         if (output.begin >= other.end || other.begin >= output.end) continue;
-        if (j != k && !(other.is_output && j > k)) check_pair(output, other, output.may_be >> j & 1);
+        if (j < k || (j > k && !other.is_output)) check_pair(output, other, output.may_be >> j & 1);
       }
     }
   }
@@ -137,54 +152,62 @@ class arguments : public expects {
  private:
   TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::extent& m, std::size_t rows,
                                 std::size_t cols) {
-    matrix(name, m, rows, cols);
-    return keep_matrix(is_output, name, m);
+    if (m.rows != rows || m.cols != cols || m.row_stride < cols || m.data == nullptr) matrix(name, m, rows, cols);
+    return keep(is_output, name, m.data, m.rows, m.cols, m.row_stride, m.element);
   }
 
   TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::vector_extent& v,
                                 std::size_t expected) {
     if (v.size != expected) size(name, v.size, expected);
-    detail::extent m(matrix_view<const char>(static_cast<const char*>(v.data), 1, v.size));
-    m.element = v.element;
-    return keep_matrix(is_output, name, m);
+    return keep(is_output, name, v.data, 1, v.size, v.size, v.element);
   }
 
-  TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::heads_extent& h, std::size_t b,
-                                std::size_t n, std::size_t s, std::size_t d) {
-    heads(name, h, b, n, s, d);
-    if (h.empty()) return absent(is_output, name);
+  TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::heads_extent& h,
+                                const detail::heads_shape& shape) {
+    heads(name, h, shape.batch, shape.heads, shape.seq_len, shape.head_dim);
+    detail::argument& a = next(is_output, name);
+    if (h.empty()) return *this;
     const std::uint64_t bytes = detail::byte_layout(h).size;
-    const auto begin = reinterpret_cast<std::uintptr_t>(h.data);
-    const bool exact = bytes < detail::most_bytes;
-    return keep({h, name, exact ? begin : 0, exact ? begin + bytes : ~std::uintptr_t{0}, 0, is_output, true});
+    a.data = h.data, a.element = h.element, a.is_heads = true;
+    a.batch = h.batch, a.heads = h.heads, a.rows = h.seq_len, a.cols = h.head_dim;
+    a.batch_stride = h.batch_stride, a.head_stride = h.head_stride, a.row_stride = h.seq_stride;
+    a.begin = bytes < detail::most_bytes ? reinterpret_cast<std::uintptr_t>(h.data) : 0;
+    a.end = bytes < detail::most_bytes ? a.begin + bytes : ~std::uintptr_t{0};
+    return *this;
   }
 
   /// Where a size could make the end pass 64 bits, the exact test decides each pair.
-  arguments& keep_matrix(bool is_output, std::string_view name, const detail::extent& m) {
-    if (m.rows == 0 || m.cols == 0) return absent(is_output, name);
-    const auto begin = reinterpret_cast<std::uintptr_t>(m.data);
-    const bool exact = (m.rows | m.row_stride | m.cols) >> 30 == 0;
-    const std::uintptr_t end = begin + ((m.rows - 1) * m.row_stride + m.cols) * m.element;
-    return keep(
-        {detail::heads_extent(m), name, exact ? begin : 0, exact ? end : ~std::uintptr_t{0}, 0, is_output, false});
+  TIGON_INLINE arguments& keep(bool is_output, std::string_view name, const void* data, std::size_t rows,
+                               std::size_t cols, std::size_t row_stride, std::size_t element) {
+    detail::argument& a = next(is_output, name);
+    if (rows == 0 || cols == 0) return *this;
+    const bool exact = (rows | row_stride | cols) >> 30 == 0;
+    a.data = data, a.rows = rows, a.cols = cols, a.row_stride = row_stride, a.element = element;
+    a.begin = exact ? reinterpret_cast<std::uintptr_t>(data) : 0;
+    a.end = exact ? a.begin + ((rows - 1) * row_stride + cols) * element : ~std::uintptr_t{0};
+    return *this;
   }
 
   TIGON_NOINLINE arguments& absent(bool is_output, std::string_view name) {
-    return keep({detail::heads_extent(detail::extent(matrix_view<const char>{})), name, 0, 0, 0, is_output, false});
+    next(is_output, name);
+    return *this;
   }
 
-  arguments& keep(const detail::argument& a) {
-    if (count_ == most) that(false, error_code::state, a.name, "one argument too many", "at most 24");
-    arguments_[count_++] = a;
-    return *this;
+  TIGON_INLINE detail::argument& next(bool is_output, std::string_view name) {
+    if (count_ == most) that(false, error_code::state, name, "one argument too many", "at most 24");
+    detail::argument& a = arguments_[count_++];
+    a.name = name.data(), a.name_size = name.size();
+    a.begin = a.end = 0, a.may_be = 0;
+    a.is_output = is_output, a.is_heads = false;
+    return a;
   }
 
   /// Equal literals of one function have one address, as a rule.
   TIGON_NOINLINE arguments& allow(std::string_view name) {
     std::size_t k = 0;
-    while (k + 1 < count_ && arguments_[k].name.data() != name.data()) ++k;
+    while (k + 1 < count_ && (arguments_[k].name != name.data() || arguments_[k].name_size != name.size())) ++k;
     if (k + 1 >= count_)
-      for (k = 0; k + 1 < count_ && arguments_[k].name != name;) ++k;
+      for (k = 0; k + 1 < count_ && arguments_[k].name_view() != name;) ++k;
     if (k + 1 >= count_ || !arguments_[count_ - 1].is_output)
       that(false, error_code::state, name, "in may_be", "the name of an argument that was declared before an output");
     arguments_[count_ - 1].may_be |= std::uint32_t{1} << k;
@@ -192,16 +215,15 @@ class arguments : public expects {
   }
 
   TIGON_NOINLINE void check_pair(const detail::argument& a, const detail::argument& b, bool may_be) const {
-    if (may_be && a.is_heads && b.is_heads) return same_or_disjoint(a.name, a.view, b.name, b.view);
-    if (may_be && same_elements(a.view, b.view)) return;
-    if (overlap(a.view, b.view))
-      fail_alias(a.name, b.name, may_be ? "the same buffer or no common memory" : "no common memory");
+    const detail::heads_extent in_a = a.view(), in_b = b.view();
+    if (may_be && a.is_heads && b.is_heads) return same_or_disjoint(a.name_view(), in_a, b.name_view(), in_b);
+    if (may_be && same_elements(in_a, in_b)) return;
+    if (overlap(in_a, in_b))
+      fail_alias(a.name_view(), b.name_view(), may_be ? "the same buffer or no common memory" : "no common memory");
   }
 
   std::size_t count_ = 0;
-  union {
-    detail::argument arguments_[most];  // those from count_ on are not initialised
-  };
+  detail::argument arguments_[most];  // those from count_ on are not initialised
 #else
   void check() const {}
 
