@@ -243,10 +243,16 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
                        std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
                        attention_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("attention_forward");
-  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"o", o}}, {{"k", k}, {"v", v}});
-  expect.outside("o", o, "q", q, "k", k, "v", v);
-  expect.outside("lse", as_row(lse), "q", q, "k", k, "v", v, "o", o);
+  arguments args("attention_forward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.out("o", o, of_q);
+  args.out("lse", lse, q.batch * q.heads * q.seq_len);
+  args.check();
   ctx.workspace().expect("attention_forward",
                          attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
   kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
@@ -259,15 +265,20 @@ void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<
                         heads_view<T> dk, heads_view<T> dv, attention_options opt = {},
                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("attention_backward");
-  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"do", d_o}, {"o", o}, {"dq", dq}},
-                              {{"k", k}, {"v", v}, {"dk", dk}, {"dv", dv}});
-  const auto outside = [&](std::string_view name, heads_view<T> gradient) {
-    expect.outside(name, gradient, "do", d_o, "q", q, "k", k, "v", v, "o", o, "lse", as_row(lse));
-  };
-  outside("dq", dq), outside("dk", dk), outside("dv", dv);
-  expect.outside("dq", dq, "dk", dk, "dv", dv);
-  expect.disjoint("dk", dk, "dv", dv);
+  arguments args("attention_backward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.in("do", d_o, of_q);
+  args.in("o", o, of_q);
+  args.in("lse", lse, q.batch * q.heads * q.seq_len);
+  args.out("dv", dv, of_k);
+  args.out("dk", dk, of_k);
+  args.out("dq", dq, of_q);
+  args.check();
   ctx.workspace().expect("attention_backward",
                          attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
   kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, o, lse, dq, dk, dv, opt, ctx);

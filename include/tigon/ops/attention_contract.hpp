@@ -4,9 +4,8 @@
 
 #include <tigon/backend/operator.hpp>
 
+#include <algorithm>
 #include <cmath>
-#include <initializer_list>
-#include <utility>
 
 namespace tigon {
 
@@ -60,19 +59,14 @@ inline double attention_scale(attention_options opt, std::size_t head_dim) {
   return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
-/// Throws unless the inputs fit together; what is shaped like q (k) comes as names and views.
+/// Throws unless the numbers of heads fit together.
 template <class T>
-void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::size_t lse, attention_options opt,
-                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_q,
-                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_k) {
+void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, attention_options opt) {
   expect.at_least_one("heads", q.heads);
   expect.at_least_one("kv_heads", k.heads);
   expect.at_least_one("head_dim", q.head_dim);
   expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
               "as many query heads for every key/value head");
-  for (const auto& [name, x] : like_q) expect.heads(name, x, q.batch, q.heads, q.seq_len, q.head_dim);
-  for (const auto& [name, x] : like_k) expect.heads(name, x, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.size("lse", lse, q.batch * q.heads * q.seq_len);
   expect.finite("scale", opt.scale);
 }
 

@@ -344,22 +344,18 @@ void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_
   const expects expect("attn_res_forward");
   expect.at_least_one("blocks of v", v.blocks);
   expect.at_least_one("cols", v.cols);
-  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
-  expect.matrix("y", y, v.rows, v.cols);
-  expect.size("w_query", query.size, v.cols);
-  expect.size("w_norm", norm.size, v.cols);
-  expect.size("alpha", alpha.size(), v.rows * v.blocks);
-  expect.size("rstd", rstd.size(), v.rows * v.blocks);
   expect.eps(opt.eps);
+  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
   for (std::size_t n = 0; n < v.blocks; ++n) {
-    expect.disjoint("y", y, "v", v[n]);
-    expect.disjoint("alpha", as_row(alpha), "v", v[n]);
-    expect.disjoint("rstd", as_row(rstd), "v", v[n]);
+    arguments args("attn_res_forward");
+    args.in("v", v[n]);
+    args.in("w_query", query, v.cols);
+    args.in("w_norm", norm, v.cols);
+    args.out("y", y, v.rows, v.cols);
+    args.out("rstd", rstd, v.rows * v.blocks);
+    args.out("alpha", alpha, v.rows * v.blocks);
+    args.check();
   }
-  expect.outside("y", y, "w_query", as_row(query), "w_norm", as_row(norm));
-  expect.outside("alpha", as_row(alpha), "y", y, "rstd", as_row(rstd), "w_query", as_row(query), "w_norm",
-                 as_row(norm));
-  expect.outside("rstd", as_row(rstd), "y", y, "w_query", as_row(query), "w_norm", as_row(norm));
   ctx.workspace().expect("attn_res_forward", attn_res_workspace<B, T>(v.cols, ctx));
   kernel_for<op::attn_res, B>::template forward<B, T>(v, query, norm, y, alpha, rstd, opt, ctx);
 }
@@ -381,30 +377,24 @@ void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const 
   expect.at_least_one("cols", v.cols);
   detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
   detail::expect_blocks(expect, "dv", dv, v.blocks, v.rows, v.cols);
-  expect.matrix("dy", dy, v.rows, v.cols);
-  expect.size("w_query", query.size, v.cols);
-  expect.size("w_norm", norm.size, v.cols);
-  expect.size("dw_query", dquery.size, v.cols);
-  expect.size("dw_norm", dnorm.size, v.cols);
-  expect.size("alpha", alpha.size(), v.rows * v.blocks);
-  expect.size("rstd", rstd.size(), v.rows * v.blocks);
   for (std::size_t n = 0; n < v.blocks; ++n) {
+    arguments args("attn_res_backward");
+    args.in("v", v[n]);
+    args.in("dy", dy, v.rows, v.cols);
+    args.in("w_query", query, v.cols);
+    args.in("w_norm", norm, v.cols);
+    args.in("alpha", alpha, v.rows * v.blocks);
+    args.in("rstd", rstd, v.rows * v.blocks);
+    args.out("dv", dv[n]).may_be("v");
+    args.out("dw_norm", dnorm, v.cols);
+    args.out("dw_query", dquery, v.cols);
+    args.check();
+    // A block of dv may be that of v with its number, and no other.
     for (std::size_t m = 0; m < v.blocks; ++m) {
-      if (m == n)
-        expect.same_or_disjoint("dv", dv[n], "v", v[m]);
-      else
-        expect.disjoint("dv", dv[n], "v", v[m]);
+      if (m != n) expect.disjoint("dv", dv[n], "v", v[m]);
       if (m < n) expect.disjoint("dv", dv[n], "another block of dv", dv[m]);
     }
-    expect.outside("dv", dv[n], "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha", as_row(alpha),
-                   "rstd", as_row(rstd));
-    expect.outside("dw_query", as_row(dquery), "v", v[n], "dv", dv[n]);
-    expect.outside("dw_norm", as_row(dnorm), "v", v[n], "dv", dv[n]);
   }
-  expect.outside("dw_query", as_row(dquery), "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha",
-                 as_row(alpha), "rstd", as_row(rstd), "dw_norm", as_row(dnorm));
-  expect.outside("dw_norm", as_row(dnorm), "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha",
-                 as_row(alpha), "rstd", as_row(rstd));
   ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols));
   kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, alpha, rstd, dv, dquery, dnorm, opt, ctx);
 }

@@ -7,6 +7,8 @@
 #include <tigon/ops/mlp_contract.hpp>
 #include <tigon/ops/swiglu.hpp>
 
+#include <utility>
+
 namespace tigon {
 
 template <>
@@ -251,12 +253,11 @@ inline namespace TIGON_ABI {
 template <class B, element T, element W>
 void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
                  mlp_saved<T>* saved, mlp_options opt, context& ctx) {
-  const expects expect(name);
-  const std::size_t n = expect_mlp_forward(expect, x, w, y, opt);
-  if (saved != nullptr) {
-    expect.matrix("saved", saved->memory, x.rows, 3 * n);
-    expect.outside("saved", saved->memory, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down, "y", y);
-  }
+  arguments args(name);
+  const std::size_t n = declare_mlp(args, x, w, opt);
+  args.out("y", y, x.rows, x.cols);
+  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
+  args.check();
   const mlp_pass pass = saved != nullptr ? mlp_pass::forward : mlp_pass::inference;
   ctx.workspace().expect(name, mlp_workspace<B, T, W>(pass, x.rows, x.cols, n, ctx.executor().workers()));
   kernel_for<op::mlp, B>::template forward<B, T, W>(x, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt,
@@ -267,16 +268,13 @@ void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<cons
 template <class B, element T, element W, element G>
 void mlp_backward(std::string_view name, matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w,
                   mlp_saved<T>* saved, matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
-  const expects expect(name);
   const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
-  const std::size_t n = expect_mlp_backward(expect, dy, x, w, memory, dx, dw, opt);
-  if (saved != nullptr) {
-    expect.matrix("saved", memory, x.rows, 3 * n);
-    expect.outside("saved", memory, "dy", dy, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down);
-    if (!saved->filled)
-      fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
-                    "what a forward left, for one backward");
-  }
+  arguments args(name);
+  const std::size_t n = declare_mlp_backward<T>(args, dy, x, w, saved, dx, dw, opt);
+  args.check();
+  if (saved != nullptr && !saved->filled)
+    fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
+                  "what a forward left, for one backward");
   const mlp_pass pass = saved != nullptr ? mlp_pass::backward : mlp_pass::recompute;
   ctx.workspace().expect(name, mlp_workspace<B, T, W, G>(pass, x.rows, x.cols, n, ctx.executor().workers()));
   if (saved != nullptr) saved->filled = false;

@@ -6,7 +6,6 @@
 #include <tigon/gemm/contract.hpp>
 
 #include <algorithm>
-#include <utility>
 
 namespace tigon {
 
@@ -134,48 +133,31 @@ constexpr std::size_t inference_rows(std::size_t tokens, std::size_t intermediat
   return even_part(tokens, std::max<std::size_t>(B::chunk.logits_bytes / bytes, 1));
 }
 
-/// Throws unless x and the weights fit together; returns the intermediate extent.
+/// Declares x and the weights, which fit together; returns the intermediate extent.
 template <class T, class W>
-std::size_t expect_mlp(const expects& expect, matrix_view<const T> x, mlp_weights<const W> w, mlp_options opt) {
+std::size_t declare_mlp(arguments& args, matrix_view<const T> x, mlp_weights<const W> w, mlp_options opt) {
   const std::size_t hidden = x.cols, n = gemm_detail::rows_of(w.gate, opt.weights);
-  const auto weight = [&](std::string_view name, matrix_view<const W> m, std::size_t out, std::size_t in) {
-    if (opt.weights == transpose::yes) std::swap(out, in);
-    expect.matrix(name, m, out, in);
-  };
-  expect.memory("x", x);
-  weight("wg", w.gate, n, hidden), weight("wu", w.up, n, hidden), weight("wd", w.down, hidden, n);
-  expect.finite("gate_multiplier", opt.gate_multiplier);
-  expect.finite("down_multiplier", opt.down_multiplier);
+  const bool transposed = opt.weights == transpose::yes;
+  args.in("x", x);
+  args.in("wg", w.gate, transposed ? hidden : n, transposed ? n : hidden);
+  args.in("wu", w.up, transposed ? hidden : n, transposed ? n : hidden);
+  args.in("wd", w.down, transposed ? n : hidden, transposed ? hidden : n);
+  args.finite("gate_multiplier", opt.gate_multiplier);
+  args.finite("down_multiplier", opt.down_multiplier);
   return n;
 }
-template <class T, class W>
-std::size_t expect_mlp_forward(const expects& expect, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
-                               mlp_options opt) {
-  const std::size_t n = expect_mlp(expect, x, w, opt);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.outside("y", y, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down);
-  return n;
-}
+/// Declares the gradients and what they are made of; `saved` may be null.
 template <class T, class W, class G>
-std::size_t expect_mlp_backward(const expects& expect, matrix_view<const T> dy, matrix_view<const T> x,
-                                mlp_weights<const W> w, matrix_view<T> saved, matrix_view<T> dx, mlp_weights<G> dw,
-                                mlp_options opt) {
-  const std::size_t n = expect_mlp(expect, x, w, opt);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  if (dx.data != nullptr) expect.matrix("dx", dx, x.rows, x.cols);
-  if (dw.gate.data != nullptr) expect.matrix("dwg", dw.gate, w.gate.rows, w.gate.cols);
-  if (dw.up.data != nullptr) expect.matrix("dwu", dw.up, w.up.rows, w.up.cols);
-  if (dw.down.data != nullptr) expect.matrix("dwd", dw.down, w.down.rows, w.down.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "wg", w.gate, "wu", w.up, "wd", w.down, "saved", saved);
-  const auto apart = [&](std::string_view name, matrix_view<G> m, auto... others) {
-    expect.outside(name, m, "dy", dy, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down, "saved", saved, "dx", dx,
-                   others...);
-  };
-  apart("dwg", dw.gate);
-  apart("dwu", dw.up, "dwg", dw.gate);
-  apart("dwd", dw.down, "dwg", dw.gate, "dwu", dw.up);
+std::size_t declare_mlp_backward(arguments& args, matrix_view<const T> dy, matrix_view<const T> x,
+                                 mlp_weights<const W> w, const mlp_saved<T>* saved, matrix_view<T> dx,
+                                 mlp_weights<G> dw, mlp_options opt) {
+  const std::size_t n = declare_mlp(args, x, w, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
+  args.optional_out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dwg", dw.gate, w.gate.rows, w.gate.cols);
+  args.optional_out("dwu", dw.up, w.up.rows, w.up.cols);
+  args.optional_out("dwd", dw.down, w.down.rows, w.down.cols);
   return n;
 }
 

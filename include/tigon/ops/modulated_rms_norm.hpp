@@ -278,8 +278,12 @@ void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale
   using M = std::remove_const_t<S>;
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
-  const expects expect("modulated_rms_norm_forward");
-  detail::expect_modulated_rms_norm_forward(expect, x, as_row(weight), scale, shift, y, as_row(rstd), opt);
+  arguments args("modulated_rms_norm_forward");
+  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  args.optional_in("shift", shift, scale.rows, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, x.rows);
+  args.check();
   ctx.workspace().expect("modulated_rms_norm_forward",
                          modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
   kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
@@ -297,9 +301,15 @@ void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in
   const auto weight = as_in_vector<T>(w);
   const auto dweight = as_out_vector<T>(dw);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, vector_view<S>>());
-  const expects expect("modulated_rms_norm_backward");
-  detail::expect_modulated_rms_norm_backward(expect, dy, x, as_row(weight), scale, as_row(rstd), dx, as_row(dweight),
-                                             dscale, dshift, opt);
+  arguments args("modulated_rms_norm_backward");
+  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("rstd", rstd, x.rows);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dshift", dshift, scale.rows, x.cols);
+  args.out("dscale", dscale, scale.rows, x.cols);
+  args.out("dw", dweight, weight.size);
+  args.check();
   ctx.workspace().expect("modulated_rms_norm_backward",
                          modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
   kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, dx, dweight, dscale,

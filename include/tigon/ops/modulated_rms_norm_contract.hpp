@@ -50,50 +50,22 @@ struct modulated_rms_norm_options {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Throws unless the inputs fit together, and the rows of scale belong to those of x without doubt.
-inline void expect_modulated_rms_norm(const expects& expect, extent x, extent w, extent scale, extent rstd,
-                                      modulated_rms_norm_options opt) {
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  if (w.data != nullptr) expect.size("w", w.cols, x.cols);
+/// Declares x, w and scale. The rows of scale belong to those of x without doubt.
+inline void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, extent scale,
+                                       modulated_rms_norm_options opt) {
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.optional_in("w", w, x.cols);
   if (opt.group_rows == 0) {
-    expect.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
-                "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
-    expect.matrix("scale", scale, scale.rows, x.cols);
+    args.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
+              "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
+    args.in("scale", scale, scale.rows, x.cols);
   } else {
-    expect.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
-    expect.matrix("scale", scale, x.rows / opt.group_rows, x.cols);
+    args.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
+    args.in("scale", scale, x.rows / opt.group_rows, x.cols);
   }
-  expect.size("rstd", rstd.cols, x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-}
-inline void expect_modulated_rms_norm_forward(const expects& expect, extent x, extent w, extent scale, extent shift,
-                                              extent y, extent rstd, modulated_rms_norm_options opt) {
-  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
-  if (shift.data != nullptr) expect.matrix("shift", shift, scale.rows, x.cols);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.outside("y", y, "x", x, "w", w, "scale", scale, "shift", shift);
-  expect.outside("rstd", rstd, "x", x, "y", y, "w", w, "scale", scale, "shift", shift);
-}
-inline void expect_modulated_rms_norm_backward(const expects& expect, extent dy, extent x, extent w, extent scale,
-                                               extent rstd, extent dx, extent dw, extent dscale, extent dshift,
-                                               modulated_rms_norm_options opt) {
-  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  expect.size("dw", dw.cols, w.cols);
-  expect.matrix("dscale", dscale, scale.rows, x.cols);
-  if (dshift.data != nullptr) expect.matrix("dshift", dshift, scale.rows, x.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", w, "scale", scale, "rstd", rstd);
-  const auto outside = [&](std::string_view name, extent out, auto... others) {
-    expect.outside(name, out, "dy", dy, "x", x, "dx", dx, "w", w, "scale", scale, "rstd", rstd, others...);
-  };
-  outside("dw", dw, "dscale", dscale, "dshift", dshift);
-  outside("dscale", dscale, "dshift", dshift);
-  outside("dshift", dshift);
+  args.eps(opt.eps);
+  args.finite("offset", opt.offset);
 }
 
 }  // namespace TIGON_ABI

@@ -173,10 +173,12 @@ void tiled_mlp_forward(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail:
                        context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, T>());
-  const expects expect("tiled_mlp_forward");
   const detail::mlp_weights<const E> w{wg, wu, wd};
-  const std::size_t n = detail::expect_mlp_forward(expect, x, w, y, opt.mlp);
-  detail::expect_shards(expect, opt);
+  arguments args("tiled_mlp_forward");
+  const std::size_t n = detail::declare_mlp<T>(args, x, w, opt.mlp);
+  args.out("y", y, x.rows, x.cols);
+  args.check();
+  detail::expect_shards(args, opt);
   ctx.workspace().expect("tiled_mlp_forward",
                          tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards, ctx.executor().workers()));
   kernel_for<op::tiled_mlp, B>::template forward<B, T, E>(x, w, y, opt, ctx);
@@ -190,11 +192,12 @@ void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_m
                         tiled_mlp_options opt = {}, context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, G>());
-  const expects expect("tiled_mlp_backward");
+  arguments args("tiled_mlp_backward");
   const detail::mlp_weights<const E> w{wg, wu, wd};
   const detail::mlp_weights<G> dw{dwg, dwu, dwd};
-  const std::size_t n = detail::expect_mlp_backward<T>(expect, dy, x, w, {}, dx, dw, opt.mlp);
-  detail::expect_shards(expect, opt);
+  const std::size_t n = detail::declare_mlp_backward<T>(args, dy, x, w, nullptr, dx, dw, opt.mlp);
+  args.check();
+  detail::expect_shards(args, opt);
   ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(x.rows, x.cols, n, opt.shards,
                                                                                         ctx.executor().workers()));
   kernel_for<op::tiled_mlp, B>::template backward<B, T, E, G>(dy, x, w, dx, dw, opt, ctx);
