@@ -98,9 +98,12 @@ struct kernel<op::attention, backends::generic> {
   }
 
   template <backend B, element T>
-  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
-                       std::span<const accumulator_t<T>> lse, heads_view<T> dq, heads_view<T> dk, heads_view<T> dv,
-                       attention_options opt, context& ctx) {
+  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+                       attention_saved<const T, std::span<const accumulator_t<T>>> of_forward,
+                       attention_gradients<T> gradients, attention_options opt, context& ctx) {
+    const heads_view<const T> o = of_forward.o;
+    const std::span<const accumulator_t<T>> lse = of_forward.lse;
+    const heads_view<T> dq = gradients.dq, dk = gradients.dk, dv = gradients.dv;
     using A = accumulator_t<T>;
     const std::size_t d = q.head_dim, n = q.seq_len, group = q.heads / k.heads;
     const double scale = detail::attention_scale(opt, d);
@@ -268,10 +271,10 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
 
 /// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
 template <class B = default_backend, class T>
-void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
-                        std::type_identity_t<saved_t<op::attention, B, const accumulator_t<T>>> lse, heads_view<T> dq,
-                        heads_view<T> dk, heads_view<T> dv, attention_options opt = {},
-                        context& ctx = default_context()) {
+void attention_backward(
+    in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+    std::type_identity_t<attention_saved<const T, saved_t<op::attention, B, const accumulator_t<T>>>> saved,
+    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   arguments args("attention_backward");
   detail::expect_attention<T>(args, q, k, opt);
@@ -281,15 +284,15 @@ void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<
   args.in("k", k, of_k);
   args.in("v", v, of_k);
   args.in("do", d_o, of_q);
-  args.in("o", o, of_q);
-  args.in("lse", lse, q.batch * q.heads * q.seq_len);
-  args.out("dv", dv, of_k);
-  args.out("dk", dk, of_k);
-  args.out("dq", dq, of_q);
+  args.in("o", saved.o, of_q);
+  args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
+  args.out("dv", gradients.dv, of_k);
+  args.out("dk", gradients.dk, of_k);
+  args.out("dq", gradients.dq, of_q);
   args.check();
   ctx.workspace().expect("attention_backward",
                          attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
-  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, o, lse, dq, dk, dv, opt, ctx);
+  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
 }
 
 }  // namespace tigon

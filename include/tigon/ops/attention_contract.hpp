@@ -54,6 +54,22 @@ struct attention_options {
   double scale = 0;  ///< 0: 1 / sqrt(d)
 };
 
+/// What attention_forward left: {o, lse}, or {.o = o, .lse = lse}.
+template <class T, class Lse>
+struct attention_saved {
+  heads_view<T> o;
+  Lse lse;
+};
+
+/// attention_gradients{dq, dk, dv}, or with the names of the fields.
+template <class T>
+struct attention_gradients {
+  heads_view<T> dq, dk, dv;
+};
+template <class T>
+attention_gradients(heads_view<T>, std::type_identity_t<heads_view<T>>, std::type_identity_t<heads_view<T>>)
+    -> attention_gradients<T>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 

@@ -75,6 +75,22 @@ struct attn_res_options {
   gradient dparams = gradient::overwrite;
 };
 
+/// What attn_res_forward left: {alpha, rstd}, or {.alpha = alpha, .rstd = rstd}.
+template <class Numbers>
+struct attn_res_saved {
+  Numbers alpha, rstd;
+};
+
+/// attn_res_gradients{dv, dw_query, dw_norm}, or with the names of the fields.
+template <class T, class DQ, class DN>
+struct attn_res_gradients {
+  blocks_view<T> dv;
+  DQ dw_query;
+  DN dw_norm;
+};
+template <class T, class DQ, class DN>
+attn_res_gradients(blocks_view<T>, DQ&&, DN&&) -> attn_res_gradients<T, DQ, DN>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 
@@ -181,9 +197,12 @@ struct kernel<op::attn_res, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
-                       std::span<const accumulator_t<T>> alpha, std::span<const accumulator_t<T>> rstd,
-                       blocks_view<T> dv, vector_view<W> dw_query, vector_view<W> dw_norm, attn_res_options opt,
+                       attn_res_saved<std::span<const accumulator_t<T>>> of_forward,
+                       attn_res_gradients<T, vector_view<W>, vector_view<W>> gradients, attn_res_options opt,
                        context& ctx) {
+    const std::span<const accumulator_t<T>> alpha = of_forward.alpha, rstd = of_forward.rstd;
+    const blocks_view<T> dv = gradients.dv;
+    const vector_view<W> dw_query = gradients.dw_query, dw_norm = gradients.dw_norm;
     using A = accumulator_t<T>;
     workspace::frame frame(ctx.workspace());
     const in_vector<A> u = query<B, A>(w_query, w_norm, frame, ctx);
@@ -353,40 +372,39 @@ void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_
 /// dv, dw_query and dw_norm from dy and what forward left. See attn_res_options for the contract.
 template <class B = default_backend, class T, parameter Q, parameter N, parameter DQ, parameter DN>
 void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const N& w_norm,
-                       std::type_identity_t<saved_t<op::attn_res, B, const accumulator_t<T>>> alpha,
-                       std::type_identity_t<saved_t<op::attn_res, B, const accumulator_t<T>>> rstd, blocks_view<T> dv,
-                       DQ&& dw_query, DN&& dw_norm, attn_res_options opt = {}, context& ctx = default_context()) {
+                       std::type_identity_t<attn_res_saved<saved_t<op::attn_res, B, const accumulator_t<T>>>> saved,
+                       const attn_res_gradients<T, DQ, DN>& gradients, attn_res_options opt = {},
+                       context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto query = as_in_vector<T>(w_query);
   const auto norm = as_in_vector<T>(w_norm);
-  const auto dquery = as_out_vector<T>(dw_query);
-  const auto dnorm = as_out_vector<T>(dw_norm);
-  static_assert(admits_parameter<T, decltype(query), decltype(norm), decltype(dquery), decltype(dnorm)>());
+  const attn_res_gradients to{gradients.dv, as_out_vector<T>(gradients.dw_query), as_out_vector<T>(gradients.dw_norm)};
+  static_assert(admits_parameter<T, decltype(query), decltype(norm), decltype(to.dw_query), decltype(to.dw_norm)>());
   const expects expect("attn_res_backward");
   expect.at_least_one("blocks of v", v.blocks);
   expect.at_least_one("cols", v.cols);
   detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
-  detail::expect_blocks(expect, "dv", dv, v.blocks, v.rows, v.cols);
+  detail::expect_blocks(expect, "dv", to.dv, v.blocks, v.rows, v.cols);
   for (std::size_t n = 0; n < v.blocks; ++n) {
     arguments args("attn_res_backward");
     args.in("v", v[n]);
     args.in("dy", dy, v.rows, v.cols);
     args.in("w_query", query, v.cols);
     args.in("w_norm", norm, v.cols);
-    args.in("alpha", alpha, v.rows * v.blocks);
-    args.in("rstd", rstd, v.rows * v.blocks);
-    args.out("dv", dv[n]).may_be("v");
-    args.out("dw_norm", dnorm, v.cols);
-    args.out("dw_query", dquery, v.cols);
+    args.in("alpha", saved.alpha, v.rows * v.blocks);
+    args.in("rstd", saved.rstd, v.rows * v.blocks);
+    args.out("dv", to.dv[n]).may_be("v");
+    args.out("dw_norm", to.dw_norm, v.cols);
+    args.out("dw_query", to.dw_query, v.cols);
     args.check();
     // A block of dv may be that of v with its number, and no other.
     for (std::size_t m = 0; m < v.blocks; ++m) {
-      if (m != n) expect.disjoint("dv", dv[n], "v", v[m]);
-      if (m < n) expect.disjoint("dv", dv[n], "another block of dv", dv[m]);
+      if (m != n) expect.disjoint("dv", to.dv[n], "v", v[m]);
+      if (m < n) expect.disjoint("dv", to.dv[n], "another block of dv", to.dv[m]);
     }
   }
   ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols));
-  kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, alpha, rstd, dv, dquery, dnorm, opt, ctx);
+  kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, saved, to, opt, ctx);
 }
 
 }  // namespace tigon

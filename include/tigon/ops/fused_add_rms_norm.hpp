@@ -36,6 +36,20 @@ struct fused_add_rms_norm {
 ///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
+/// fused_add_rms_norm_gradients{dx, dw, dr}, or with the names of the fields. dw is a range of elements or `absent`; dr
+/// may be left out.
+template <class T, class DW>
+struct fused_add_rms_norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  matrix_view<T> dr = {};
+};
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&) -> fused_add_rms_norm_gradients<T, DW>;
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&, std::type_identity_t<matrix_view<T>>)
+    -> fused_add_rms_norm_gradients<T, DW>;
+
 template <>
 struct kernel<op::fused_add_rms_norm, backends::generic> {
   template <class A>
@@ -51,8 +65,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
-                       rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = gradients.dx, dr = gradients.dr;
+    const vector_view<W> dw = gradients.dw;
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
       return backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw, opt, ctx);
@@ -166,17 +182,17 @@ void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matr
   kernel_for<op::fused_add_rms_norm, B>::template forward<B, T>(x, r, weight, y, s, rstd, opt, ctx);
 }
 
-/// dx (which is dr too, and copied to `dr` where that view has memory) and dw from dy, ds and what forward left.
+/// dx (which is dr too, and copied to dr where that view has memory) and dw from dy, ds and what forward left.
 /// See fused_add_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter DW>
 void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, const W& w,
                                  std::type_identity_t<saved_t<op::fused_add_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 matrix_view<T> dx, DW&& dw, fused_add_rms_norm_options opt = {},
-                                 std::type_identity_t<matrix_view<T>> dr = {}, context& ctx = default_context()) {
+                                 const fused_add_rms_norm_gradients<T, DW>& gradients,
+                                 fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
-  const auto dweight = as_out_vector<T>(dw);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
+  const fused_add_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dr};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>());
   arguments args("fused_add_rms_norm_backward");
   args.at_least_one("cols", s.cols);
   args.in("s", s);
@@ -184,13 +200,13 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
   args.optional_in("ds", ds, s.rows, s.cols);
   args.optional_in("w", weight, s.cols);
   args.in("rstd", rstd, s.rows);
-  args.out("dx", dx, s.rows, s.cols).may_be("dy", "ds");
-  args.optional_out("dr", dr, s.rows, s.cols);
-  args.out("dw", dweight, weight.size);
+  args.out("dx", to.dx, s.rows, s.cols).may_be("dy", "ds");
+  args.optional_out("dr", to.dr, s.rows, s.cols);
+  args.out("dw", to.dw, weight.size);
   args.finite("offset", opt.offset);
   args.check();
   ctx.workspace().expect("fused_add_rms_norm_backward", fused_add_rms_norm_workspace<B, T>(s.rows, s.cols));
-  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, dx, dr, dweight, opt, ctx);
+  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

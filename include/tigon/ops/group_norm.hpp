@@ -3,6 +3,7 @@
 #define TIGON_OPS_GROUP_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/ops/norm_gradients.hpp>
 #include <tigon/ops/row_scale.hpp>
 #include <tigon/rows/gradients.hpp>
 
@@ -91,8 +92,11 @@ struct kernel<op::group_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       group_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       norm_gradients<T, vector_view<W>, vector_view<W>> gradients, group_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     const std::size_t channels = opt.channels, size = channels / opt.groups, positions = x.cols;
     // What each channel of each sample adds to dw and db.
@@ -276,31 +280,30 @@ template <class B = default_backend, class T, parameter W, parameter DW, paramet
 void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
                          std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
-                         matrix_view<T> dx, DW&& dw, DB&& db, group_norm_options opt = {},
+                         const norm_gradients<T, DW, DB>& gradients, group_norm_options opt = {},
                          context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, W, DW, DB>;
   const auto weight = as_in_vector<P>(w);
-  const auto dweight = as_out_vector<P>(dw);
-  const auto dbias = as_out_vector<P>(db);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
+  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<P>(gradients.db)};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw), decltype(to.db)>());
   arguments args("group_norm_backward");
   args.at_least_one("positions", x.cols);
   args.in("x", x);
   args.in("dy", dy, x.rows, x.cols);
   if (opt.channels == 0) opt.channels = weight.size;
-  opt = detail::expect_groups(args, x.rows, dweight.size, dbias.size, opt);
+  opt = detail::expect_groups(args, x.rows, to.dw.size, to.db.size, opt);
   const std::size_t groups = x.rows / opt.channels * opt.groups;
   args.optional_in("w", weight, opt.channels);
   args.in("mean", mean, groups);
   args.in("rstd", rstd, groups);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("db", dbias, opt.channels);
-  args.optional_out("dw", dweight, opt.channels);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", to.db, opt.channels);
+  args.optional_out("dw", to.dw, opt.channels);
   args.eps(opt.eps);
   args.check();
   ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
-  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
+  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

@@ -18,8 +18,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// Leaves a, g and u in `to_save`, or nothing if that has no memory.
   template <backend B, element T, element W>
-  static void forward(in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save,
-                      mlp_options opt, context& ctx) {
+  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save, mlp_options opt,
+                      context& ctx) {
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     const gemm_options down{.alpha = opt.down_multiplier, .b = !opt.weights};
     if (to_save.data != nullptr) {
@@ -40,8 +40,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// Makes a, g and u anew if `saved_values` has no memory; overwrites them otherwise.
   template <backend B, element T, element W, element G>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> saved_values,
-                       matrix_view<T> dx, detail::mlp_weights<G> dw, mlp_options opt, context& ctx) {
+  static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> saved_values,
+                       matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     workspace::frame frame(ctx.workspace());
     const bool recompute = saved_values.data == nullptr;
@@ -67,8 +67,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// g, u and a of x. Sums that are stored as they are go where they belong; others are made a block at a time.
   template <backend B, element T, element W>
-  static void activate(matrix_view<const T> x, detail::mlp_weights<const W> w, detail::mlp_values<T> to,
-                       mlp_options opt, context& ctx) {
+  static void activate(matrix_view<const T> x, mlp_weights<const W> w, detail::mlp_values<T> to, mlp_options opt,
+                       context& ctx) {
     using A = accumulator_t<T>;
     constexpr bool wide = std::same_as<T, A>;
     const bool keep = to.g.data != nullptr, whole = wide && keep;
@@ -142,8 +142,7 @@ struct kernel<op::mlp, backends::generic> {
 
   /// dx of dg and du: one sum of two products.
   template <backend B, element T, element W>
-  static void join(detail::mlp_values<T> d, detail::mlp_weights<const W> w, matrix_view<T> dx, mlp_options opt,
-                   context& ctx) {
+  static void join(detail::mlp_values<T> d, mlp_weights<const W> w, matrix_view<T> dx, mlp_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const gemm_options first{.alpha = opt.gate_multiplier, .b = opt.weights}, second{.beta = 1, .b = opt.weights};
     if constexpr (std::same_as<T, A>) {
@@ -266,8 +265,9 @@ void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<cons
 }
 
 template <class B, element T, element W, element G>
-void mlp_backward(std::string_view name, matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w,
-                  mlp_saved<T>* saved, matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
+void mlp_backward(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, mlp_saved<T>* saved,
+                  matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
+  const std::string_view name = saved != nullptr ? "mlp_backward" : "mlp_backward_recompute";
   const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
   arguments args(name);
   const std::size_t n = declare_mlp_backward<T>(args, dy, x, w, saved, dx, dw, opt);
@@ -286,43 +286,36 @@ void mlp_backward(std::string_view name, matrix_view<const T> dy, matrix_view<co
 
 /// y, and in `saved` what mlp_backward needs. See mlp_options for the contract.
 template <class B = default_backend, class T, class W>
-void mlp_forward(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                 in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y,
+void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options opt = {},
                  context& ctx = default_context()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, {wg, wu, wd}, y, &saved, opt, ctx);
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, w, y, &saved, opt, ctx);
 }
 
 /// y alone.
 template <class B = default_backend, class T, class W>
-void mlp_forward_inference(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                           in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y, mlp_options opt = {},
+void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, mlp_options opt = {},
                            context& ctx = default_context()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, {wg, wu, wd}, y, nullptr, opt, ctx);
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, w, y, nullptr, opt, ctx);
 }
 
-/// dx, dwg, dwu and dwd from what mlp_forward left in `saved`, which is used up.
+/// dx and the gradients of the weights from what mlp_forward left in `saved`, which is used up.
 template <class B = default_backend, class T, class W, class G>
-void mlp_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                  in_matrix<gemm_detail::bare<W>> wd, std::type_identity_t<saved_t<op::mlp, B, T>>& saved,
-                  matrix_view<T> dx, matrix_view<G> dwg, std::type_identity_t<matrix_view<G>> dwu,
-                  std::type_identity_t<matrix_view<G>> dwd, mlp_options opt = {}, context& ctx = default_context()) {
+void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
+                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, matrix_view<T> dx, mlp_weights<G> dw,
+                  mlp_options opt = {}, context& ctx = default_context()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>("mlp_backward", dy, x, {wg, wu, wd}, &saved, dx, {dwg, dwu, dwd},
-                                                      opt, ctx);
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, &saved, dx, dw, opt, ctx);
 }
 
 /// The same from x alone: g, u and a are made again, in the workspace.
 template <class B = default_backend, class T, class W, class G>
-void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                            in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> dx, matrix_view<G> dwg,
-                            std::type_identity_t<matrix_view<G>> dwu, std::type_identity_t<matrix_view<G>> dwd,
+void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
                             mlp_options opt = {}, context& ctx = default_context()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>("mlp_backward_recompute", dy, x, {wg, wu, wd}, nullptr, dx,
-                                                      {dwg, dwu, dwd}, opt, ctx);
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
 }
 
 }  // namespace tigon

@@ -55,6 +55,21 @@ struct mlp_options {
   gradient dw = gradient::overwrite;  ///< of dwg, dwu and dwd
 };
 
+/// mlp_weights{wg, wu, wd}, or with the names of the fields. Of gradients: those without memory are not computed.
+template <class E>
+struct mlp_weights {
+  matrix_view<E> gate, up, down;
+
+  constexpr TIGON_INLINE operator mlp_weights<const E>() const
+    requires(!std::is_const_v<E>)
+  {
+    return {gate, up, down};
+  }
+};
+template <class E>
+mlp_weights(matrix_view<E>, std::type_identity_t<matrix_view<E>>, std::type_identity_t<matrix_view<E>>)
+    -> mlp_weights<E>;
+
 /// What forward leaves for backward, in memory of the caller: a, g and u of a token side by side.
 template <class T>
 struct mlp_saved {
@@ -67,11 +82,6 @@ enum class mlp_pass { forward, inference, backward, recompute };
 
 namespace detail {
 inline namespace TIGON_ABI {
-
-template <class E>
-struct mlp_weights {
-  matrix_view<E> gate, up, down;
-};
 
 /// Per token and intermediate column; g and u have no memory where nobody needs them.
 template <class T>

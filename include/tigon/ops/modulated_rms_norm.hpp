@@ -29,8 +29,12 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 
   template <backend B, element T, element W, element S>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, in_matrix<S> scale,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw,
-                       matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       modulated_rms_norm_gradients<T, vector_view<W>, S> gradients, modulated_rms_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw;
+    const matrix_view<S> dscale = gradients.dscale, dshift = gradients.dshift;
     opt = detail::options_for_weight(opt, w);
     if (by_row(x.rows, x.cols, scale.rows))
       detail::with_casting<T>(opt.casting, [&](auto rule) {
@@ -294,26 +298,25 @@ void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale
 template <class B = default_backend, class T, parameter W, parameter DW, class S>
 void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
                                  std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 matrix_view<T> dx, DW&& dw, matrix_view<S> dscale,
-                                 std::type_identity_t<matrix_view<S>> dshift, modulated_rms_norm_options opt = {},
-                                 context& ctx = default_context()) {
+                                 const modulated_rms_norm_gradients<T, DW, S>& gradients,
+                                 modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
-  const auto dweight = as_out_vector<T>(dw);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, vector_view<S>>());
+  const modulated_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dscale,
+                                        gradients.dshift};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, vector_view<S>>());
   arguments args("modulated_rms_norm_backward");
   detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
   args.in("dy", dy, x.rows, x.cols);
   args.in("rstd", rstd, x.rows);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("dshift", dshift, scale.rows, x.cols);
-  args.out("dscale", dscale, scale.rows, x.cols);
-  args.out("dw", dweight, weight.size);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dshift", to.dshift, scale.rows, x.cols);
+  args.out("dscale", to.dscale, scale.rows, x.cols);
+  args.out("dw", to.dw, weight.size);
   args.check();
   ctx.workspace().expect("modulated_rms_norm_backward",
                          modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
-  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, dx, dweight, dscale,
-                                                                 dshift, opt, ctx);
+  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

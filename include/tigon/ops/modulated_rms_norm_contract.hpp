@@ -47,6 +47,20 @@ struct modulated_rms_norm_options {
   gradient dscale = gradient::overwrite;  ///< and dshift
 };
 
+/// modulated_rms_norm_gradients{dx, dw, dscale, dshift}, or with the names of the fields. dw is a range of elements or
+/// `absent`; dshift may be left out.
+template <class T, class DW, class S>
+struct modulated_rms_norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  matrix_view<S> dscale, dshift = {};
+};
+template <class T, class DW, class S>
+modulated_rms_norm_gradients(matrix_view<T>, DW&&, matrix_view<S>) -> modulated_rms_norm_gradients<T, DW, S>;
+template <class T, class DW, class S>
+modulated_rms_norm_gradients(matrix_view<T>, DW&&, matrix_view<S>, std::type_identity_t<matrix_view<S>>)
+    -> modulated_rms_norm_gradients<T, DW, S>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 

@@ -3,6 +3,7 @@
 #define TIGON_OPS_POLY_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/ops/norm_gradients.hpp>
 #include <tigon/ops/row_scale.hpp>
 #include <tigon/rows/gradients.hpp>
 
@@ -131,7 +132,11 @@ struct kernel<op::poly_norm, backends::generic> {
 
   template <backend B, element T, element W, element P>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
-                       matrix_view<T> dx, vector_view<W> dw, vector_view<P> db, poly_norm_options opt, context& ctx) {
+                       norm_gradients<T, vector_view<W>, vector_view<P>> gradients, poly_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw;
+    const vector_view<P> db = gradients.db;
     using A = accumulator_t<T>;
     const auto weight = numbers<A>(w.data);
     const A* saved = rstd.data();
@@ -267,27 +272,27 @@ void poly_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T>
 /// dx, dw and db from dy and what forward left. See poly_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
 void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
-                        std::type_identity_t<saved_t<op::poly_norm, B, const accumulator_t<T>>> rstd, matrix_view<T> dx,
-                        DW&& dw, DB&& db, poly_norm_options opt = {}, context& ctx = default_context()) {
+                        std::type_identity_t<saved_t<op::poly_norm, B, const accumulator_t<T>>> rstd,
+                        const norm_gradients<T, DW, DB>& gradients, poly_norm_options opt = {},
+                        context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, W, DW>;
   const auto weight = as_in_vector<P>(w);
-  const auto dweight = as_out_vector<P>(dw);
-  const auto dbias = as_out_vector<T>(db);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, decltype(dbias)>());
+  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<T>(gradients.db)};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, decltype(to.db)>());
   arguments args("poly_norm_backward");
   args.at_least_one("cols", x.cols);
   args.in("x", x);
   args.in("dy", dy, x.rows, x.cols);
   args.in("w", weight, 3);
   args.in("rstd", rstd, 3 * x.rows);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("db", dbias, 1);
-  args.optional_out("dw", dweight, 3);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", to.db, 1);
+  args.optional_out("dw", to.dw, 3);
   args.eps(opt.eps);
   args.check();
   ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx));
-  kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, dbias, opt, ctx);
+  kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon
