@@ -80,13 +80,13 @@ struct problem : mlp_problem<T, W, G> {
 
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
-    tigon::mlp_forward<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu, this->wd}, this->y.view(), saved,
-                             this->opt, ctx);
+    tigon::mlp_forward<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                             this->y.view(), saved, this->opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void inference(context& ctx = tigon::default_context()) {
-    tigon::mlp_forward_inference<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu, this->wd}, this->y.view(),
-                                       this->opt, ctx);
+    tigon::mlp_forward_inference<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                                       this->y.view(), this->opt, ctx);
   }
   struct outputs {
     matrix_view<T> dx;
@@ -95,13 +95,14 @@ struct problem : mlp_problem<T, W, G> {
   outputs all() { return {this->dx.view(), this->dwg.view(), this->dwu.view(), this->dwd.view()}; }
   template <class B>
   TIGON_TEST_NOINLINE void backward(outputs to, context& ctx = tigon::default_context()) {
-    tigon::mlp_backward<B, T>(this->dy, this->x, tigon::mlp_weights{this->wg.view(), this->wu, this->wd}, saved, to.dx,
-                              tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
+    tigon::mlp_backward<B, T>(this->dy, this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                              saved, to.dx, tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void recompute(outputs to, context& ctx = tigon::default_context()) {
-    tigon::mlp_backward_recompute<B, T>(this->dy, this->x, tigon::mlp_weights{this->wg.view(), this->wu, this->wd},
-                                        to.dx, tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
+    tigon::mlp_backward_recompute<B, T>(this->dy, this->x,
+                                        tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()}, to.dx,
+                                        tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
   }
 };
 
