@@ -1,4 +1,4 @@
-// Attention's contract and its checks.
+// Attention: its contract, its checks and its doors. Nothing is computed here.
 #ifndef TIGON_OPS_ATTENTION_CONTRACT_HPP
 #define TIGON_OPS_ATTENTION_CONTRACT_HPP
 
@@ -90,6 +90,68 @@ void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, atten
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers().
+template <class B = default_backend, class T>
+std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt));
+}
+/// Bytes of workspace that attention_backward takes.
+template <class B = default_backend, class T>
+std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                         std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt));
+}
+
+/// o and lse from q, k and v. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
+                       std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
+                       attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_forward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.out("o", o, of_q);
+  args.out("lse", lse, q.batch * q.heads * q.seq_len);
+  args.check();
+  ctx.workspace().expect("attention_forward",
+                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
+}
+
+/// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_backward(
+    in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+    std::type_identity_t<attention_saved<const T, saved_t<op::attention, B, const accumulator_t<T>>>> saved,
+    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_backward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.in("do", d_o, of_q);
+  args.in("o", saved.o, of_q);
+  args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
+  args.out("dv", gradients.dv, of_k);
+  args.out("dk", gradients.dk, of_k);
+  args.out("dq", gradients.dq, of_q);
+  args.check();
+  ctx.workspace().expect("attention_backward",
+                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
+}
 
 }  // namespace tigon
 

@@ -4,6 +4,7 @@
 
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/ops/geglu.hpp>
+#include <tigon/ops/mlp_blocks.hpp>
 #include <tigon/ops/mlp_contract.hpp>
 #include <tigon/ops/swiglu.hpp>
 
@@ -236,87 +237,6 @@ struct kernel<op::mlp, backends::generic> {
     return values + std::max({bytes, forward_bytes(tokens, true), values == 0 ? 0 : workspace::alignment});
   }
 };
-
-/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(). T is the type of x, W of the
-/// weights, G of their gradients.
-template <class B = default_backend, element T, element W = T, element G = W>
-std::size_t mlp_workspace(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t intermediate,
-                          std::size_t workers = 1) {
-  return kernel_for<op::mlp, B>::template workspace_bytes<B, T, W, G>(pass, tokens, hidden, intermediate, workers);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// The doors without and with `saved`.
-template <class B, element T, element W>
-void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
-                 mlp_saved<T>* saved, mlp_options opt, context& ctx) {
-  arguments args(name);
-  const std::size_t n = declare_mlp(args, x, w, opt);
-  args.out("y", y, x.rows, x.cols);
-  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
-  args.check();
-  const mlp_pass pass = saved != nullptr ? mlp_pass::forward : mlp_pass::inference;
-  ctx.workspace().expect(name, mlp_workspace<B, T, W>(pass, x.rows, x.cols, n, ctx.executor().workers()));
-  kernel_for<op::mlp, B>::template forward<B, T, W>(x, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt,
-                                                    ctx);
-  if (saved != nullptr) saved->filled = true;
-}
-
-template <class B, element T, element W, element G>
-void mlp_backward(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, mlp_saved<T>* saved,
-                  matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
-  const std::string_view name = saved != nullptr ? "mlp_backward" : "mlp_backward_recompute";
-  const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
-  arguments args(name);
-  const std::size_t n = declare_mlp_backward<T>(args, dy, x, w, saved, dx, dw, opt);
-  args.check();
-  if (saved != nullptr && !saved->filled)
-    fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
-                  "what a forward left, for one backward");
-  const mlp_pass pass = saved != nullptr ? mlp_pass::backward : mlp_pass::recompute;
-  ctx.workspace().expect(name, mlp_workspace<B, T, W, G>(pass, x.rows, x.cols, n, ctx.executor().workers()));
-  if (saved != nullptr) saved->filled = false;
-  kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, memory, dx, dw, opt, ctx);
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, and in `saved` what mlp_backward needs. See mlp_options for the contract.
-template <class B = default_backend, class T, class W>
-void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
-                 std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options opt = {},
-                 context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, w, y, &saved, opt, ctx);
-}
-
-/// y alone.
-template <class B = default_backend, class T, class W>
-void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, mlp_options opt = {},
-                           context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, w, y, nullptr, opt, ctx);
-}
-
-/// dx and the gradients of the weights from what mlp_forward left in `saved`, which is used up.
-template <class B = default_backend, class T, class W, class G>
-void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
-                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, matrix_view<T> dx, mlp_weights<G> dw,
-                  mlp_options opt = {}, context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, &saved, dx, dw, opt, ctx);
-}
-
-/// The same from x alone: g, u and a are made again, in the workspace.
-template <class B = default_backend, class T, class W, class G>
-void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
-                            mlp_options opt = {}, context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
-}
 
 }  // namespace tigon
 

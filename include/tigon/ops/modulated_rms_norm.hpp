@@ -257,11 +257,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   }
 };
 
-/// Bytes of workspace that modulated_rms_norm_backward takes, and forward at most; `groups` is the number of rows of
-/// scale.
-template <class B = default_backend, class T>
-std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
-                                         const context& ctx = default_context()) {
+template <class B, class T>
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx) {
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
   if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
@@ -270,53 +267,6 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
   return workspace::bytes_for<A>(groups, cols) +
          (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
                                            : std::max(group, last));
-}
-
-/// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, class S>
-void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
-                                in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
-                                std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
-                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using M = std::remove_const_t<S>;
-  const auto weight = as_in_vector<T>(w);
-  static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
-  arguments args("modulated_rms_norm_forward");
-  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
-  args.optional_in("shift", shift, scale.rows, x.cols);
-  args.out("y", y, x.rows, x.cols);
-  args.out("rstd", rstd, x.rows);
-  args.check();
-  ctx.workspace().expect("modulated_rms_norm_forward",
-                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
-  kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
-                                                                opt, ctx);
-}
-
-/// dx, dw, dscale and dshift from dy and what forward left. See modulated_rms_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter DW, class S>
-void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
-                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 const modulated_rms_norm_gradients<T, DW, S>& gradients,
-                                 modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(w);
-  const modulated_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dscale,
-                                        gradients.dshift};
-  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, vector_view<S>>());
-  arguments args("modulated_rms_norm_backward");
-  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
-  args.in("dy", dy, x.rows, x.cols);
-  args.in("rstd", rstd, x.rows);
-  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("dshift", to.dshift, scale.rows, x.cols);
-  args.out("dscale", to.dscale, scale.rows, x.cols);
-  args.out("dw", to.dw, weight.size);
-  args.check();
-  ctx.workspace().expect("modulated_rms_norm_backward",
-                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
-  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon
