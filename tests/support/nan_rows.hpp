@@ -135,7 +135,7 @@ std::string first_lost_nan_of_six() {
         "dyt", {draw(1), draw(2)}, tables(2), {{element, element}, {nothing, element}}, [&](auto& in, auto& out) {
           std::vector<T> dalpha(1), dgamma(nan_cols);
           dyt_forward<B, T>(in[0], alpha, one, absent, out[0]);
-          dyt_backward<B, T>(in[1], in[0], alpha, one, dyt_gradients{out[1], dalpha, dgamma, absent});
+          dyt_backward<B, T>(in[1], in[0], alpha, one, dyt_gradients{matrix_view<T>(out[1]), dalpha, dgamma, absent});
         });
   const std::vector<std::int64_t> target{3, 153, 20};
   if (lost.empty())
