@@ -42,7 +42,8 @@ struct problem {
   TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {
     const auto both_ways = [&](const auto& weight, auto&& dweight, const auto& bias, auto&& dbias) {
       tigon::layer_norm_forward<B>(x, weight, bias, y.view(), mean, rstd, v.opt, ctx);
-      tigon::layer_norm_backward<B>(dy, x, weight, mean, rstd, dx.view(), dweight, dbias, v.opt, ctx);
+      tigon::layer_norm_backward<B>(dy, x, weight, mean, rstd, tigon::norm_gradients{dx.view(), dweight, dbias}, v.opt,
+                                    ctx);
     };
     using tigon::absent;
     if (v.weighted && v.biased)
@@ -100,9 +101,9 @@ TYPED_TEST(ascend_layer_norm, works_in_place) {
   for (const shape s : {shape{45, 300, 9}, shape{3, 30000}}) {
     problem<T> p(s), q(s), r(s);
     p.template run<B>();
-    tigon::layer_norm_backward<B>(q.dy, q.x, q.w, p.mean, p.rstd, q.dy.view(), q.dw, q.db);
+    tigon::layer_norm_backward<B>(q.dy, q.x, q.w, p.mean, p.rstd, tigon::norm_gradients{q.dy.view(), q.dw, q.db});
     EXPECT_EQ(q.dy.f64(), p.dx.f64());
-    tigon::layer_norm_backward<B>(r.dy, r.x, r.w, p.mean, p.rstd, r.x.view(), r.dw, r.db);
+    tigon::layer_norm_backward<B>(r.dy, r.x, r.w, p.mean, p.rstd, tigon::norm_gradients{r.x.view(), r.dw, r.db});
     EXPECT_EQ(r.x.f64(), p.dx.f64());
     EXPECT_EQ(r.dw.f64(), p.dw.f64());
     EXPECT_EQ(r.db.f64(), p.db.f64());

@@ -177,8 +177,8 @@ TEST(Composite, AttentionSeesTheOverride) {
   EXPECT_EQ(calls(), strings(2, "gemm forward acme")) << "scores, o";
   calls().clear();
   std::vector<float> d(2 * 4, 0.25f), dq(d.size()), dk(d.size()), dv(d.size());
-  tigon::attention_backward<tb::acme>(heads(d), heads(q), heads(k), heads(v), heads(o), lse, heads(dq), heads(dk),
-                                      heads(dv));
+  tigon::attention_backward<tb::acme>(heads(d), heads(q), heads(k), heads(v), {heads(o), lse},
+                                      tigon::attention_gradients{heads(dq), heads(dk), heads(dv)});
   EXPECT_EQ(calls(), strings(5, "gemm forward acme")) << "scores, dp, dq, dk, dv";
 }
 

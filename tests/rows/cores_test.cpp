@@ -249,9 +249,10 @@ TYPED_TEST(every_core, reductions_and_maps_with_gradients_of_two_parameters) {
     tigon::layer_norm_forward<B>(x.of_t, w.vector(), b.vector(), y.got.view(), mean, rstd);
     tigon::layer_norm_forward<typename F::generic>(x.of_f64, w.vector_of_f64(), b.vector_of_f64(), y.want.view(),
                                                    mean_of_f64, rstd_of_f64);
-    tigon::layer_norm_backward<B>(dy.of_t, x.of_t, w.vector(), mean, rstd, dx.got.view(), dw.vector(), db.vector());
+    tigon::layer_norm_backward<B>(dy.of_t, x.of_t, w.vector(), mean, rstd,
+                                  tigon::norm_gradients{dx.got.view(), dw.vector(), db.vector()});
     tigon::layer_norm_backward<typename F::generic>(dy.of_f64, x.of_f64, w.vector_of_f64(), mean_of_f64, rstd_of_f64,
-                                                    dx.want.view(), dw.wanted(), db.wanted());
+                                                    tigon::norm_gradients{dx.want.view(), dw.wanted(), db.wanted()});
     y.check("y"), dx.check("dx"), dw.check("dw"), db.check("db");
   }
 }

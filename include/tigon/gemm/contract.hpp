@@ -135,6 +135,17 @@ TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scal
                   c + j, rest);
 }
 
+template <class T>
+using bare = std::remove_const_t<T>;
+
+template <class B, class TA, class TB, class TC>
+consteval bool admits_types() {
+  static_assert(admits<B, TA>() && admits<B, TB>() && admits<B, TC>());
+  static_assert(mixes_with<TA, TB> && mixes_with<TA, TC>,
+                "tigon: double matrices multiply only double matrices; convert one of them");
+  return true;
+}
+
 }  // namespace TIGON_ABI
 }  // namespace gemm_detail
 

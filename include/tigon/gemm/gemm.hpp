@@ -207,9 +207,6 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
 namespace gemm_detail {
 inline namespace TIGON_ABI {
 
-template <class T>
-using bare = std::remove_const_t<T>;
-
 /// m, n, k as the first operand and c have them.
 struct extents {
   std::size_t m, n, k;
@@ -235,14 +232,6 @@ void check_second(const expects& expect, std::string_view name, matrix_view<T> b
     expect.matrix(name, b, e.k, e.n);
   else
     expect.matrix(name, b, e.n, e.k);
-}
-
-template <class B, class TA, class TB, class TC>
-consteval bool admits_types() {
-  static_assert(admits<B, TA>() && admits<B, TB>() && admits<B, TC>());
-  static_assert(mixes_with<TA, TB> && mixes_with<TA, TC>,
-                "tigon: double matrices multiply only double matrices; convert one of them");
-  return true;
 }
 
 }  // namespace TIGON_ABI

@@ -36,6 +36,20 @@ struct fused_add_rms_norm {
 ///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
+/// fused_add_rms_norm_gradients{dx, dw, dr}, or with the names of the fields. dw is a range of elements or `absent`; dr
+/// may be left out.
+template <class T, class DW>
+struct fused_add_rms_norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  matrix_view<T> dr = {};
+};
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&) -> fused_add_rms_norm_gradients<T, DW>;
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&, std::type_identity_t<matrix_view<T>>)
+    -> fused_add_rms_norm_gradients<T, DW>;
+
 template <>
 struct kernel<op::fused_add_rms_norm, backends::generic> {
   template <class A>
@@ -51,8 +65,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
-                       rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = gradients.dx, dr = gradients.dr;
+    const vector_view<W> dw = gradients.dw;
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
       return backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw, opt, ctx);
@@ -152,56 +168,45 @@ void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matr
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>());
-  const expects expect("fused_add_rms_norm_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("r", r, x.rows, x.cols);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.matrix("s", s, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-  expect.same_or_disjoint("s", s, "x", x);
-  expect.same_or_disjoint("s", s, "r", r);
-  expect.same_or_disjoint("y", y, "x", x);
-  expect.same_or_disjoint("y", y, "r", r);
-  expect.outside("y", y, "s", s, "w", as_row(weight));
-  expect.disjoint("s", s, "w", as_row(weight));
-  expect.outside("rstd", as_row(rstd), "x", x, "r", r, "y", y, "s", s, "w", as_row(weight));
+  arguments args("fused_add_rms_norm_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.in("r", r, x.rows, x.cols);
+  args.optional_in("w", weight, x.cols);
+  args.out("s", s, x.rows, x.cols).may_be("x", "r");
+  args.out("y", y, x.rows, x.cols).may_be("x", "r");
+  args.out("rstd", rstd, x.rows);
+  args.eps(opt.eps);
+  args.finite("offset", opt.offset);
+  args.check();
   kernel_for<op::fused_add_rms_norm, B>::template forward<B, T>(x, r, weight, y, s, rstd, opt, ctx);
 }
 
-/// dx (which is dr too, and copied to `dr` where that view has memory) and dw from dy, ds and what forward left.
+/// dx (which is dr too, and copied to dr where that view has memory) and dw from dy, ds and what forward left.
 /// See fused_add_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter DW>
 void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, const W& w,
                                  std::type_identity_t<saved_t<op::fused_add_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 matrix_view<T> dx, DW&& dw, fused_add_rms_norm_options opt = {},
-                                 std::type_identity_t<matrix_view<T>> dr = {}, context& ctx = default_context()) {
+                                 const fused_add_rms_norm_gradients<T, DW>& gradients,
+                                 fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
-  const auto dweight = as_out_vector<T>(dw);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
-  const expects expect("fused_add_rms_norm_backward");
-  expect.at_least_one("cols", s.cols);
-  expect.memory("s", s);
-  expect.matrix("dy", dy, s.rows, s.cols);
-  expect.matrix("dx", dx, s.rows, s.cols);
-  if (ds.data != nullptr) expect.matrix("ds", ds, s.rows, s.cols);
-  if (dr.data != nullptr) expect.matrix("dr", dr, s.rows, s.cols);
-  if (weight) expect.size("w", weight.size, s.cols);
-  expect.size("dw", dweight.size, weight.size);
-  expect.size("rstd", rstd.size(), s.rows);
-  expect.finite("offset", opt.offset);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "ds", ds);
-  expect.outside("dx", dx, "s", s, "w", as_row(weight), "rstd", as_row(rstd));
-  expect.outside("dr", dr, "dy", dy, "ds", ds, "s", s, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
-  expect.outside("dw", as_row(dweight), "dy", dy, "ds", ds, "s", s, "dx", dx, "dr", dr, "w", as_row(weight), "rstd",
-                 as_row(rstd));
+  const fused_add_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dr};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>());
+  arguments args("fused_add_rms_norm_backward");
+  args.at_least_one("cols", s.cols);
+  args.in("s", s);
+  args.in("dy", dy, s.rows, s.cols);
+  args.optional_in("ds", ds, s.rows, s.cols);
+  args.optional_in("w", weight, s.cols);
+  args.in("rstd", rstd, s.rows);
+  args.out("dx", to.dx, s.rows, s.cols).may_be("dy", "ds");
+  args.optional_out("dr", to.dr, s.rows, s.cols);
+  args.out("dw", to.dw, weight.size);
+  args.finite("offset", opt.offset);
+  args.check();
   ctx.workspace().expect("fused_add_rms_norm_backward", fused_add_rms_norm_workspace<B, T>(s.rows, s.cols));
-  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, dx, dr, dweight, opt, ctx);
+  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

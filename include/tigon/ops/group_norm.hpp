@@ -2,49 +2,11 @@
 #ifndef TIGON_OPS_GROUP_NORM_HPP
 #define TIGON_OPS_GROUP_NORM_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/ops/group_norm_contract.hpp>
 #include <tigon/ops/row_scale.hpp>
 #include <tigon/rows/gradients.hpp>
 
 namespace tigon {
-
-namespace op {
-struct group_norm {
-  static constexpr std::string_view name = "group_norm";
-};
-}  // namespace op
-
-/// GroupNorm of a batch of images, sounds or anything else that has channels: a row is one channel of one sample.
-///
-///   mean[g] = mean of x over the channels and positions of group g,   n of them
-///   rstd[g] = 1 / sqrt(mean of (x - mean)^2 + eps)
-///   xh      = (x - mean) * rstd,   y = xh * w[c] + b[c]       c the channel; absent: w = 1, b = 0
-///   h       = dy * w[c],   c1[g] = mean of xh h,   c2[g] = mean of h
-///   dx      = rstd * (h - c2 - xh * c1)
-///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
-///
-/// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
-/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
-///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
-/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
-/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
-///            NaN, and dw.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
-struct group_norm_options {
-  std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
-  std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has
-  double eps = 1e-6;         ///< inside the square root
-  gradient dparams = gradient::overwrite;
-};
 
 template <>
 struct kernel<op::group_norm, backends::generic> {
@@ -91,8 +53,11 @@ struct kernel<op::group_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       group_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       norm_gradients<T, vector_view<W>, vector_view<W>> gradients, group_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     const std::size_t channels = opt.channels, size = channels / opt.groups, positions = x.cols;
     // What each channel of each sample adds to dw and db.
@@ -221,87 +186,6 @@ struct kernel<op::group_norm, backends::generic> {
     return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
   }
 };
-
-/// Bytes of workspace that group_norm_backward takes; `rows` is batch * channels.
-template <class B = default_backend, class T>
-std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
-  using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<A>(rows) +
-         simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The options with the number of channels in place; every parameter has that many.
-template <class P, class Q>
-group_norm_options expect_groups(const expects& expect, std::size_t rows, std::string_view w_name, vector_view<P> w,
-                                 std::string_view b_name, vector_view<Q> b, group_norm_options opt) {
-  if (opt.channels == 0) opt.channels = w ? w.size : b.size;
-  expect.at_least_one("channels", opt.channels);
-  expect.at_least_one("groups", opt.groups);
-  if (w) expect.size(w_name, w.size, opt.channels);
-  if (b) expect.size(b_name, b.size, opt.channels);
-  expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
-  expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
-              "a row for every channel of every sample");
-  return opt;
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, mean and rstd from x, w and b. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter Bias>
-void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> mean,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> rstd,
-                        group_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
-  const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
-  static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
-  const expects expect("group_norm_forward");
-  expect.at_least_one("positions", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  opt = detail::expect_groups(expect, x.rows, "w", weight, "b", bias, opt);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  expect.size("mean", mean.size(), groups);
-  expect.size("rstd", rstd.size(), groups);
-  expect.eps(opt.eps);
-  detail::expect_centred_apart(expect, x, as_row(weight), as_row(bias), y, as_row(mean), as_row(rstd));
-  kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
-}
-
-/// dx, dw and db from dy and what forward left. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
-void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
-                         matrix_view<T> dx, DW&& dw, DB&& db, group_norm_options opt = {},
-                         context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using P = parameter_element_t<T, W, DW, DB>;
-  const auto weight = as_in_vector<P>(w);
-  const auto dweight = as_out_vector<P>(dw);
-  const auto dbias = as_out_vector<P>(db);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
-  const expects expect("group_norm_backward");
-  expect.at_least_one("positions", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  if (opt.channels == 0) opt.channels = weight.size;
-  opt = detail::expect_groups(expect, x.rows, "dw", dweight, "db", dbias, opt);
-  if (weight) expect.size("w", weight.size, opt.channels);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  expect.size("mean", mean.size(), groups);
-  expect.size("rstd", rstd.size(), groups);
-  expect.eps(opt.eps);
-  detail::expect_centred_gradients_apart(expect, dy, x, as_row(weight), as_row(mean), as_row(rstd), dx, as_row(dweight),
-                                         as_row(dbias));
-  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
-  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
-}
 
 }  // namespace tigon
 

@@ -29,8 +29,12 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 
   template <backend B, element T, element W, element S>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, in_matrix<S> scale,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw,
-                       matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       modulated_rms_norm_gradients<T, vector_view<W>, S> gradients, modulated_rms_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw;
+    const matrix_view<S> dscale = gradients.dscale, dshift = gradients.dshift;
     opt = detail::options_for_weight(opt, w);
     if (by_row(x.rows, x.cols, scale.rows))
       detail::with_casting<T>(opt.casting, [&](auto rule) {
@@ -253,11 +257,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   }
 };
 
-/// Bytes of workspace that modulated_rms_norm_backward takes, and forward at most; `groups` is the number of rows of
-/// scale.
-template <class B = default_backend, class T>
-std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
-                                         const context& ctx = default_context()) {
+template <class B, class T>
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx) {
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
   if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
@@ -266,44 +267,6 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
   return workspace::bytes_for<A>(groups, cols) +
          (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
                                            : std::max(group, last));
-}
-
-/// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, class S>
-void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
-                                in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
-                                std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
-                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using M = std::remove_const_t<S>;
-  const auto weight = as_in_vector<T>(w);
-  static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
-  const expects expect("modulated_rms_norm_forward");
-  detail::expect_modulated_rms_norm_forward(expect, x, as_row(weight), scale, shift, y, as_row(rstd), opt);
-  ctx.workspace().expect("modulated_rms_norm_forward",
-                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
-  kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
-                                                                opt, ctx);
-}
-
-/// dx, dw, dscale and dshift from dy and what forward left. See modulated_rms_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter DW, class S>
-void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
-                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 matrix_view<T> dx, DW&& dw, matrix_view<S> dscale,
-                                 std::type_identity_t<matrix_view<S>> dshift, modulated_rms_norm_options opt = {},
-                                 context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(w);
-  const auto dweight = as_out_vector<T>(dw);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, vector_view<S>>());
-  const expects expect("modulated_rms_norm_backward");
-  detail::expect_modulated_rms_norm_backward(expect, dy, x, as_row(weight), scale, as_row(rstd), dx, as_row(dweight),
-                                             dscale, dshift, opt);
-  ctx.workspace().expect("modulated_rms_norm_backward",
-                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
-  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, dx, dweight, dscale,
-                                                                 dshift, opt, ctx);
 }
 
 }  // namespace tigon

@@ -80,19 +80,17 @@ inline namespace TIGON_ABI {
 template <class T, class U>
 void expect_qwen2vl_mrope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
                           heads_view<T> q_out, heads_view<T> k_out, qwen2vl_mrope_options opt) {
-  const expects expect(op);
+  arguments args(op);
   const std::size_t half = q.head_dim / 2;
-  expect.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
+  args.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
   const auto [time, height, width] = opt.sections;
-  expect.that(time <= half && height <= half - time && width == half - time - height, error_code::argument,
-              "sum of the sections", "not head_dim / 2", "head_dim / 2");
-  expect_rotated<T>(expect, q, k, q_out, k_out);
-  expect.that(cos.cols >= half, error_code::shape, "cos", "narrower than head_dim / 2",
-              "at least head_dim / 2 columns");
-  expect.matrix("cos", cos, 3 * q.batch * q.seq_len, cos.cols);
-  expect.matrix("sin", sin, 3 * q.batch * q.seq_len, cos.cols);
-  expect.outside("q_out", q_out, "cos", cos, "sin", sin);
-  expect.outside("k_out", k_out, "cos", cos, "sin", sin);
+  args.that(time <= half && height <= half - time && width == half - time - height, error_code::argument,
+            "sum of the sections", "not head_dim / 2", "head_dim / 2");
+  declare_rotated<T>(args, q, k, q_out, k_out);
+  args.that(cos.cols >= half, error_code::shape, "cos", "narrower than head_dim / 2", "at least head_dim / 2 columns");
+  args.in("cos", cos, 3 * q.batch * q.seq_len, cos.cols);
+  args.in("sin", sin, 3 * q.batch * q.seq_len, cos.cols);
+  args.check();
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

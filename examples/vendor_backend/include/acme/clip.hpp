@@ -23,11 +23,11 @@ template <class B = tigon::default_backend, class T>
 void clip_forward(tigon::in_matrix<T> x, tigon::matrix_view<T> y, double limit,
                   tigon::context& ctx = tigon::default_context()) {
   static_assert(tigon::admits<B, T>());
-  const tigon::expects expect("clip_forward");
-  expect.memory("y", y);
-  expect.matrix("x", x, y.rows, y.cols);
-  expect.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
-  expect.same_or_disjoint("y", y, "x", x);
+  tigon::arguments args("clip_forward");
+  args.in("x", x, y.rows, y.cols);
+  args.out("y", y).may_be("x");
+  args.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
+  args.check();
   tigon::kernel_for<clip, B>::template forward<B, T>(x, y, limit, ctx);
 }
 
@@ -35,13 +35,12 @@ template <class B = tigon::default_backend, class T>
 void clip_backward(tigon::in_matrix<T> dy, tigon::in_matrix<T> x, tigon::matrix_view<T> dx, double limit,
                    tigon::context& ctx = tigon::default_context()) {
   static_assert(tigon::admits<B, T>());
-  const tigon::expects expect("clip_backward");
-  expect.memory("dx", dx);
-  expect.matrix("x", x, dx.rows, dx.cols);
-  expect.matrix("dy", dy, dx.rows, dx.cols);
-  expect.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.disjoint("dx", dx, "x", x);
+  tigon::arguments args("clip_backward");
+  args.in("x", x, dx.rows, dx.cols);
+  args.in("dy", dy, dx.rows, dx.cols);
+  args.out("dx", dx).may_be("dy");
+  args.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
+  args.check();
   tigon::kernel_for<clip, B>::template backward<B, T>(dy, x, dx, limit, ctx);
 }
 

@@ -77,9 +77,11 @@ struct kernel<op::dyt, backends::ascend> {
   }
 
   template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, matrix_view<T> dx,
-                       vector_view<W> dalpha, vector_view<W> dgamma, vector_view<W> dbeta, dyt_options opt,
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma,
+                       dyt_gradients<T, vector_view<W>, vector_view<W>, vector_view<W>> gradients, dyt_options opt,
                        context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dalpha = gradients.dalpha, dgamma = gradients.dgamma, dbeta = gradients.dbeta;
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::dyt, tiling::pass::backward, A>;
     const A factor = static_cast<A>(alpha.data[0]), twice = 2 * factor;

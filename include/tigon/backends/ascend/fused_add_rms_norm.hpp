@@ -23,8 +23,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
-                       rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = gradients.dx, dr = gradients.dr;
+    const vector_view<W> dw = gradients.dw;
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
       return kernel<op::fused_add_rms_norm, backends::generic>::backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw,

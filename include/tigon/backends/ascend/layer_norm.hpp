@@ -80,8 +80,11 @@ struct kernel<op::layer_norm, backends::ascend> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       layer_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       norm_gradients<T, vector_view<W>, vector_view<W>> gradients, layer_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
     using sums = std::array<double, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks

@@ -67,7 +67,10 @@ struct kernel<op::poly_norm, backends::ascend> {
 
   template <backend B, element T, element W, element P>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
-                       matrix_view<T> dx, vector_view<W> dw, vector_view<P> db, poly_norm_options opt, context& ctx) {
+                       norm_gradients<T, vector_view<W>, vector_view<P>> to, poly_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = to.dx;
+    const vector_view<W> dw = to.dw;
+    const vector_view<P> db = to.db;
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::poly_norm, tiling::pass::backward, A>;
     using sums = std::array<double, 7>;  // of gradients: those of the generic kernel; then of powers, where in f64
