@@ -41,9 +41,8 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///
 /// Formula    docs/formulas/preference.md.
 /// Shapes     x, dx [2 P len, hidden], row s * len + t for token t of sequence s, sequence P + b the partner of b;
-///            target [2 P, len]; w, dw [vocab, hidden]; bias, dbias [vocab] or `absent`; nll_target [P, len] or
-///            [2 P, len], of which the first half is used, or without memory; reference_model, preference_results as
-///            they say. At least one pair and one class.
+///            target [2 P, len]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; nll_target,
+///            reference_model and preference_results as they say. At least one pair and one class.
 /// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
 ///            (f64 for f64); targets std::int32_t or std::int64_t.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); log p in f64, with the logits
@@ -54,7 +53,7 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///            means of logits are asked for; their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
-///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_weights).
+///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument, workspace, and index
 ///            (in every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      a sequence without a token that counts: log-probability 0, no gradient, counted in empty_sequences. No
@@ -63,11 +62,10 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///            square (tests/losses/fused_linear_preference_test.cpp).
 struct preference_options {
   std::int64_t ignore_index = -100;
-  double alpha = 1;                        ///< weight of the nll
-  double upstream = 1;                     ///< gradients are those of the loss times this
-  double denominator = 0;                  ///< instead of P, for a batch in several calls; 0: P
-  double nll_denominator = 0;              ///< instead of M; 0: M
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
+  double alpha = 1;            ///< weight of the nll
+  double upstream = 1;         ///< gradients are those of the loss times this
+  double denominator = 0;      ///< instead of P, for a batch in several calls; 0: P
+  double nll_denominator = 0;  ///< instead of M; 0: M
 };
 
 /// The options of the base itself; losses of their own name have their own defaults.
@@ -78,9 +76,16 @@ struct fused_linear_preference_options {
   bool average_log_prob = true;
 };
 
-/// Optional results without gradients; a span without memory is not written.
+/// The sequences of a call: those of the chosen first, in the order of pairs.
+struct preference_batch {
+  token_ids target;        ///< [2 P, len]
+  token_ids nll_target{};  ///< [P, len] or [2 P, len], of which the first half is used, or without memory: target
+};
+
+/// The loss, and optional results without gradients; a span without memory is not written.
 template <class A>
 struct preference_results {
+  std::span<A> loss{};                                        // [1], which has to be there
   std::span<A> chosen_logps{}, rejected_logps{};              // [P] c and r
   std::span<A> chosen_rewards{}, rejected_rewards{};          // [P] beta (c - c0), beta (r - r0)
   std::span<A> nll_loss{};                                    // [1]
@@ -164,11 +169,26 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
 namespace detail {
 inline namespace TIGON_ABI {
 
+/// What the doors of the losses on pairs are called with.
+template <element T>
+struct pair_arguments {
+  const linear_layer<T>& layer;
+  const preference_batch& batch;
+  const preference_results<accumulator_t<T>>& to;
+  const linear_gradients<T>& gradients;
+  const preference_options& opt;
+  const reference_model<T>& reference;
+};
+
+/// All that they do; `kernel` is the kernel of the operator.
 template <class B, element T>
-void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), linear_head<T> head,
-               linear_gradients<T> grad, const token_ids& target, const pair_terms& terms,
-               const preference_options& opt, std::span<accumulator_t<T>> loss, const token_ids& nll_target,
-               const reference_model<T>& reference, const preference_results<accumulator_t<T>>& out, context& ctx) {
+void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const pair_terms& terms,
+               const pair_arguments<T>& of, context& ctx) {
+  const linear_layer<T>& head = of.layer;
+  const token_ids &target = of.batch.target, &nll_target = of.batch.nll_target;
+  const preference_results<accumulator_t<T>>& out = of.to;
+  const preference_options& opt = of.opt;
+  const reference_model<T>& reference = of.reference;
   using A = accumulator_t<T>;
   const expects expect(op);
   const std::size_t pairs = target.rows / 2, length = target.cols, rows = head.x.rows, vocab = head.w.rows;
@@ -178,7 +198,7 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   const auto expect_size = [&](std::string_view name, auto span, std::size_t n) {
     if (span.data() != nullptr) expect.size(name, span.size(), n);
   };
-  expect.size("loss", loss.size(), 1);
+  expect.size("loss", out.loss.size(), 1);
   expect_size("chosen_logps", out.chosen_logps, pairs), expect_size("rejected_logps", out.rejected_logps, pairs);
   expect_size("chosen_rewards", out.chosen_rewards, pairs),
       expect_size("rejected_rewards", out.rejected_rewards, pairs);
@@ -198,8 +218,8 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
                 "a finite number above 0, or 0 to count");
   expect.option(opt.nll_denominator >= 0 && opt.nll_denominator <= 1e300, "nll_denominator", opt.nll_denominator,
                 "a finite number above 0, or 0 to count");
-  expect_sequences<B>(expect, op, head, grad, reference, target, opt.ignore_index,
-                      {{"loss", as_row(loss)},
+  expect_sequences<B>(expect, op, head, of.gradients, reference, target, opt.ignore_index,
+                      {{"loss", as_row(out.loss)},
                        {"chosen_logps", as_row(out.chosen_logps)},
                        {"rejected_logps", as_row(out.rejected_logps)},
                        {"chosen_rewards", as_row(out.chosen_rewards)},
@@ -212,11 +232,11 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
                       {{"nll_target", nll_target.bytes()}});
   if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);
   ctx.workspace().expect(
-      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.w.cols, ctx));
+      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.layer.w.cols, ctx));
 
   workspace::frame frame(ctx.workspace());
   const bool second = terms.nll && own_nll;
-  const sequence_tokens<A> tokens(frame, pairs, 2, length, second, reference.w.data != nullptr);
+  const sequence_tokens<A> tokens(frame, pairs, 2, length, second, reference.layer.w.data != nullptr);
   const auto id = [&](const token_ids& ids, std::size_t i) {
     const std::int64_t t = ids(i / length, i % length);
     return t == opt.ignore_index ? -1 : t;
@@ -231,15 +251,14 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   losses.per_pair = 1 / (opt.denominator != 0 ? opt.denominator : static_cast<double>(pairs));
   const double per_nll = terms.nll && m != 0 ? 1 / m : 0;
   losses.per_token = opt.alpha * per_nll;
-  const vector_view<const T> reference_bias{reference.bias.data(), reference.bias.size()};
-  kernel({head, grad, {reference.x, reference.w, reference_bias, reference.packed}, tokens, 1.0, losses}, ctx);
+  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses}, ctx);
 
   const auto put = [](std::span<A> to, std::size_t k, double v) {
     if (to.data() != nullptr) to[k] = static_cast<A>(v);
   };
   const double nll = per_nll * losses.nll_sum;
   put(out.nll_loss, 0, nll);
-  put(loss, 0, (terms.nll && opt.alpha != 0 ? opt.alpha * nll : 0) + losses.loss);
+  put(out.loss, 0, (terms.nll && opt.alpha != 0 ? opt.alpha * nll : 0) + losses.loss);
   put(out.metrics, 0, losses.metrics[0]), put(out.metrics, 1, losses.metrics[1]);
   if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
   if (out.chosen_logits_mean.data() == nullptr && out.rejected_logits_mean.data() == nullptr) return;
@@ -256,37 +275,20 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, results and all gradients in one call; dx and dw may be views without memory. See preference_options for the
-/// contract; f is called once a pair, by the calling thread.
-template <class B = default_backend, class T, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_preference_forward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const token_ids& target, pair_loss f,
-    std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
-    fused_linear_preference_options opt = {}, const Bias& bias = absent, DBias&& dbias = absent_t{},
-    std::type_identity_t<reference_model<T>> reference = {}, const token_ids& nll_target = {},
-    std::type_identity_t<preference_results<accumulator_t<T>>> out = {}, context& ctx = default_context()) {
+/// Loss, results and all gradients in one call. See preference_options for the contract; f is called once a pair, by
+/// the calling thread. For another upstream gradient: fused_linear_backward.
+template <class B = default_backend, class T>
+void fused_linear_preference_forward(const linear_layer<T>& layer, const preference_batch& batch, pair_loss f,
+                                     const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
+                                     const std::type_identity_t<linear_gradients<T>>& gradients = {},
+                                     fused_linear_preference_options opt = {},
+                                     const std::type_identity_t<reference_model<T>>& reference = {},
+                                     context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_preference, B>;
   constexpr std::string_view op = "fused_linear_preference_forward";
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {x, w.view, as_in_vector<T>(bias), w.packed},
-                          {dx, dw, as_out_vector<T>(dbias), opt.pairs.dparams}, target,
-                          {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob}, opt.pairs, loss, nll_target,
-                          reference, out, ctx);
-}
-
-/// The gradients for another upstream gradient than the one they were made for: upstream * saved. Any may be the saved
-/// gradient itself.
-template <class B = default_backend, class T, parameter SavedBias = absent_t, parameter DBias = absent_t>
-void fused_linear_preference_backward(in_matrix<T> saved_dx, in_matrix<T> saved_dw,
-                                      std::type_identity_t<accumulator_t<T>> upstream, matrix_view<T> dx,
-                                      std::type_identity_t<matrix_view<T>> dw, const SavedBias& saved_dbias = absent,
-                                      DBias&& dbias = absent_t{}, gradient dparams = gradient::overwrite,
-                                      context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_preference, B>;
-  detail::scale_gradients<T>("fused_linear_preference_backward", &K::template backward<B, T>,
-                             {saved_dx, saved_dw, as_in_vector<T>(saved_dbias)}, upstream,
-                             {dx, dw, as_out_vector<T>(dbias), dparams}, ctx);
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
+                          {layer, batch, to, gradients, opt.pairs, reference}, ctx);
 }
 
 }  // namespace tigon

@@ -17,47 +17,46 @@ struct scaled_cross_entropy {
 };
 }  // namespace op
 
-/// With s = x w^T / temperature and p = softmax(s), for a row with target t, m = max_j s_j, d = sum_j exp(s_j - m)
+/// With s = (x w^T + bias) / temperature and p = softmax(s), for a row with target t, m = max_j s_j, d = sum_j exp(s_j - m)
 /// without the maximal element's own 1, and u = sum_j p_j (s_j - m):
 ///
 ///   nll     = (m - s_t) + log1p(d)                     entropy = log1p(d) - u          lse = m + log1p(d)
 ///   D_j     = (g (p_j - [j = t]) - h p_j ((s_j - m) - u)) / temperature      g, h: upstream of nll and of entropy
-///   dx = D w,   dw = D^T x
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 ///
 /// Formula    docs/formulas/fused_linear_scaled_cross_entropy.md.
-/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; target, nll, entropy, lse [rows]; upstream one number or
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, nll, entropy, lse [rows]; upstream one number or
 ///            [rows]. vocab >= 1; rows and hidden may be 0.
-/// Types      x, w and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for f64);
+/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for f64);
 ///            target std::int32_t or std::int64_t.
-/// Precision  logits, D and the sums of dw over all chunks in f32 (f64 for f64); one rounding at each output.
-/// Writes     the results that have memory, dx, dw; a gradient whose view has no memory is not computed. dw is added to
-///            with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither its logits
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
+///            added to with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither its logits
 ///            nor its upstream gradient are read.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
-///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_weights).
+///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
-/// Edges      vocab = 1: zeros. An ignored row contributes nothing to dw and has a dx of 0, whatever stands in its x. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D.
+/// Edges      vocab = 1: zeros. An ignored row contributes nothing to dw and db and has a dx of 0, whatever stands in its x. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D.
 ///            A D below the smallest normal f32 (f64) is taken as 0.
 /// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3
 ///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
 struct fused_linear_scaled_cross_entropy_options {
   double temperature = 1;  ///< from 1e-30 to 1e30
   std::int64_t ignore_index = -100;
-  gradient dparams = gradient::overwrite;  ///< of dw
 };
 
 /// A number a row each; a span without memory is not written.
 template <class A>
 struct scaled_cross_entropy_results {
-  std::span<A> nll, entropy, lse;
+  std::span<A> nll{}, entropy{}, lse{};
 };
 
 /// Upstream gradients, each one number, one a row, or without memory: 0.
 template <class A>
 struct scaled_cross_entropy_upstream {
-  std::span<const A> nll, entropy;
+  std::span<const A> nll{}, entropy{};
 };
 
 namespace detail {
@@ -179,7 +178,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
 
   /// Results and gradients in one pass over the rows.
   template <backend B, element T, token_id I>
-  static void forward(detail::linear_head<T> head, detail::linear_gradients<T> out, std::span<const I> target,
+  static void forward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
@@ -199,7 +198,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
 
   /// The gradients, from logits and statistics that are made again: a saved lse has lost the digits that p needs.
   template <backend B, element T, token_id I>
-  static void backward(detail::linear_head<T> head, detail::linear_gradients<T> out, std::span<const I> target,
+  static void backward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                        detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                        fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     forward<B, T, I>(head, out, target, rows, opt, ctx);
@@ -222,10 +221,10 @@ inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share.
 template <class B, element T, class Target>
-void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, linear_gradients<T> to,
-                                 const Target& target, scaled_cross_entropy_results<accumulator_t<T>> out,
-                                 scaled_cross_entropy_upstream<accumulator_t<T>> g, bool backward,
-                                 fused_linear_scaled_cross_entropy_options opt, context& ctx) {
+void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& head, const linear_gradients<T>& to,
+                                 const Target& target, const scaled_cross_entropy_results<accumulator_t<T>>& out,
+                                 const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
+                                 const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
@@ -246,8 +245,9 @@ void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, lin
   upstream("upstream.entropy", g.entropy);
   const auto result = [&](std::string_view which, std::span<accumulator_t<T>> values, auto... others) {
     if (values.data() != nullptr) expect.size(which, values.size(), rows);
-    expect.outside(which, as_row(values), "x", head.x, "w", head.w, "target", label_row, "upstream.nll", g_nll,
-                   "upstream.entropy", g_entropy, "dx", to.dx, "dw", to.dw, others...);
+    expect.outside(which, as_row(values), "x", head.x, "w", head.w, "target", label_row, "upstream.nll", g_nll, "bias",
+                   as_row(head.bias), "upstream.entropy", g_entropy, "dx", to.dx, "dw", to.dw, "dbias",
+                   as_row(to.dbias), others...);
   };
   result("nll", out.nll);
   result("entropy", out.entropy, "nll", as_row(out.nll));
@@ -259,7 +259,8 @@ void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, lin
 
   using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
   const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(out, g);
-  if (backward)
+  const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
+  if (!results && to.any())
     K::template backward<B, T, I>(head, to, targets, of_rows, opt, ctx);
   else
     K::template forward<B, T, I>(head, to, targets, of_rows, opt, ctx);
@@ -268,30 +269,30 @@ void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, lin
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. dx and dw may be
-/// views without memory. See fused_linear_scaled_cross_entropy_options for the contract.
+/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. See
+/// fused_linear_scaled_cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_scaled_cross_entropy_forward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> out, matrix_view<T> dx,
-    std::type_identity_t<matrix_view<T>> dw, fused_linear_scaled_cross_entropy_options opt = {},
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> to,
+    std::type_identity_t<linear_gradients<T>> gradients = {}, fused_linear_scaled_cross_entropy_options opt = {},
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
     context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", {x, w.view, {}, w.packed},
-                                            {dx, dw, {}, opt.dparams}, target, out, upstream, false, opt, ctx);
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", layer, gradients, target, to,
+                                            upstream, opt, ctx);
 }
 
-/// dx and dw for upstream gradients of nll, of entropy, or of both; the logits are computed again.
+/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again.
 template <class B = default_backend, class T, class Target>
 void fused_linear_scaled_cross_entropy_backward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream, matrix_view<T> dx,
-    std::type_identity_t<matrix_view<T>> dw, fused_linear_scaled_cross_entropy_options opt = {},
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
+    std::type_identity_t<linear_gradients<T>> gradients, fused_linear_scaled_cross_entropy_options opt = {},
     context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", {x, w.view, {}, w.packed},
-                                            {dx, dw, {}, opt.dparams}, target, {}, upstream, true, opt, ctx);
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", layer, gradients, target, {},
+                                            upstream, opt, ctx);
 }
 
 }  // namespace tigon

@@ -69,7 +69,7 @@ struct kernel<op::grpo_loss, backends::generic> {
   /// column: of every row of logits, negative where it is not read.
   template <backend B, element T>
   static void forward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
-                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_results<accumulator_t<T>> out,
+                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_output<accumulator_t<T>> out,
                       context& ctx) {
     using A = accumulator_t<T>;
     workspace::frame frame(ctx.workspace());

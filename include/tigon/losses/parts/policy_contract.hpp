@@ -73,8 +73,15 @@ struct policy_batch {
 /// Optional results; a span without memory is not written. [1], or [batch * len] with reduce = false.
 template <class A>
 struct policy_metrics {
-  std::span<A> kl;       ///< mean of K over the tokens that count
-  std::span<A> clipped;  ///< share of the tokens whose ratio is clipped
+  std::span<A> kl{};       ///< mean of K over the tokens that count
+  std::span<A> clipped{};  ///< share of the tokens whose ratio is clipped
+};
+
+/// What a call makes beside gradients.
+template <class A>
+struct policy_results {
+  std::span<A> loss{};  ///< [1], or [batch * len] with reduce = false
+  policy_metrics<A> metrics{};
 };
 
 namespace detail {

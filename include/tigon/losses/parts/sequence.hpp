@@ -13,19 +13,12 @@ inline namespace TIGON_ABI {
 /// [begin, begin + n) in order, when the log-probabilities of their tokens are known, and writes their u.
 template <element T>
 struct sequence_call {
-  linear_head<T> head;
+  linear_layer<T> head;
   linear_gradients<T> out;
-  linear_head<T> reference;  ///< without memory: none
+  linear_layer<T> reference;  ///< without memory: none
   sequence_tokens<accumulator_t<T>> tokens;
   double temperature;
   function_ref<void(std::size_t, std::size_t)> coefficients;
-};
-
-/// The gradients of an earlier call, for another upstream gradient.
-template <element T>
-struct saved_gradients {
-  matrix_view<const T> dx, dw;
-  vector_view<const T> dbias;
 };
 
 /// What the kernels of losses on sequences have in common.
@@ -175,7 +168,7 @@ struct sequence_kernel {
               to, [=](auto v) { return v * g; }, x);
       });
     };
-    const bool add = out.dparams == gradient::accumulate;
+    const bool add = out.mode == gradient::accumulate;
     scale(from.dx, out.dx, false);
     scale(from.dw, out.dw, add);
     scale(as_row(from.dbias), as_row(out.dbias), add);
@@ -223,13 +216,13 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
 template <element T>
 class logit_sums {
  public:
-  logit_sums(workspace::frame& frame, const linear_head<T>& head, context& ctx)
+  logit_sums(workspace::frame& frame, const linear_layer<T>& head, context& ctx)
       : head_(head),
         ctx_(ctx),
         of_x_(frame.template take<double>(head.x.cols)),
         of_w_(frame.template take<double>(head.x.cols)) {
     column_sums(head.w, of_w_);
-    for (std::size_t j = 0; j < head.bias.size; ++j) bias_ += number(head.bias.data[j]);
+    for (const T b : head.bias) bias_ += number(b);
   }
   /// Adds the logits of rows [begin, begin + n) to `sum`.
   void add(std::size_t begin, std::size_t n, double& sum) const {
@@ -251,18 +244,14 @@ class logit_sums {
     });
   }
 
-  linear_head<T> head_;
+  linear_layer<T> head_;
   context& ctx_;
   double *of_x_, *of_w_, bias_ = 0;
 };
 
-/// The door of backward: gradients of an earlier call times another upstream gradient, by the kernel of the operator.
+/// Shapes and aliasing of gradients that are an earlier call's times a number.
 template <element T>
-void scale_gradients(std::string_view op,
-                     void (*kernel)(const saved_gradients<T>&, accumulator_t<T>, const linear_gradients<T>&, context&),
-                     const saved_gradients<T>& saved, accumulator_t<T> upstream, const linear_gradients<T>& out,
-                     context& ctx) {
-  const expects expect(op);
+void expect_scaled_gradients(const expects& expect, const saved_gradients<T>& saved, const linear_gradients<T>& out) {
   const auto check = [&](std::string_view name, matrix_view<const T> from, std::string_view to_name,
                          matrix_view<T> to) {
     if (to.data == nullptr) return;
@@ -277,11 +266,26 @@ void scale_gradients(std::string_view op,
   expect.outside("dx", out.dx, "dw", out.dw, "dbias", as_row(out.dbias), "saved_dw", of_dw, "saved_dbias", of_dbias);
   expect.outside("dw", out.dw, "dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dbias", of_dbias);
   expect.outside("dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dw", of_dw);
-  kernel(saved, upstream, out, ctx);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// The gradients of a loss on sequences for another upstream gradient than the one they were made for:
+///
+///   dx = upstream saved.dx,   dw = upstream saved.dw,   dbias = upstream saved.dbias
+///
+/// Op names the loss, for example op::fused_linear_dpo. dw and dbias are added to with gradient::accumulate; a gradient
+/// without memory is not made. Each may be the saved gradient itself, or share nothing with anything. Throws
+/// tigon::error: shape, stride, alias; before the first write.
+template <class Op, class B = default_backend, class T>
+void fused_linear_backward(const saved_gradients<T>& saved, std::type_identity_t<accumulator_t<T>> upstream,
+                           const std::type_identity_t<linear_gradients<T>>& out, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::expect_scaled_gradients(expects("fused_linear_backward"), saved, out);
+  kernel_for<Op, B>::template backward<B, T>(saved, upstream, out, ctx);
+}
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_PARTS_SEQUENCE_HPP

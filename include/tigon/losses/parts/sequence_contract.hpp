@@ -13,9 +13,7 @@ namespace tigon {
 /// of it is written.
 template <element T>
 struct reference_model {
-  matrix_view<const T> x{}, w{};  ///< [rows, reference hidden], [vocab, reference hidden]
-  std::span<const T> bias{};      ///< [vocab], or without memory
-  packed_weights<T> packed{};
+  linear_layer<T> layer{};                    ///< x [rows, reference hidden], w [vocab, reference hidden]
   std::span<const accumulator_t<T>> logps{};  ///< instead of a layer: of every sequence, or of every token
 };
 
@@ -178,7 +176,7 @@ TIGON_NOINLINE inline void expect_apart(const expects& expect, std::span<const n
 /// A layer, its gradients and its reference, for `sequences` sequences of ids; `written` and `read` are what else the
 /// loss writes and reads.
 template <class B, element T>
-void expect_sequences(const expects& expect, std::string_view op, const linear_head<T>& head,
+void expect_sequences(const expects& expect, std::string_view op, const linear_layer<T>& head,
                       const linear_gradients<T>& out, const reference_model<T>& reference, const token_ids& target,
                       std::int64_t ignore_index, std::initializer_list<named_view> written,
                       std::initializer_list<named_view> read) {
@@ -189,16 +187,16 @@ void expect_sequences(const expects& expect, std::string_view op, const linear_h
     fail_argument(
         error_code::shape, op, "x", "of " + std::to_string(head.x.rows) + " rows",
         std::to_string(target.rows * target.cols) + " for " + shape_text(target.rows, target.cols) + " targets");
-  const std::span<const T> bias = reference.bias;
-  if (reference.w.data != nullptr) {
-    expect.matrix("reference.w", reference.w, head.w.rows, reference.w.cols);
-    expect.matrix("reference.x", reference.x, head.x.rows, reference.w.cols);
-    if (bias.data() != nullptr) expect.size("reference.bias", bias.size(), head.w.rows);
-    expect_packed<B>(op, linear_head<T>{reference.x, reference.w, {}, reference.packed});
+  const linear_layer<T>& other = reference.layer;
+  if (other.w.data != nullptr) {
+    expect.matrix("reference.w", other.w, head.w.rows, other.w.cols);
+    expect.matrix("reference.x", other.x, head.x.rows, other.w.cols);
+    if (other.bias.data() != nullptr) expect.size("reference.bias", other.bias.size(), head.w.rows);
+    expect_packed<B>(op, other);
   }
-  expect.that(reference.w.data == nullptr || reference.logps.empty(), error_code::argument, "reference.logps",
+  expect.that(other.w.data == nullptr || reference.logps.empty(), error_code::argument, "reference.logps",
               "given beside a layer", "one of the two");
-  expect.that(reference.w.data != nullptr || reference.x.data == nullptr, error_code::argument, "reference.x",
+  expect.that(other.w.data != nullptr || other.x.data == nullptr, error_code::argument, "reference.x",
               "given without reference.w", "both or none");
   if (!reference.logps.empty() && reference.logps.size() != target.rows)
     expect.size("reference.logps", reference.logps.size(), head.x.rows);
@@ -208,9 +206,9 @@ void expect_sequences(const expects& expect, std::string_view op, const linear_h
                                  {"w", head.w},
                                  {"bias", as_row(head.bias)},
                                  {"target", target.bytes()},
-                                 {"reference.x", reference.x},
-                                 {"reference.w", reference.w},
-                                 {"reference.bias", as_row(bias)},
+                                 {"reference.x", other.x},
+                                 {"reference.w", other.w},
+                                 {"reference.bias", as_row(other.bias)},
                                  {"reference.logps", as_row(reference.logps)}};
   inputs.insert(inputs.end(), read);
   expect_apart(expect, all, inputs);
