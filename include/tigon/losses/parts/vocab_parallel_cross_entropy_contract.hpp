@@ -56,6 +56,17 @@ struct vocab_parallel_cross_entropy_options {
 inline constexpr vocab_parallel_cross_entropy_options megatron_cross_entropy{.formula = smoothing_formula::megatron,
                                                                              .classes = smoothing_classes::partition};
 
+/// What forward makes of every row: the loss, and m and d of its contract.
+template <class A>
+struct vocab_parallel_results {
+  std::span<A> loss, top, rest;
+};
+/// What backward needs of it.
+template <class A>
+struct vocab_parallel_statistics {
+  std::span<const A> top, rest;
+};
+
 /// Which columns a rank has: [first, first + logits.cols) of `vocab`.
 struct vocab_shard {
   std::size_t first = 0;
