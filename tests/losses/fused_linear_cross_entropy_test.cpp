@@ -19,14 +19,14 @@ const linear_sizes every_size[] = {{0, 5, 7}, {1, 1, 1}, {5, 3, 2, 1}, {3, 0, 9}
 using variant = linear_cross_entropy_variant;
 const variant variants[] = {
     {"plain", false, false, {}},
-    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}},
+    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}}, gradient::accumulate},
     {"scaled by p", true, false, {.loss = {.ignore_index = 0}, .token_scaling = true}},
     {"all",
      true,
      true,
      {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
       .token_scaling = true}},
-    {"rows", true, true, {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}},
+    {"rows", true, true, {.loss = {.reduction = reduction::none}}, gradient::accumulate},
 };
 
 template <class T>
@@ -195,8 +195,9 @@ TEST(packed_weights, give_the_same_bits) {
         tigon::gemm_pack<B, tigon::bfloat16>(w, logits, tigon::transpose::yes),
         tigon::gemm_pack<B, float>(w, gradient)};
     const auto call = [&](tigon::packed_weights<tigon::bfloat16> of) {
-      tigon::fused_linear_cross_entropy_forward<B, tigon::bfloat16>(p.x, {w, of}, p.target, p.loss, p.dx.view(),
-                                                                    p.dw.view(), {}, given(p.bias), given(p.dbias));
+      tigon::linear_layer<tigon::bfloat16> layer = p.head();
+      layer.packed = of;
+      tigon::fused_linear_cross_entropy_forward<B>(layer, p.target, {p.loss}, p.gradients());
     };
     p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear();
     call(packed);
@@ -236,8 +237,8 @@ class fused_linear_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_cross_entropy_backward(a.x, a.w, a.target, a.upstream, a.dx, a.dw, a.opt, a.bias, a.dbias,
-                                                     a.weight);
+          tigon::fused_linear_cross_entropy_backward(tigon::linear_layer{a.x, a.w, a.bias}, a.target, a.upstream,
+                                                     {a.dx, a.dw, a.dbias}, a.opt, a.weight);
         },
         code, "fused_linear_cross_entropy_backward: " + part, p.dx, p.dw, p.dbias, m.all));
   }
@@ -246,8 +247,9 @@ class fused_linear_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_cross_entropy_forward(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias, a.dbias,
-                                                    a.weight, a.metrics, a.upstream);
+          tigon::fused_linear_cross_entropy_forward(tigon::linear_layer{a.x, a.w, a.bias}, a.target,
+                                                    {a.loss, a.metrics}, {a.dx, a.dw, a.dbias}, a.opt, a.weight,
+                                                    a.upstream);
         },
         code, "fused_linear_cross_entropy_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.z_loss, p.predicted,
         m.all));
@@ -272,9 +274,11 @@ TEST_F(fused_linear_doors, refuse_wrong_shapes) {
   refuses_forward(shape, "loss is of 1 elements; expected 3", [](auto& a) { a.opt.loss.reduction = reduction::none; });
   refuses_forward(shape, "z_loss is of 3 elements; expected 1",
                   [&](auto& a) { a.metrics.z_loss = m.classes.first(3); });
-  EXPECT_TIGON_ERROR(
-      tigon::fused_linear_cross_entropy_backward(good.x, good.w, good.target, {}, good.dx, good.dw), shape,
-      "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row", p.dx, p.dw);
+  EXPECT_TIGON_ERROR(tigon::fused_linear_cross_entropy_backward(tigon::linear_layer{good.x, good.w}, good.target, {},
+                                                                {good.dx, good.dw}),
+                     shape,
+                     "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row",
+                     p.dx, p.dw);
 }
 
 TEST_F(fused_linear_doors, refuse_wrong_numbers_and_labels) {
