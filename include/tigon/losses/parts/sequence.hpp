@@ -54,13 +54,13 @@ struct sequence_kernel {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
-        look_up(rows, z, t.lse + k, call.temperature, rest, large, t.column + k, logp + k, ctx);
+        look_up(rows, z, t.lse + k, call.temperature, {rest, large}, t.column + k, logp + k, ctx);
         return z;
       };
       if (reference) of(other, t.reference_logp);
       const matrix_view<A> z = of(policy, t.logp);
       if (t.second_column != nullptr)
-        look_up(policy, z, t.lse + k, call.temperature, rest, large, t.second_column + k, t.second_logp + k, ctx);
+        look_up(policy, z, t.lse + k, call.temperature, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
@@ -86,6 +86,12 @@ struct sequence_kernel {
 
   /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
   static constexpr std::size_t most_large = 16;
+
+  /// What split makes of rows.
+  struct split_rows {
+    double* rest;
+    std::int64_t* large;  ///< most_large a row
+  };
 
   /// rest[i] = sum over the rest of row i of exp((z - top) / temperature), in two numbers of A; large: the columns of
   /// the large ones, then -1. A row that is not finite has none.
@@ -129,10 +135,9 @@ struct sequence_kernel {
   /// Log-probabilities of one column a row, for sums and differences of many: the logits that weigh most are made again
   /// in f64, so that neither their rounding nor that of the sum is left.
   template <class Rows, class A>
-  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature,
-                      const double* rest, const std::int64_t* large, const std::int64_t* column, double* logp,
-                      context& ctx) {
-    ctx.executor().run(z.rows, [&](std::size_t i, std::size_t) {
+  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature, split_rows of,
+                      const std::int64_t* column, double* logp, context& ctx) {
+    ctx.executor().run(z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
       const std::size_t own_column = static_cast<std::size_t>(column[i]);
       const A own_logit = z.row(i)[own_column];
       logp[i] = lse[i].log_p(own_logit, temperature);
