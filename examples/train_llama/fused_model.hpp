@@ -203,8 +203,7 @@ class fused_model {
   /// Gradients are f32; an operator that has one type for weights and gradients leaves them in T.
   void widen(matrix<T> from, matrix<float> to) {
     tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          to, [](auto v) { return v; }, from);
+      row.map(tigon::reads(from), tigon::writes(to), [](auto v) { return v; });
     });
   }
 

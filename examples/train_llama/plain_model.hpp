@@ -46,7 +46,8 @@ class passes {
   }
   template <class Out, class F, class... X>
   void map_into(matrix<Out> y, F f, X... x) {
-    tigon::for_rows<kernels>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) { row.map(y, f, x...); });
+    tigon::for_rows<kernels>(ctx_, y.rows, y.cols,
+                             [=] TIGON_FN(auto row) { row.map(tigon::reads(x...), tigon::writes(y), f); });
   }
 
   /// y = f(x..., s[i]) with one number for each row.
@@ -57,8 +58,7 @@ class passes {
     const float* s = scale.data();
     tigon::for_rows<kernels>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const float si = s[row.i];
-      row.map(
-          y, [=](auto... v) { return f(v..., si); }, x, more...);
+      row.map(tigon::reads(x, more...), tigon::writes(y), [=](auto... v) { return f(v..., si); });
     });
     return out;
   }
@@ -69,7 +69,7 @@ class passes {
     auto out = make<float>(x.rows, 1);
     float* s = out.data();
     tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float sum = row.sum(f, x, more...);
+      const float sum = row.sum(tigon::reads(x, more...), f);
       if (row.first()) s[row.i] = finish(sum);
     });
     return out;
@@ -83,8 +83,7 @@ class passes {
         ctx_, x.rows, x.cols, tigon::no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto sums = row.partial(0);
-          row.map(
-              sums, [](auto v, auto acc) { return v + acc; }, x, sums);
+          row.map(tigon::reads(x, sums), tigon::writes(sums), [](auto v, auto acc) { return v + acc; });
         },
         tigon::simd::parameter_gradient<float>{out, tigon::gradient::overwrite});
   }
@@ -95,11 +94,10 @@ class passes {
     auto out = make(x.rows, x.cols);
     const auto y = out.view();
     tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float top = row.max([](auto v) { return v; }, x);
-      const float sum = row.sum([=](auto v) { return exp(v - top); }, x);
+      const float top = row.max(tigon::reads(x), [](auto v) { return v; });
+      const float sum = row.sum(tigon::reads(x), [=](auto v) { return exp(v - top); });
       const float part = 1.0f / sum;
-      row.map(
-          y, [=](auto v) { return exp(v - top) * part; }, x);
+      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return exp(v - top) * part; });
     });
     return out;
   }
@@ -108,11 +106,10 @@ class passes {
     auto out = make<float>(x.rows, x.cols);
     const auto y = out.view();
     tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float top = row.max([](auto v) { return v; }, x);
-      const float sum = row.sum([=](auto v) { return exp(v - top); }, x);
+      const float top = row.max(tigon::reads(x), [](auto v) { return v; });
+      const float sum = row.sum(tigon::reads(x), [=](auto v) { return exp(v - top); });
       const float lse = top + tigon::math::log(sum);
-      row.map(
-          y, [=](auto v) { return v - lse; }, x);
+      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return v - lse; });
     });
     return out;
   }
@@ -280,8 +277,7 @@ class plain_model {
       const std::size_t seq_len = seq_len_;
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, dim, [=] TIGON_FN(auto row) {
         const vector<const float> factor{factors + row.i / heads % seq_len * dim, dim};
-        row.map(
-            y, [](auto v, auto f) { return v * f; }, in, factor);
+        row.map(tigon::reads(in, factor), tigon::writes(y), [](auto v, auto f) { return v * f; });
       });
       return out;
     };
@@ -332,8 +328,8 @@ class plain_model {
       const auto y = masked.view(), x = scores.view();
       const auto mask = mask_.view();
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-        row.map(
-            y, [](auto v, auto m) { return v + m; }, x, vector<const float>{mask.row(row.i % mask.rows), mask.cols});
+        row.map(tigon::reads(x, vector<const float>{mask.row(row.i % mask.rows), mask.cols}), tigon::writes(y),
+                [](auto v, auto m) { return v + m; });
       });
       scores = std::move(masked);
     }
@@ -365,9 +361,8 @@ class plain_model {
     {
       const auto y = dscores.view(), p = saved.probs.view(), d = dprobs.view();
       tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-        const float dot = row.sum([](auto a, auto b) { return a * b; }, p, d);
-        row.map(
-            y, [=](auto a, auto b) { return a * (b - dot); }, p, d);
+        const float dot = row.sum(tigon::reads(p, d), [](auto a, auto b) { return a * b; });
+        row.map(tigon::reads(p, d), tigon::writes(y), [=](auto a, auto b) { return a * (b - dot); });
       });
       dprobs = {};
     }
@@ -433,9 +428,8 @@ class plain_model {
     auto out = do_.make(d.rows, d.cols);
     const auto y = out.view();
     tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const float sum = row.sum([](auto v) { return v; }, d);
-      row.map(
-          y, [=](auto g, auto v) { return g - exp(v) * sum; }, d, lp);
+      const float sum = row.sum(tigon::reads(d), [](auto v) { return v; });
+      row.map(tigon::reads(d, lp), tigon::writes(y), [=](auto g, auto v) { return g - exp(v) * sum; });
     });
     return out;
   }

@@ -191,8 +191,7 @@ class trainer {
       const tigon::matrix_view<T> to(rounded_.data(), layout_.total / 32, 32);
       const tigon::matrix_view<const float> from(master_.data(), layout_.total / 32, 32);
       tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-        row.map(
-            to, [](auto v) { return v; }, from);
+        row.map(tigon::reads(from), tigon::writes(to), [](auto v) { return v; });
       });
     }
   }

@@ -18,8 +18,8 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::outs,
-    tigon::pack, tigon::vector_view;
+using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::pack,
+    tigon::vector_view;
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
 /// shapes.
@@ -89,20 +89,18 @@ TYPED_TEST(row, sums_and_maxima) {
       const auto a = x.view(), b = y.view();
       guarded<A> sums(3), maxima(3), products(3), counts(3), many(15);
       for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
-        const auto two = row.sum(
-            [](auto u, auto v, auto one) {
-              return pack{u * v, one};
-            },
-            a, b, tigon::constant(A(1)));
+        const auto two = row.sum(tigon::reads(a, b, tigon::constant(A(1))), [](auto u, auto v, auto one) {
+          return pack{u * v, one};
+        });
         products[row.i] = two[0], counts[row.i] = two[1];
-        const auto five = row.sum(  // more than registers hold of four accumulators each
-            [](auto u, auto v) {
-              return pack{u, v, u * v, u * u, v * v};
-            },
-            a, b);
+        const auto five = row.sum(tigon::reads(a, b),  // more than registers hold of four accumulators each
+                                  [](auto u, auto v) {
+                                    return pack{u, v, u * v, u * u, v * v};
+                                  });
         for (std::size_t k = 0; k < 5; ++k) many[5 * row.i + k] = five[k];
-        sums[row.i] = row.sum([](auto u) { return u; }, tigon::read_again(a));
-        maxima[row.i] = row.max([](auto u) { return decltype(u)(A(-1)) - u; }, a);  // never 0, where registers begin
+        sums[row.i] = row.sum(tigon::reads(tigon::read_again(a)), [](auto u) { return u; });
+        maxima[row.i] =
+            row.max(tigon::reads(a), [](auto u) { return decltype(u)(A(-1)) - u; });  // never 0, where registers begin
       });
       for (std::size_t i = 0; i < 3; ++i) {
         double sum = 0, other = 0, product = 0, square = 0, other_square = 0;
@@ -211,19 +209,16 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
       saw(j);
       return v * g;
     };
-    const auto map = [&] { row.map(out, f, a, w, tigon::columns); };
-    const auto map_alone = [&] { row.map(out, f, a, a, tigon::columns); };
+    const auto map = [&] { row.map(tigon::reads(a, w, tigon::columns), tigon::writes(out), f); };
+    const auto map_alone = [&] { row.map(tigon::reads(a, a, tigon::columns), tigon::writes(out), f); };
     const auto map_and_sum = [&] {
-      (void)row.map_sum(
-          out,
-          [&](auto v, auto g, auto j) {
-            saw(j);
-            return pack{v * g, v};
-          },
-          a, w, tigon::columns);
+      (void)row.map_sum(tigon::reads(a, w, tigon::columns), tigon::writes(out), [&](auto v, auto g, auto j) {
+        saw(j);
+        return pack{v * g, v};
+      });
     };
     EXPECT_FALSE(backwards(map)) << "of a row that was not read before";
-    (void)row.sum([](auto v) { return v; }, a);
+    (void)row.sum(tigon::reads(a), [](auto v) { return v; });
     const bool every_row = B::row.cpu.order == tigon::row_order::lookahead;
     EXPECT_EQ(backwards(map), every_row || (B::row.cpu.order == tigon::row_order::interleaved && row.i % 2 != 0));
     EXPECT_EQ(backwards(map_alone), every_row) << "without a vector";
@@ -245,15 +240,14 @@ TYPED_TEST(row, reduces_with_any_monoid) {
     for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
       // The largest value and where it is first.
       const auto best = row.reduce(
-          std::array<A, 2>{-1, 1e9},
+          tigon::reads(a, tigon::columns), std::array<A, 2>{-1, 1e9},
           [](auto v, auto j) {
             return pack{v, j};
           },
           [](auto p, auto q) {
             const auto better = q.v[0] > p.v[0] || (q.v[0] == p.v[0] && q.v[1] < p.v[1]);
             return decltype(p){{select(better, q.v[0], p.v[0]), select(better, q.v[1], p.v[1])}};
-          },
-          a, tigon::columns);
+          });
       std::array<A, 2> wanted{-1, 1e9};
       for (std::size_t j = cols; j-- > 0;)
         if (static_cast<A>(x(row.i, j)) >= wanted[0]) wanted = {static_cast<A>(x(row.i, j)), static_cast<A>(j)};
@@ -273,14 +267,11 @@ TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
       guarded_matrix<T> even(2, cols, 2, side), swapped(2, 2 * cols, 2, side);
       const auto in = x.view();
       for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
-        row.map(
-            even.view(), [](auto v) { return v; }, tigon::even_columns{in});
-        row.map(
-            tigon::pair_columns{swapped.view()},
-            [](auto a, auto b) {
-              return pack{b, a};
-            },
-            tigon::even_columns{in}, tigon::odd_columns{in});
+        row.map(tigon::reads(tigon::even_columns{in}), tigon::writes(even.view()), [](auto v) { return v; });
+        row.map(tigon::reads(tigon::even_columns{in}, tigon::odd_columns{in}),
+                tigon::writes(tigon::pair_columns{swapped.view()}), [](auto a, auto b) {
+                  return pack{b, a};
+                });
       });
       for (std::size_t i = 0; i < 2; ++i)
         for (std::size_t j = 0; j < cols; ++j) {
@@ -312,14 +303,10 @@ TYPED_TEST(row, writes_what_is_often_zero) {
       guarded_matrix<T> y(2, cols, 2, side), pairs(2, 2 * cols, 2, side);
       const auto in = x.view();
       for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
-        row.map(
-            tigon::often_zero{y.view()}, [](auto v) { return -v; }, in);
-        row.map(
-            tigon::often_zero{tigon::pair_columns{pairs.view()}},
-            [](auto v) {
-              return pack{v, -v};
-            },
-            in);
+        row.map(tigon::reads(in), tigon::writes(tigon::often_zero{y.view()}), [](auto v) { return -v; });
+        row.map(tigon::reads(in), tigon::writes(tigon::often_zero{tigon::pair_columns{pairs.view()}}), [](auto v) {
+          return pack{v, -v};
+        });
       });
       for (std::size_t i = 0; i < 2; ++i)
         for (std::size_t j = 0; j < cols; ++j) {
@@ -339,14 +326,16 @@ TYPED_TEST(row, scans) {
     guarded_matrix<A> y(2, cols, 1);
     const auto in = x.view(), out = y.view();
     const auto turn = [](auto before, auto v) { return v + v - before; };  // not the same the other way round
-    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(out, A(5), turn, in); });
+    for_rows<B, A>(tigon::default_context(), 2, cols,
+                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(out), A(5), turn); });
     for (std::size_t i = 0; i < 2; ++i) {
       double running = 5;
       for (std::size_t j = 0; j < cols; ++j)
         ASSERT_EQ(to_f64(y(i, j)), running = 2 * to_f64(x(i, j)) - running) << i << ", " << j;
     }
     EXPECT_TRUE(y.padding_intact());
-    for_rows<B, A>(tigon::default_context(), 2, cols, [=](auto row) { row.scan(in, A(5), turn, in); });
+    for_rows<B, A>(tigon::default_context(), 2, cols,
+                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(in), A(5), turn); });
     EXPECT_EQ(x.f64(), y.f64());
   }
 }
@@ -364,16 +353,14 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
         guarded_matrix<T> y(3, cols, 2, side), z(3, cols, 3, side);
         guarded<A> sums(3), counts(3);
         const auto a = x.view();
-        const auto out = outs(y.view(), z.view());
+        const auto out = tigon::writes(y.view(), z.view());
         const vector_view<const T> g{w.view().data, cols};
         for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
-          if (after_reading && row.sum([](auto v) { return v; }, a) < 0) ADD_FAILURE();
+          if (after_reading && row.sum(tigon::reads(a), [](auto v) { return v; }) < 0) ADD_FAILURE();
           const auto two = row.map_sum(
-              out,
-              [](auto v, auto j, auto f, auto one) {
+              tigon::reads(a, tigon::columns, g, tigon::constant(A(1))), out, [](auto v, auto j, auto f, auto one) {
                 return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
-              },
-              a, tigon::columns, g, tigon::constant(A(1)));
+              });
           sums[row.i] = two[0], counts[row.i] = two[1];
         });
         for (std::size_t i = 0; i < 3; ++i) {
@@ -407,12 +394,9 @@ TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
     const auto out = y.view();
     std::array<A, 2> got[7];
     for_rows<B, A>(tigon::default_context(), 7, cols, [&](auto row) {
-      got[row.i] = row.map_sum_max(
-          out,
-          [](auto v) {
-            return pack{v + v, v, decltype(v)(A(0)) - v};
-          },
-          a);
+      got[row.i] = row.map_sum_max(tigon::reads(a), tigon::writes(out), [](auto v) {
+        return pack{v + v, v, decltype(v)(A(0)) - v};
+      });
     });
     for (std::size_t i = 0; i < 7; ++i) {
       double sum = 0, most = -std::numeric_limits<double>::infinity();
@@ -457,12 +441,9 @@ TYPED_TEST(row, takes_turns) {
             order.push_back(2 * static_cast<int>(block.i));
             EXPECT_EQ(seen.closed, 0);
             ++seen.gathered;
-            seen.sum += static_cast<double>(block.map_sum(
-                block.scratch(0),
-                [](auto v) {
-                  return pack{v, v};
-                },
-                a));
+            seen.sum += static_cast<double>(block.map_sum(tigon::reads(a), tigon::writes(block.scratch(0)), [](auto v) {
+              return pack{v, v};
+            }));
           },
           [](seen_blocks& seen) { ++seen.closed; },
           [&](auto block, const seen_blocks& seen, std::size_t k) {
@@ -471,8 +452,8 @@ TYPED_TEST(row, takes_turns) {
             order.push_back(now);
             EXPECT_EQ(seen.closed, 1);
             EXPECT_EQ(k, by_turns ? before : seen.gathered - 1 - before);
-            block.map(
-                out, [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); }, block.scratch(0));
+            block.map(tigon::reads(block.scratch(0)), tigon::writes(out),
+                      [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); });
           });
       for (std::size_t i = 0; i < rows; ++i) {
         double sum = 0;
@@ -508,12 +489,7 @@ TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
       guarded_matrix<T> y(4, room, 1), z(4, room, 3);
       const auto first_out = y.view().cols_from(shift, cols), second_out = z.view().cols_from(second, cols);
       for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
-        row.map(
-            outs(first_out, second_out),
-            [](auto v) {
-              return pack{v + v, v * v};
-            },
-            a);
+        row.map(tigon::reads(a), tigon::writes(first_out, second_out), [](auto v) { return pack{v + v, v * v}; });
       });
       for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t j = 0; j < room; ++j) {
@@ -524,12 +500,9 @@ TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
           ASSERT_TRUE(in_second ? to_f64(z(i, j)) == v * v : std::isnan(to_f64(z(i, j)))) << i << ", " << j;
         }
       for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
-        row.map(
-            outs(second_out, first_out),
-            [](auto u, auto v) {
-              return pack{u, v};
-            },
-            first_out, second_out);  // exchange
+        row.map(tigon::reads(first_out, second_out), tigon::writes(second_out, first_out), [](auto u, auto v) {
+          return pack{u, v};
+        });  // exchange
       });
       for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t j = 0; j < cols; ++j) {
@@ -539,12 +512,9 @@ TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
       guarded_matrix<T> u(4, room, 2);
       const auto beside = u.view().cols_from(second, cols);
       for_rows<B, A>(tigon::default_context(), 4, cols, [=](auto row) {
-        row.map(
-            outs(first_out, beside),
-            [](auto v) {
-              return pack{v + v, v};
-            },
-            first_out);  // one in place, the other not
+        row.map(tigon::reads(first_out), tigon::writes(first_out, beside), [](auto v) {
+          return pack{v + v, v};
+        });  // one in place, the other not
       });
       for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t j = 0; j < room; ++j) {
@@ -567,11 +537,10 @@ TYPED_TEST(row, narrows_reads_and_puts) {
   const auto out = y.view();
   const vector_view<const T> shared{a.row(1), cols};
   for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
-    row.narrow(cols - 3).map(
-        out, [](auto v) { return v; }, a);
-    row.part(cols - 3, 2)
-        .map(
-            out, [](auto v, auto j) { return v + j; }, a, tigon::columns);
+    row.narrow(cols - 3).map(tigon::reads(a), tigon::writes(out), [](auto v) { return v; });
+    row.part(cols - 3, 2).map(tigon::reads(a, tigon::columns), tigon::writes(out), [](auto v, auto j) {
+      return v + j;
+    });
     row.put(out, cols - 1, row.at(a, 0) + 8 * row.at(shared, 2));
   });
   for (std::size_t i = 0; i < 3; ++i) {
@@ -610,12 +579,10 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
             [&](auto row, std::array<A, 2> sum) {
               sums[row.i] = sum[0], weighted[row.i] = sum[1];
               const auto nowhere = row.partial(0), square = row.partial(1);
-              row.map(
-                  outs(out, nowhere, square),
-                  [=](auto v, auto s, auto t) {
-                    return pack{v + v, s + v, t + v * v};
-                  },
-                  a, nowhere, square);
+              row.map(tigon::reads(a, nowhere, square), tigon::writes(out, nowhere, square),
+                      [=](auto v, auto s, auto t) {
+                        return pack{v + v, s + v, t + v * v};
+                      });
             },
             tigon::parameter_gradient<T>{{}, mode}, tigon::parameter_gradient<T>{{second.view().data, cols}, mode});
         for (std::size_t j = 0; j < cols; ++j) {
@@ -656,20 +623,10 @@ TYPED_TEST(row, programs_that_make_their_statistic_take_whole_rows) {
         [&](auto row, int) {
           ++calls[row.i];
           ASSERT_EQ(row.cols, cols);
-          const A sum = row.map_sum(
-              to_early,
-              [](auto v) {
-                return pack{v, v + v};
-              },
-              a);
+          const A sum = row.map_sum(tigon::reads(a), tigon::writes(to_early), [](auto v) { return pack{v, v + v}; });
           sums[row.i] = sum;
           const auto acc = row.partial(0);
-          row.map(
-              outs(to_y, acc),
-              [](auto v, auto s) {
-                return pack{v * v, s + v};
-              },
-              a, acc);
+          row.map(tigon::reads(a, acc), tigon::writes(to_y, acc), [](auto v, auto s) { return pack{v * v, s + v}; });
         },
         tigon::parameter_gradient<A>{{dw.view().data, cols}});
     for (std::size_t i = 0; i < rows; ++i) {
@@ -863,8 +820,8 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   tigon::map_rows<B, A>(
       tigon::default_context(), rows, size, cols,
       [=](const auto& row) {
-        const A most = row.max([](auto v) { return v; }, tigon::read_again(a));
-        statistic[row.i] += row.sum([](auto v) { return v; }, tigon::read_again(a));
+        const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+        statistic[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
         return row.cols == 0 ? A(0) : most;
       },
       [=](std::size_t group) {
@@ -941,8 +898,8 @@ TYPED_TEST(row, absent_operands_are_ones_or_zeros) {
       const auto out = y.view();
       A* const statistic = seen.data();
       for_rows<B, A>(tigon::default_context(), rows, cols, [&](auto row) {
-        sums[row.i] = row.sum(f, a, tigon::or_ones(w), tigon::or_zeros(b));
-        row.map(out, f, a, tigon::or_ones(w), tigon::or_zeros(b));
+        sums[row.i] = row.sum(tigon::reads(a, tigon::or_ones(w), tigon::or_zeros(b)), f);
+        row.map(tigon::reads(a, tigon::or_ones(w), tigon::or_zeros(b)), tigon::writes(out), f);
       });
       tigon::for_rows_with_partials<B, A>(
           tigon::default_context(), rows, cols,
@@ -985,13 +942,8 @@ TYPED_TEST(row, scratch_rows_are_apart) {
     guarded<A> results(9);
     tigon::for_rows_with_scratch<B, A>(tigon::default_context(), 9, cols, 2, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
-      row.map(
-          outs(first, second),
-          [](auto v) {
-            return pack{v, v * v};
-          },
-          a);
-      results[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
+      row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
+      results[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });
     });
     for (std::size_t i = 0; i < 9; ++i) {
       double wanted = 0;
@@ -1010,10 +962,8 @@ TYPED_TEST(row, workspaces_are_enough) {
   const auto a = x.view(), out = y.view();
   const auto scratch = [&](context& ctx) {
     tigon::for_rows_with_scratch<B, A>(ctx, rows, cols, 2, [=](auto row) {
-      row.map(
-          row.scratch(1), [](auto v) { return v; }, a);
-      row.map(
-          out, [](auto v) { return v; }, row.scratch(1));
+      row.map(tigon::reads(a), tigon::writes(row.scratch(1)), [](auto v) { return v; });
+      row.map(tigon::reads(row.scratch(1)), tigon::writes(out), [](auto v) { return v; });
     });
   };
   guarded<A> dw(cols), db(cols);
@@ -1022,12 +972,9 @@ TYPED_TEST(row, workspaces_are_enough) {
         ctx, rows, cols, tigon::no_statistic{},
         [=](auto row, int) {
           const auto first = row.partial(0), second = row.partial(1);
-          row.map(
-              outs(first, second),
-              [](auto v, auto s, auto t) {
-                return pack{s + v, t + v};
-              },
-              a, first, second);
+          row.map(tigon::reads(a, first, second), tigon::writes(first, second), [](auto v, auto s, auto t) {
+            return pack{s + v, t + v};
+          });
         },
         tigon::parameter_gradient<A>{{dw.data(), cols}}, tigon::parameter_gradient<A>{{db.data(), cols}});
   };
@@ -1072,13 +1019,8 @@ TYPED_TEST(row, long_sums_keep_their_digits) {
   const vector_view<A> out{y.data(), cols};
   A sum = 0, of_map = 0;
   for_rows<B, A>(tigon::default_context(), 1, cols, [&](auto row) {
-    sum = row.sum([](auto v) { return v; }, in);
-    of_map = row.map_sum(
-        out,
-        [](auto v) {
-          return pack{v, v};
-        },
-        in);
+    sum = row.sum(tigon::reads(in), [](auto v) { return v; });
+    of_map = row.map_sum(tigon::reads(in), tigon::writes(out), [](auto v) { return pack{v, v}; });
   });
   // One addition to the total for every 64 steps; each rounds by half an eps of what is there, half the sum on average.
   const double additions = 64 + cols / (64.0 * B::row.unroll * lanes<B, A>)+16;
@@ -1106,12 +1048,9 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
         [&](auto row, A sum) {
           sums[row.i] = sum;
           const auto dw_row = row.partial(0);
-          row.map(
-              outs(out, dw_row),
-              [=](auto v, auto d) {
-                return pack{v, d + v * sum};
-              },
-              a, dw_row);
+          row.map(tigon::reads(a, dw_row), tigon::writes(out, dw_row), [=](auto v, auto d) {
+            return pack{v, d + v * sum};
+          });
         },
         tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
     tigon::for_rows_with_partials<B, A>(
@@ -1124,13 +1063,8 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
     tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
-      row.map(
-          outs(first, second),
-          [](auto v) {
-            return pack{v, v * v};
-          },
-          a);
-      tails[row.i] = row.sum([](auto u, auto v) { return u - v; }, first, second);
+      row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
+      tails[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });
     });
     return bits_of(sums, dw, of_map, y, tails);
   }));

@@ -12,11 +12,9 @@ template <class B, class A, element To, element From>
 void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
   for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
     if (add)
-      row.map(
-          to, [](auto v, auto old) { return old + v; }, from, to);
+      row.map(reads(from, to), writes(to), [](auto v, auto old) { return old + v; });
     else
-      row.map(
-          to, [](auto v) { return v; }, from);
+      row.map(reads(from), writes(to), [](auto v) { return v; });
   });
 }
 
@@ -76,11 +74,9 @@ class chunk_sums {
     const bool old = add && !in_place_;
     for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
       if (old)
-        row.map(
-            to, [](auto h, auto l, auto was) { return was + (h + l); }, high, low, to);
+        row.map(reads(high, low, to), writes(to), [](auto h, auto l, auto was) { return was + (h + l); });
       else
-        row.map(
-            to, [](auto h, auto l) { return h + l; }, high, low);
+        row.map(reads(high, low), writes(to), [](auto h, auto l) { return h + l; });
     });
   }
 
@@ -89,14 +85,10 @@ class chunk_sums {
     const matrix_view<A> high = high_, low = low_, plain = plain_;
     const bool from_nothing = !has_total_ && !holds_, first = !has_total_;
     for_rows<B, A>(ctx, plain.rows, plain.cols, [=] TIGON_FN(auto row) {
-      if (first)
-        row.map(
-            low, [](auto zero) { return zero; }, constant(A(0)));
-      if (from_nothing)
-        row.map(
-            high, [](auto zero) { return zero; }, constant(A(0)));
-      row.map(
-          outs(high, low), [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); }, high, low, plain);
+      if (first) row.map(reads(constant(A(0))), writes(low), [](auto zero) { return zero; });
+      if (from_nothing) row.map(reads(constant(A(0))), writes(high), [](auto zero) { return zero; });
+      row.map(reads(high, low, plain), writes(high, low),
+              [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); });
     });
     has_total_ = true, chunks_ = 0;
   }

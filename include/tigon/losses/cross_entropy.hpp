@@ -55,9 +55,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) detail::put_ignored(out, row.i);
-        if (write)
-          row.map(
-              dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        if (write) row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
         return;
       }
       const std::size_t column = static_cast<std::size_t>(t);
@@ -76,27 +74,21 @@ struct kernel<op::cross_entropy, backends::generic> {
       if constexpr (narrow && !Weighted) {
         // Below the target's logit instead of the maximum: no pass for that. Differences of 16-bit numbers are nearly
         // exact, also large ones.
-        const A below_own = row.map_sum(
-            e,
-            [=](auto v) {
-              const auto p = simd::exp_of_distance<false>(v - own);
-              return pack{p, p};
-            },
-            logits);
+        const A below_own = row.map_sum(reads(logits), writes(e), [=](auto v) {
+          const auto p = simd::exp_of_distance<false>(v - own);
+          return pack{p, p};
+        });
         pieces.set(0, own, below_own);
         done = below_own >= A(1) && below_own <= A(1ull << 40);
       }
       if constexpr (Weighted) {
-        const A m = row.max([=](auto v) { return kind.squash(v); }, logits);
-        const auto sums = row.map_sum(
-            e,
-            [=](auto v, auto w) {
-              const auto s = kind.distance(v, m);
-              const auto p = simd::exp_of_distance<true>(s);
-              const decltype(v) zero(A(0));
-              return pack{p, p, select(w == zero, zero, w * s)};
-            },
-            logits, weight);
+        const A m = row.max(reads(logits), [=](auto v) { return kind.squash(v); });
+        const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
+          const auto s = kind.distance(v, m);
+          const auto p = simd::exp_of_distance<true>(s);
+          const decltype(v) zero(A(0));
+          return pack{p, p, select(w == zero, zero, w * s)};
+        });
         pieces.set(0, m, sums[0]);
         weighted = sums[1];
       } else if (!done) {
@@ -107,16 +99,13 @@ struct kernel<op::cross_entropy, backends::generic> {
         const matrix_view<const T> near = in_pieces ? steps : logits;
         for (std::size_t k = 0; k < pieces.count; ++k) {
           const auto part = pieces.of(row, k);
-          const A m = part.max([](auto v) { return v; }, logits);
+          const A m = part.max(reads(logits), [](auto v) { return v; });
           // A piece of -inf alone adds nothing to the others.
           const A under = in_pieces && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
-          const A partial = part.map_sum(
-              e,
-              [=](auto v) {
-                const auto p = simd::exp_of_distance<true>(v - under);
-                return pack{p, p};
-              },
-              near);
+          const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
+            const auto p = simd::exp_of_distance<true>(v - under);
+            return pack{p, p};
+          });
           pieces.set(k, m, partial);
         }
       }
@@ -130,7 +119,7 @@ struct kernel<op::cross_entropy, backends::generic> {
             rest += pieces.top[k] * pieces.sum[k];
             continue;
           }
-          const auto of_piece = pieces.of(row, k).sum([](auto p) { return detail::apart_from_one(p); }, e);
+          const auto of_piece = pieces.of(row, k).sum(reads(e), [](auto p) { return detail::apart_from_one(p); });
           rest += of_piece[0], ones += of_piece[1];
         }
         d = rest + (ones - A(1));
@@ -142,28 +131,22 @@ struct kernel<op::cross_entropy, backends::generic> {
       // The logits are operands throughout: dlogits may be them, and then their lines are near and not to be streamed.
       const vector_view<const T> read{logits.row(row.i), row.cols};
       if constexpr (Capped) {
-        row.map(
-            dlogits,
-            [=](auto p, auto v, auto w) {
-              return normal_or_zero((p * factor - w * subtract) * kind.slope(kind.squash(v)));
-            },
-            e, read, weight);
+        row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {
+          return normal_or_zero((p * factor - w * subtract) * kind.slope(kind.squash(v)));
+        });
       } else if constexpr (Weighted) {
-        row.map(
-            dlogits, [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); }, e, weight, read);
+        row.map(reads(e, weight, read), writes(dlogits),
+                [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
       } else {
         for (std::size_t k = pieces.count; k-- > 0;) {
           const A f = factor * pieces.top[k];
           // normal_or_zero(p * f), by fewer operations: p is at least 0.
           const A lowest =
               std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
-          pieces.of(row, k).map(
-              dlogits,
-              [=](auto p, auto) {
-                const decltype(p) zero(A(0));
-                return select(p < decltype(p)(lowest), zero, p * f);
-              },
-              e, read);
+          pieces.of(row, k).map(reads(e, read), writes(dlogits), [=](auto p, auto) {
+            const decltype(p) zero(A(0));
+            return select(p < decltype(p)(lowest), zero, p * f);
+          });
         }
       }
       if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));

@@ -43,8 +43,8 @@ struct cosine_soft {
   template <class Row>
   static TIGON_NOINLINE unit unit_of(Row row, vector_view<A> z) {
     constexpr A least = std::numeric_limits<A>::min();
-    const A most = row.max([](auto v) { return abs(v); }, z), large = most < least ? A(1) : A(1) / most;
-    const A square = row.sum([=](auto v) { return (v * large) * (v * large); }, z);
+    const A most = row.max(reads(z), [](auto v) { return abs(v); }), large = most < least ? A(1) : A(1) / most;
+    const A square = row.sum(reads(z), [=](auto v) { return (v * large) * (v * large); });
     return {large, square == A(0) ? A(0) : math::rsqrt(square)};
   }
 

@@ -39,17 +39,15 @@ struct log_sum {
 };
 template <class Row, class A>
 TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, A inverse) {
-  const A top = row.max([](auto v) { return v; }, z);
+  const A top = row.max(reads(z), [](auto v) { return v; });
   const auto p = [=](auto v) { return exp_nonpositive((v - top) * inverse); };
-  A d = row.sum(p, z) - A(1);
+  A d = row.sum(reads(z), p) - A(1);
   if (d < A(1)) {
-    const auto rest = row.sum(
-        [=](auto v) {
-          const auto e = p(v);
-          const decltype(v) zero(A(0)), one(A(1));
-          return pack{select(e == one, zero, e), select(e == one, one, zero)};
-        },
-        z);
+    const auto rest = row.sum(reads(z), [=](auto v) {
+      const auto e = p(v);
+      const decltype(v) zero(A(0)), one(A(1));
+      return pack{select(e == one, zero, e), select(e == one, one, zero)};
+    });
     d = rest[0] + (rest[1] - A(1));
   }
   return {top, math::log1p(d)};
@@ -82,19 +80,15 @@ struct kernel<op::distillation, backends::generic> {
         const auto of_z = detail::log_sum_of(student, v, A(1));
         nll = of_z.tail - (own - of_z.top);
         factor = rows.of_hard * math::exp(-of_z.tail);
-        if (rows.gradient)
-          student.map(
-              e, [=](auto s) { return exp_nonpositive(s - of_z.top); }, v);
+        if (rows.gradient) student.map(reads(v), writes(e), [=](auto s) { return exp_nonpositive(s - of_z.top); });
       }
       soft_loss_row<A> of_soft{};
       if (is_soft) {
         if (vocab < row.cols)
-          row.part(vocab, row.cols - vocab)
-              .map(
-                  v, [](auto pad) { return pad; }, constant(rows.pad));
+          row.part(vocab, row.cols - vocab).map(reads(constant(rows.pad)), writes(v), [](auto pad) { return pad; });
         const auto terms = soft(row, v, t);
-        const auto sums = row.map_sum(
-            outs(v, t), [=](auto of_student, auto of_teacher) { return terms(of_student, of_teacher); }, v, t);
+        const auto sums = row.map_sum(reads(v, t), writes(v, t),
+                                      [=](auto of_student, auto of_teacher) { return terms(of_student, of_teacher); });
         of_soft = terms.finish(sums[0], sums[1]);
       }
       if (row.first()) {
@@ -106,17 +100,14 @@ struct kernel<op::distillation, backends::generic> {
       const A b = rows.of_soft * of_soft.factor, k = of_soft.k;
       const A at_target = bends && pulls ? b * (row.at(v, column) + k * row.at(t, column)) : A(0);
       if (bends && pulls)
-        student.map(
-            v, [=](auto u, auto q, auto p) { return normal_or_zero(p * factor + b * (u + k * q)); }, v, t, e);
+        student.map(reads(v, t, e), writes(v),
+                    [=](auto u, auto q, auto p) { return normal_or_zero(p * factor + b * (u + k * q)); });
       else if (bends)
-        student.map(
-            v, [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); }, v, t);
+        student.map(reads(v, t), writes(v), [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); });
       else if (pulls)
-        student.map(
-            v, [=](auto p) { return normal_or_zero(p * factor); }, e);
+        student.map(reads(e), writes(v), [=](auto p) { return normal_or_zero(p * factor); });
       else
-        student.map(
-            v, [](auto zero) { return zero; }, constant(A(0)));
+        student.map(reads(constant(A(0))), writes(v), [](auto zero) { return zero; });
       // The target's column anew: p_t - 1 cancels where p_t is near 1.
       if (pulls && row.first()) row.put(z, column, at_target + rows.of_hard * math::expm1(-nll));
     });

@@ -23,34 +23,27 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) rows.put(row.i, A(0), A(0), A(0));
-        if (gradient)
-          row.map(
-              z, [](auto zero) { return zero; }, constant(A(0)));
+        if (gradient) row.map(reads(constant(A(0))), writes(z), [](auto zero) { return zero; });
         return;
       }
       const std::size_t column = static_cast<std::size_t>(t);
       const A own = row.at(z, column);
-      const A top = row.max([](auto v) { return v; }, z);
+      const A top = row.max(reads(z), [](auto v) { return v; });
       // exp(s - m) goes over the logits, unless D needs these once more.
       const vector_view<A> e = of_entropy ? row.scratch(0) : vector_view<A>{z.row(row.i), row.cols};
-      const auto sums = row.map_sum(
-          e,
-          [=](auto v) {
-            const auto s = (v - top) * inverse;
-            const auto p = exp_nonpositive(s);
-            const decltype(v) zero(A(0));
-            return pack{p, p, select(p == zero, zero, p * s)};
-          },
-          z);
+      const auto sums = row.map_sum(reads(z), writes(e), [=](auto v) {
+        const auto s = (v - top) * inverse;
+        const auto p = exp_nonpositive(s);
+        const decltype(v) zero(A(0));
+        return pack{p, p, select(p == zero, zero, p * s)};
+      });
       // d = sum - 1. Where that cancels, the rest is summed without the maximum.
       A d = sums[0] - A(1);
       if (d < A(1)) {
-        const auto rest = row.sum(
-            [](auto p) {
-              const decltype(p) zero(A(0)), one(A(1));
-              return pack{select(p == one, zero, p), select(p == one, one, zero)};
-            },
-            e);
+        const auto rest = row.sum(reads(e), [](auto p) {
+          const decltype(p) zero(A(0)), one(A(1));
+          return pack{select(p == one, zero, p), select(p == one, one, zero)};
+        });
         d = rest[0] + (rest[1] - A(1));
       }
       const A tail = math::log1p(d), u = sums[1] / (A(1) + d), below = (own - top) * inverse;
@@ -61,17 +54,13 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const A h = of_entropy ? rows.upstream_entropy[row.i * rows.step_entropy] : A(0);
       const A factor = inverse / (A(1) + d), of_p = g * factor, of_slope = h * factor;
       if (of_entropy) {
-        row.map(
-            z,
-            [=](auto p, auto v) {
-              // Where p is 0, s may be -inf.
-              const decltype(v) zero(A(0)), s = select(p == zero, zero, (v - top) * inverse);
-              return normal_or_zero(p * fnma(of_slope, s - u, of_p));
-            },
-            e, z);
+        row.map(reads(e, z), writes(z), [=](auto p, auto v) {
+          // Where p is 0, s may be -inf.
+          const decltype(v) zero(A(0)), s = select(p == zero, zero, (v - top) * inverse);
+          return normal_or_zero(p * fnma(of_slope, s - u, of_p));
+        });
       } else {
-        row.map(
-            z, [=](auto p) { return normal_or_zero(p * of_p); }, z);
+        row.map(reads(z), writes(z), [=](auto p) { return normal_or_zero(p * of_p); });
       }
       if (row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.

@@ -116,7 +116,7 @@ struct kernel<op::grpo_loss, backends::generic> {
         if (in_place) e = {dlogits.row(row.i), row.cols};
       if (k >= 0) {
         const A own = row.at(logits, static_cast<std::size_t>(k));
-        const A top = math::max(std::numeric_limits<A>::lowest(), row.max([](auto v) { return v; }, logits));
+        const A top = math::max(std::numeric_limits<A>::lowest(), row.max(reads(logits), [](auto v) { return v; }));
         const A sum = detail::tempered_exponentials<typename B::engine>(row, e, logits, top, by);
         lse = {top, sum - A(1)};
         if (lse.rest < A(1)) lse.rest = detail::sum_without_one(row, e);
@@ -125,14 +125,12 @@ struct kernel<op::grpo_loss, backends::generic> {
       }
       if (row.first()) logp[row.i] = log_p;
       if (u == A(0)) {
-        row.map(
-            dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
         return;
       }
       const A factor = -u * inverse / (A(1) + lse.rest);
       // The logits are operands, because dlogits may be they, and then their lines are near and not to be streamed.
-      row.map(
-          dlogits, [=](auto p, auto) { return normal_or_zero(p * factor); }, e, logits);
+      row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });
   }

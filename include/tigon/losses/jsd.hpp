@@ -103,9 +103,9 @@ struct kernel<op::jsd, backends::generic> {
       if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
       A sum;
       if (write)
-        sum = row.map_sum(often_zero{dstudent}, f, student, teacher);
+        sum = row.map_sum(reads(student, teacher), writes(often_zero{dstudent}), f);
       else
-        sum = row.sum([=](auto x, auto y) TIGON_LAMBDA { return f(x, y).v[1]; }, student, teacher);
+        sum = row.sum(reads(student, teacher), [=](auto x, auto y) TIGON_LAMBDA { return f(x, y).v[1]; });
       if (row.first()) loss[row.i] = static_cast<double>(sum);
     });
   }

@@ -93,11 +93,10 @@ struct kernel<op::kl_div, backends::generic> {
     const bool each = upstream.data != nullptr;
     for_rows<B, A>(ctx, dteacher.rows, dteacher.cols, [=] TIGON_FN(auto row) {
       if (each)
-        row.map(
-            dteacher, [=](auto y, auto t, auto g) { return f(y, t) * (g * factor); }, student, teacher, upstream);
+        row.map(reads(student, teacher, upstream), writes(dteacher),
+                [=](auto y, auto t, auto g) { return f(y, t) * (g * factor); });
       else
-        row.map(
-            dteacher, [=](auto y, auto t) { return f(y, t) * factor; }, student, teacher);
+        row.map(reads(student, teacher), writes(dteacher), [=](auto y, auto t) { return f(y, t) * factor; });
     });
   }
 
@@ -118,12 +117,12 @@ struct kernel<op::kl_div, backends::generic> {
     };
     const auto value = [=](auto y, auto t) { return term(y, t).v[1]; };
     for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
-      if (elements) return row.map(loss, value, student, teacher);
+      if (elements) return row.map(reads(student, teacher), writes(loss), value);
       A sum;
       if (write)
-        sum = row.map_sum(dstudent, term, student, teacher);
+        sum = row.map_sum(reads(student, teacher), writes(dstudent), term);
       else
-        sum = row.sum(value, student, teacher);
+        sum = row.sum(reads(student, teacher), value);
       if (row.first()) sums[row.i] = static_cast<double>(sum);
     });
     if (elements && write) backward<B, T>(teacher, {}, A(1), dstudent, opt, ctx);
@@ -135,11 +134,10 @@ struct kernel<op::kl_div, backends::generic> {
     const bool each = upstream.data != nullptr;
     for_rows<B, A>(ctx, dstudent.rows, dstudent.cols, [=] TIGON_FN(auto row) {
       if (each)
-        row.map(
-            dstudent, [=](auto t, auto g) { return probability<Log>(t) * (g * factor); }, teacher, upstream);
+        row.map(reads(teacher, upstream), writes(dstudent),
+                [=](auto t, auto g) { return probability<Log>(t) * (g * factor); });
       else
-        row.map(
-            dstudent, [=](auto t) { return probability<Log>(t) * factor; }, teacher);
+        row.map(reads(teacher), writes(dstudent), [=](auto t) { return probability<Log>(t) * factor; });
     });
   }
 

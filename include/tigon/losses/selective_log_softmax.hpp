@@ -34,7 +34,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
           const auto block = row.narrow(std::min(block_cols, row.cols - first));
           const auto z = logits.cols_from(first, block.cols);
           const vector_view<A> e{near, block.cols};
-          const A top = math::max(std::numeric_limits<A>::lowest(), block.max([](auto v) { return v; }, z));
+          const A top = math::max(std::numeric_limits<A>::lowest(), block.max(reads(z), [](auto v) { return v; }));
           const A sum = detail::tempered_exponentials<typename B::engine>(block, e, z, top, by);
           if (!(top > lse.top)) {
             lse.rest += sum * math::exp_nonpositive((top - lse.top) * inverse);
@@ -65,8 +65,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       A u = selected.u[row.i];
       A v = second.u == nullptr ? A(0) : second.u[row.i];
       if (u == A(0) && v == A(0)) {
-        row.map(
-            dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
         return;
       }
       const std::int64_t j = u == A(0) ? second.column[row.i] : selected.column[row.i];
@@ -82,12 +81,9 @@ struct kernel<op::selective_log_softmax, backends::generic> {
         return inverse * (own == total ? hit : hit - (total - own) * static_cast<A>(math::exp(log_p)));
       };
       const A at_j = at_column(j, u), at_k = k == j ? at_j : at_column(k, v);
-      row.map(
-          dlogits,
-          [=](auto z) {
-            return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor);
-          },
-          logits);
+      row.map(reads(logits), writes(dlogits), [=](auto z) {
+        return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor);
+      });
       if (row.first()) {
         row.put(dlogits, static_cast<std::size_t>(j), at_j);
         row.put(dlogits, static_cast<std::size_t>(k), at_k);

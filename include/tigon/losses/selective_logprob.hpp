@@ -110,8 +110,8 @@ struct kernel<op::selective_logprob, backends::generic> {
         const std::size_t own = static_cast<std::size_t>(target[r.i]) - first;
         A at(0);
         if (own < r.cols) at = scaled * static_cast<A>(math::expm1(parts.log_p(r.at(z, own), temperature)));
-        r.map(
-            z, [=](auto v) { return normal_or_zero(exp_nonpositive((v - top) * inverse) * factor); }, z);
+        r.map(reads(z), writes(z),
+              [=](auto v) { return normal_or_zero(exp_nonpositive((v - top) * inverse) * factor); });
         if (own < r.cols && r.first()) r.put(z, own, at);
       });
       layer.backward(begin, z);

@@ -61,17 +61,14 @@ struct kernel<op::tvd, backends::generic> {
         return;
       }
       const auto half = [=](auto q, auto p) { return A(0.5) * abs(q - p); };
-      if (elements) return row.map(loss, half, student, teacher);
+      if (elements) return row.map(reads(student, teacher), writes(loss), half);
       A sum;
       if (write)
-        sum = row.map_sum(
-            often_zero{dstudent},
-            [=](auto q, auto p) {
-              return pack{factor * sign(q - p), half(q, p)};
-            },
-            student, teacher);
+        sum = row.map_sum(reads(student, teacher), writes(often_zero{dstudent}), [=](auto q, auto p) {
+          return pack{factor * sign(q - p), half(q, p)};
+        });
       else
-        sum = row.sum(half, student, teacher);
+        sum = row.sum(reads(student, teacher), half);
       if (row.first()) sums[row.i] = static_cast<double>(sum);
     });
     if (elements && write) backward<B, T>(student, teacher, {}, A(1), dstudent, out, ctx);
@@ -89,12 +86,11 @@ struct kernel<op::tvd, backends::generic> {
     for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
       if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
       if (each)
-        row.map(
-            often_zero{dstudent}, [=](auto q, auto p, auto g) { return half * g * sign(q - p); }, student, teacher,
-            upstream);
+        row.map(reads(student, teacher, upstream), writes(often_zero{dstudent}),
+                [=](auto q, auto p, auto g) { return half * g * sign(q - p); });
       else
-        row.map(
-            often_zero{dstudent}, [=](auto q, auto p) { return half * sign(q - p); }, student, teacher);
+        row.map(reads(student, teacher), writes(often_zero{dstudent}),
+                [=](auto q, auto p) { return half * sign(q - p); });
     });
   }
 

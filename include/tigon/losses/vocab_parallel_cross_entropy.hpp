@@ -121,8 +121,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(targets[row.i]);
       if (t == ignored) {
-        row.map(
-            dlogits, [](auto zero) { return zero; }, constant(A(0)));
+        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
         return;
       }
       const std::size_t column = static_cast<std::size_t>(t) - first;
@@ -130,13 +129,11 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
       const A own = owned ? row.at(logits, column) : A(0), up = g[row.i * step], top = tops[row.i], d = rests[row.i];
       const A factor = up / (A(1) + d), subtract = up * share.each;
       if (subtract == A(0))
-        row.map(
-            dlogits,
-            [=](auto v) { return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>(v - top) * factor); },
-            logits);
+        row.map(reads(logits), writes(dlogits),
+                [=](auto v) { return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>(v - top) * factor); });
       else  // the two may cancel
-        row.map(
-            dlogits, [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor - subtract); }, logits);
+        row.map(reads(logits), writes(dlogits),
+                [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor - subtract); });
       if (owned && row.first()) {
         // The target's column anew: p_t - 1 cancels where p_t is near 1.
         const A log_p = (own - top) - math::log1p(d);

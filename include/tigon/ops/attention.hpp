@@ -138,26 +138,20 @@ struct kernel<op::attention, backends::generic> {
     for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
       const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
       const auto row = line.narrow(seen);
-      const A m = row.max([](auto s) { return s; }, p);
-      const A sum = row.map_sum(
-          p,
-          [=](auto s) {
-            const auto e = exp_nonpositive(s - m);
-            return pack{e, e};
-          },
-          p);
-      line.narrow(p.cols - seen)
-          .map(
-              p.cols_from(seen, p.cols - seen), [](auto zero) { return zero; }, constant(A(0)));
+      const A m = row.max(reads(p), [](auto s) { return s; });
+      const A sum = row.map_sum(reads(p), writes(p), [=](auto s) {
+        const auto e = exp_nonpositive(s - m);
+        return pack{e, e};
+      });
+      line.narrow(p.cols - seen).map(reads(constant(A(0))), writes(p.cols_from(seen, p.cols - seen)), [](auto zero) {
+        return zero;
+      });
       if (row.first()) lse.data[row.i] = m, inverse.data[row.i] = sum;
     });
     for_rows<B, A>(ctx, 1, p.rows, [=] TIGON_FN(auto row) {  // one logarithm for many rows
-      row.map(
-          outs(lse, inverse),
-          [](auto m, auto sum) {
-            return pack{m + log(sum), decltype(m)(A(1)) / sum};
-          },
-          lse, inverse);
+      row.map(reads(lse, inverse), writes(lse, inverse), [](auto m, auto sum) {
+        return pack{m + log(sum), decltype(m)(A(1)) / sum};
+      });
     });
   }
 
@@ -166,8 +160,7 @@ struct kernel<op::attention, backends::generic> {
   static void scaled_rows(matrix_view<A> x, vector_view<A> factor, matrix_view<T> o, context& ctx) {
     for_rows<B, A>(ctx, o.rows, o.cols, [=] TIGON_FN(auto row) {
       const A r = factor.data[row.i];
-      row.map(
-          o, [=](auto v) { return v * r; }, x);
+      row.map(reads(x), writes(o), [=](auto v) { return v * r; });
     });
   }
 
@@ -180,32 +173,23 @@ struct kernel<op::attention, backends::generic> {
       const A l = lse.data[line.i];
       const auto row = line.narrow(seen);
       if constexpr (std::same_as<T, A>) {
-        const A delta = line.narrow(o.cols).sum([](auto g, auto v) { return g * v; }, d_o, o);
-        row.map(
-            outs(p, ds),
-            [=](auto s, auto g) {
-              const auto e = exp_nonpositive(s - l);
-              return pack{e, e * (g - delta)};
-            },
-            p, ds);
+        const A delta = line.narrow(o.cols).sum(reads(d_o, o), [](auto g, auto v) { return g * v; });
+        row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
+          const auto e = exp_nonpositive(s - l);
+          return pack{e, e * (g - delta)};
+        });
       } else {  // o was rounded to 16 bits: delta from p and do v^T, which were not
-        const A delta = row.map_sum(
-            p,
-            [=](auto s, auto g) {
-              const auto e = exp_nonpositive(s - l);
-              return pack{e, e * g};
-            },
-            p, ds);
-        row.map(
-            ds, [=](auto e, auto g) { return e * (g - delta); }, p, ds);
+        const A delta = row.map_sum(reads(p, ds), writes(p), [=](auto s, auto g) {
+          const auto e = exp_nonpositive(s - l);
+          return pack{e, e * g};
+        });
+        row.map(reads(p, ds), writes(ds), [=](auto e, auto g) { return e * (g - delta); });
       }
       const std::size_t hidden = p.cols - seen;
-      line.narrow(hidden).map(
-          outs(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
-          [](auto zero) {
-            return pack{zero, zero};
-          },
-          constant(A(0)));
+      line.narrow(hidden).map(reads(constant(A(0))), writes(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
+                              [](auto zero) {
+                                return pack{zero, zero};
+                              });
     });
   }
 
@@ -213,12 +197,7 @@ struct kernel<op::attention, backends::generic> {
   static void key_gradients(matrix_view<A> dk_sums, matrix_view<A> dv_sums, A scale, matrix_view<T> dk,
                             matrix_view<T> dv, context& ctx) {
     for_rows<B, A>(ctx, dk.rows, dk.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          outs(dk, dv),
-          [=](auto k, auto v) {
-            return pack{k * scale, v};
-          },
-          dk_sums, dv_sums);
+      row.map(reads(dk_sums, dv_sums), writes(dk, dv), [=](auto k, auto v) { return pack{k * scale, v}; });
     });
   }
 

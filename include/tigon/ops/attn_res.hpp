@@ -138,8 +138,7 @@ struct kernel<op::attn_res, backends::generic> {
     for_rows_with_scratch<B, A>(ctx, y.rows, y.cols, 1, [=] TIGON_FN(auto row) {
       A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
       const auto mean = row.scratch(0);
-      row.map(
-          mean, [](auto zero) { return zero; }, constant(A(0)));
+      row.map(reads(constant(A(0))), writes(mean), [](auto zero) { return zero; });
       detail::depth_softmax<A> over;
       for (std::size_t n = 0; n < v.blocks; n += together) {
         const std::size_t count = std::min(together, v.blocks - n);
@@ -163,8 +162,8 @@ struct kernel<op::attn_res, backends::generic> {
           const A scale = static_cast<A>(r * p);
           double score = product * r;
           if (round_key)
-            score = row.sum([=](auto x, auto q, auto g) { return round_to<W>(round_to<W>(x * scale) * g) * q; }, at(k),
-                            w_query, w_norm);
+            score = row.sum(reads(at(k), w_query, w_norm),
+                            [=](auto x, auto q, auto g) { return round_to<W>(round_to<W>(x * scale) * g) * q; });
           if (row.first()) rs[n + k] = scale;
           over.add(k, score);
         }
@@ -176,12 +175,9 @@ struct kernel<op::attn_res, backends::generic> {
           for (std::size_t k = 0; k < count; ++k) as[n + k] = over.weight[k];
         }
         const auto add_to = [=](auto to) {
-          row.map(
-              to,
-              [=](auto x0, auto x1, auto x2, auto x3, auto m) {
-                return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m * b));
-              },
-              at(0), at(1), at(2), at(3), mean);
+          row.map(reads(at(0), at(1), at(2), at(3), mean), writes(to), [=](auto x0, auto x1, auto x2, auto x3, auto m) {
+            return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m * b));
+          });
         };
         if (last)
           add_to(y);
@@ -240,22 +236,17 @@ struct kernel<op::attn_res, backends::generic> {
             std::size_t n = 0;
             for (; n + 2 <= v.blocks; n += 2) {
               const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
-              part.map(
-                  outs(dv[n], dv[n + 1], p_row),
-                  [=](auto d, auto c, auto x0, auto x1, auto sum) {
-                    return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
-                                fma(x0, d0, fma(x1, d1, sum))};
-                  },
-                  dy, u, v[n], v[n + 1], p_row);
+              part.map(reads(dy, u, v[n], v[n + 1], p_row), writes(dv[n], dv[n + 1], p_row),
+                       [=](auto d, auto c, auto x0, auto x1, auto sum) {
+                         return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
+                                     fma(x0, d0, fma(x1, d1, sum))};
+                       });
             }
             if (n == v.blocks) continue;
             const A a = as[n], d0 = ds(n), c0 = shrink(n);
-            part.map(
-                outs(dv[n], p_row),
-                [=](auto d, auto c, auto x, auto sum) {
-                  return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)};
-                },
-                dy, u, v[n], p_row);
+            part.map(reads(dy, u, v[n], p_row), writes(dv[n], p_row), [=](auto d, auto c, auto x, auto sum) {
+              return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)};
+            });
           }
         },
         parameter_gradient<A>{p});
@@ -268,7 +259,7 @@ struct kernel<op::attn_res, backends::generic> {
     std::array<double, 2 * together> total{};
     const std::size_t width = row.cols <= 512 ? 64 : row.cols;
     for (std::size_t first = 0; first < row.cols; first += width) {
-      const auto part = row.part(first, std::min(width, row.cols - first)).sum(f, x...);
+      const auto part = row.part(first, std::min(width, row.cols - first)).sum(reads(x...), f);
       for (std::size_t k = 0; k < 2 * together; ++k) total[k] += part[k];
     }
     return total;
@@ -292,8 +283,7 @@ struct kernel<op::attn_res, backends::generic> {
   static in_vector<A> query(in_vector<W> w_query, in_vector<W> w_norm, workspace::frame& frame, context& ctx) {
     const vector_view<A> u{frame.template take<A>(w_query.size), w_query.size};
     for_rows<B, A>(ctx, 1, u.size, [=] TIGON_FN(auto row) {
-      row.map(
-          u, [](auto q, auto g) { return q * g; }, w_query, w_norm);
+      row.map(reads(w_query, w_norm), writes(u), [](auto q, auto g) { return q * g; });
     });
     return u;
   }
@@ -303,21 +293,13 @@ struct kernel<op::attn_res, backends::generic> {
                                vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, A>(ctx, 1, p.size, [=] TIGON_FN(auto row) {
-      const auto outputs = outs(dw_query, dw_norm);
+      const auto outputs = writes(dw_query, dw_norm);
       if (accumulate)
-        row.map(
-            outputs,
-            [](auto s, auto q, auto g, auto dq, auto dg) {
-              return pack{fma(s, g, dq), fma(s, q, dg)};
-            },
-            p, w_query, w_norm, dw_query, dw_norm);
+        row.map(reads(p, w_query, w_norm, dw_query, dw_norm), outputs, [](auto s, auto q, auto g, auto dq, auto dg) {
+          return pack{fma(s, g, dq), fma(s, q, dg)};
+        });
       else
-        row.map(
-            outputs,
-            [](auto s, auto q, auto g) {
-              return pack{s * g, s * q};
-            },
-            p, w_query, w_norm);
+        row.map(reads(p, w_query, w_norm), outputs, [](auto s, auto q, auto g) { return pack{s * g, s * q}; });
     });
   }
 };

@@ -92,12 +92,10 @@ struct kernel<op::dyt, backends::generic> {
     if (in_f64) {
       const simd::tanh_parts<53, double> wide(static_cast<double>(factor));
       for_rows<B, double>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const double sum = row.sum(
-            [=](auto g, auto d, auto v) {
-              const auto [up, q, y] = wide(v);
-              return q * y * y * d * g * v;
-            },
-            weight, dy, x);
+        const double sum = row.sum(reads(weight, dy, x), [=](auto g, auto d, auto v) {
+          const auto [up, q, y] = wide(v);
+          return q * y * y * d * g * v;
+        });
         if (row.first()) by_row.data[row.i] = sum;
       });
     }
@@ -121,8 +119,8 @@ struct kernel<op::dyt, backends::generic> {
     if (!dalpha) return;
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 1, in_f64 ? x.rows : x.cols, [=] TIGON_FN(auto row) {
-      const double sum = in_f64 ? row.sum([](auto s) { return s; }, by_row)
-                                : row.sum([](auto g, auto s) { return g * s; }, weight, by_column);
+      const double sum = in_f64 ? row.sum(reads(by_row), [](auto s) { return s; })
+                                : row.sum(reads(weight, by_column), [](auto g, auto s) { return g * s; });
       if (row.first()) dalpha.data[0] = static_cast<W>(static_cast<A>(accumulate ? row.at(dalpha, 0) + sum : sum));
     });
   }

@@ -53,11 +53,10 @@ struct kernel<op::embedding, backends::generic> {
     for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
       const I token = id[row.i];
       if (static_cast<std::ptrdiff_t>(token) == padding)
-        row.map(
-            y, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
+        row.map(reads(constant(accumulator_t<T>(0))), writes(y), [](auto zero) { return zero; });
       else
-        row.map(
-            y, [](auto v) { return v; }, in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols});
+        row.map(reads(in_vector<T>{weight.row(static_cast<std::size_t>(token)), weight.cols}), writes(y),
+                [](auto v) { return v; });
     });
   }
 
@@ -91,43 +90,29 @@ struct kernel<op::embedding, backends::generic> {
       std::size_t k = token == 0 ? 0 : first[token - 1];
       const std::size_t end = token == padding ? k : first[token];
       if (k == end) {
-        if (!accumulate)
-          row.map(
-              dweight, [](auto zero) { return zero; }, constant(A(0)));
+        if (!accumulate) row.map(reads(constant(A(0))), writes(dweight), [](auto zero) { return zero; });
         return;
       }
       const auto sum = row.scratch(0);
       const auto place = [=](std::size_t n) { return in_vector<T>{dy.row(order[n]), dy.cols}; };
       const bool many = end - k > simd::plain_rows;
       const auto high = row.scratch(many ? 1 : 0), low = row.scratch(many ? 2 : 0);
-      if (many)
-        row.map(
-            outs(high, low),
-            [](auto zero) {
-              return pack{zero, zero};
-            },
-            constant(A(0)));
+      if (many) row.map(reads(constant(A(0))), writes(high, low), [](auto zero) { return pack{zero, zero}; });
       for (bool begins = true; k < end; begins = false) {
         if (begins && accumulate)
-          row.map(
-              sum, [](auto d, auto v) { return d + v; }, dweight, place(k));
+          row.map(reads(dweight, place(k)), writes(sum), [](auto d, auto v) { return d + v; });
         else
-          row.map(
-              sum, [](auto v) { return v; }, place(k));
+          row.map(reads(place(k)), writes(sum), [](auto v) { return v; });
         const std::size_t stop = many ? std::min(end, k + simd::plain_rows) : end;
-        for (++k; k < stop; ++k)
-          row.map(
-              sum, [](auto s, auto v) { return s + v; }, sum, place(k));
+        for (++k; k < stop; ++k) row.map(reads(sum, place(k)), writes(sum), [](auto s, auto v) { return s + v; });
         if (many)
-          row.map(
-              outs(high, low), [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); }, high, low, sum);
+          row.map(reads(high, low, sum), writes(high, low),
+                  [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); });
       }
       if (many)
-        row.map(
-            dweight, [](auto h, auto l) { return h + l; }, high, low);
+        row.map(reads(high, low), writes(dweight), [](auto h, auto l) { return h + l; });
       else
-        row.map(
-            dweight, [](auto s) { return s; }, sum);
+        row.map(reads(sum), writes(dweight), [](auto s) { return s; });
     });
     return rows;
   }

@@ -74,10 +74,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   template <backend B, element T>
   static void copy(matrix_view<const T> dx, matrix_view<T> dr, context& ctx) {
     if (dr.data == nullptr) return;
-    for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          dr, [](auto v) { return v; }, dx);
-    });
+    for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols,
+                                  [=] TIGON_FN(auto row) { row.map(reads(dx), writes(dr), [](auto v) { return v; }); });
   }
 
   template <backend B, casting C, element T, class Weight, class A>
@@ -99,31 +97,22 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
       };
       if constexpr (simd::schedule<B>::interleaved && sizeof(T) > 2) {
         if (early) {
-          const A scale = scale_for(row.map_sum(
-              s,
-              [=](auto a, auto b) {
-                const auto v = add(a, b);
-                return pack{v, v * v};
-              },
-              x, r));
-          row.map(
-              y, [=](auto a, auto b, auto g) { return norm(add(a, b), scale, g); }, x, r, w);
+          const A scale = scale_for(row.map_sum(reads(x, r), writes(s), [=](auto a, auto b) {
+            const auto v = add(a, b);
+            return pack{v, v * v};
+          }));
+          row.map(reads(x, r, w), writes(y), [=](auto a, auto b, auto g) { return norm(add(a, b), scale, g); });
           return;
         }
       }
-      const A scale = scale_for(row.sum(
-          [=](auto a, auto b) {
-            const auto v = add(a, b);
-            return v * v;
-          },
-          read_again(x), read_again(r)));
-      row.map(
-          outs(s, y),
-          [=](auto a, auto b, auto g) {
-            const auto v = add(a, b);
-            return pack{v, norm(v, scale, g)};
-          },
-          x, r, w);
+      const A scale = scale_for(row.sum(reads(read_again(x), read_again(r)), [=](auto a, auto b) {
+        const auto v = add(a, b);
+        return v * v;
+      }));
+      row.map(reads(x, r, w), writes(s, y), [=](auto a, auto b, auto g) {
+        const auto v = add(a, b);
+        return pack{v, norm(v, scale, g)};
+      });
     });
   }
 

@@ -87,8 +87,8 @@ struct kernel<op::geglu, backends::generic> {
   template <backend B, gelu_form F, bool Rounds, element T>
   static void forward_rows(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          c, [](auto av, auto bv) { return rounded<T, Rounds>(gelu<F, detail::result_bits<B, T>>(av)) * bv; }, a, b);
+      row.map(reads(a, b), writes(c),
+              [](auto av, auto bv) { return rounded<T, Rounds>(gelu<F, detail::result_bits<B, T>>(av)) * bv; });
     });
   }
 
@@ -96,13 +96,10 @@ struct kernel<op::geglu, backends::generic> {
   static void backward_rows(matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> da,
                             matrix_view<T> db, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          outs(da, db),
-          [](auto dv, auto av, auto bv) {
-            const auto [v, slope] = gelu_and_slope<F, detail::result_bits<B, T>>(av);
-            return pack{dv * bv * slope, dv * rounded<T, Rounds>(v)};
-          },
-          dc, a, b);
+      row.map(reads(dc, a, b), writes(da, db), [](auto dv, auto av, auto bv) {
+        const auto [v, slope] = gelu_and_slope<F, detail::result_bits<B, T>>(av);
+        return pack{dv * bv * slope, dv * rounded<T, Rounds>(v)};
+      });
     });
   }
 

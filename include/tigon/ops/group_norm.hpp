@@ -66,12 +66,10 @@ struct kernel<op::group_norm, backends::generic> {
       const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
-          const auto s = row.narrow(width).sum(
-              [=](auto v) {
-                const auto c = centred(v);
-                return pack{c, c * c};
-              },
-              read_again(channel(x, size, k)));
+          const auto s = row.narrow(width).sum(reads(read_again(channel(x, size, k))), [=](auto v) {
+            const auto c = centred(v);
+            return pack{c, c * c};
+          });
           sum[0] += s[0], sum[1] += s[1];
         }
         return std::array{sum[0] / n, sum[1] / n};
@@ -85,8 +83,8 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         const std::size_t c = row.i % groups * size + k;
         const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
-        row.narrow(positions).map(
-            channel(y, size, k), [=](auto v) { return fma(fma(v, p, -m) - e, scale, shift); }, channel(x, size, k));
+        row.narrow(positions).map(reads(channel(x, size, k)), writes(channel(y, size, k)),
+                                  [=](auto v) { return fma(fma(v, p, -m) - e, scale, shift); });
       }
     });
   }
@@ -114,12 +112,10 @@ struct kernel<op::group_norm, backends::generic> {
         ctx, x.rows / channels, channels, no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto dw_row = row.partial(0), db_row = row.partial(1);
-          row.map(
-              outs(dw_row, db_row),
-              [](auto p, auto s, auto sw, auto sb) {
-                return pack{sw + p, sb + s};
-              },
-              dw_shares, db_shares, dw_row, db_row);
+          row.map(reads(dw_shares, db_shares, dw_row, db_row), writes(dw_row, db_row),
+                  [](auto p, auto s, auto sw, auto sb) {
+                    return pack{sw + p, sb + s};
+                  });
         },
         parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
   }
@@ -142,16 +138,15 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         double p = 0, q = 0, most = 0;
         for (std::size_t first = 0; first < positions; first += block) {
-          const auto s = row.part(first, std::min(block, positions - first))
-                             .sum(
-                                 [=](auto d, auto v) {
-                                   const auto c = v - m, t = d * c;
-                                   if constexpr (exact)
-                                     return pack{t, d, c, abs(t)};
-                                   else
-                                     return pack{t, d, c};
-                                 },
-                                 read_again(channel(dy, size, k)), read_again(channel(x, size, k)));
+          const auto s =
+              row.part(first, std::min(block, positions - first))
+                  .sum(reads(read_again(channel(dy, size, k)), read_again(channel(x, size, k))), [=](auto d, auto v) {
+                    const auto c = v - m, t = d * c;
+                    if constexpr (exact)
+                      return pack{t, d, c, abs(t)};
+                    else
+                      return pack{t, d, c};
+                  });
           p += s[0], q += s[1], rest += s[2];
           if constexpr (exact) most += s[3];
         }
@@ -169,18 +164,15 @@ struct kernel<op::group_norm, backends::generic> {
         if constexpr (exact) {
           // Terms rounded to a grid that is 2^-22 of all of them have an exact sum; what that leaves is summed apart.
           const A grid = 4 * row.at(dw_share, k);
-          const auto p = row.narrow(positions).map_sum(
-              channel(dx, size, k),
-              [=](auto d, auto v) {
-                const auto c = v - m, t = d * c, high = (t + grid) - grid;
-                return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
-              },
-              channel(dy, size, k), channel(x, size, k));
+          const auto p = row.narrow(positions).map_sum(reads(channel(dy, size, k), channel(x, size, k)),
+                                                       writes(channel(dx, size, k)), [=](auto d, auto v) {
+                                                         const auto c = v - m, t = d * c, high = (t + grid) - grid;
+                                                         return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
+                                                       });
           own = static_cast<double>(p[0]) + p[1];
         } else {
-          row.narrow(positions).map(
-              channel(dx, size, k), [=](auto d, auto v) { return result(d, v - m); }, channel(dy, size, k),
-              channel(x, size, k));
+          row.narrow(positions).map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
+                                    [=](auto d, auto v) { return result(d, v - m); });
         }
         if (row.first()) row.put(dw_share, k, static_cast<A>((own - row.at(db_share, k) * e) * r));
       }

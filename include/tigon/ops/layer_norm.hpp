@@ -54,12 +54,10 @@ struct kernel<op::layer_norm, backends::generic> {
     const auto statistic = [=] TIGON_FN(const auto& row) {
       const A n = static_cast<A>(row.cols);
       const auto sums = [=](auto centred) {
-        return row.sum(
-            [=](auto v) {
-              const auto c = centred(v);
-              return pack{c, c * c};
-            },
-            read_again(x));
+        return row.sum(reads(read_again(x)), [=](auto v) {
+          const auto c = centred(v);
+          return pack{c, c * c};
+        });
       };
       detail::row_moments<A> of;
       auto s = sums([](auto v) { return v; });

@@ -193,10 +193,8 @@ struct kernel<op::mlp, backends::generic> {
   /// Widens or rounds.
   template <backend B, class A, class From, element To>
   static void store(matrix_view<From> from, matrix_view<To> to, context& ctx) {
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          to, [](auto v) { return v; }, from);
-    });
+    for_rows<B, A>(ctx, to.rows, to.cols,
+                   [=] TIGON_FN(auto row) { row.map(reads(from), writes(to), [](auto v) { return v; }); });
   }
 
   /// Bytes that a pass takes.

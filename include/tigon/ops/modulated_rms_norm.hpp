@@ -65,8 +65,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A offset = static_cast<A>(opt.offset);
     const matrix_view<A> out{frame.template take<A>(scale.rows * scale.cols), scale.rows, scale.cols};
     for_rows<B, A>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          out, [=](auto s, auto g) { return (s + A(1)) * (g + offset); }, scale, or_ones(w));
+      row.map(reads(scale, or_ones(w)), writes(out), [=](auto s, auto g) { return (s + A(1)) * (g + offset); });
     });
     return out;
   }
@@ -78,12 +77,9 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
       const A r = detail::keep_rstd(row, x, rstd, eps);
-      row.map(
-          y,
-          [=](auto v, auto g, auto s, auto t) {
-            return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
-          },
-          x, or_ones(w), scale, or_zeros(shift));
+      row.map(reads(x, or_ones(w), scale, or_zeros(shift)), writes(y), [=](auto v, auto g, auto s, auto t) {
+        return fma(detail::cast_normalised<C, T>(v * r) * (g + offset), s + A(1), t);
+      });
     });
   }
 
@@ -128,14 +124,13 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
             ctx, x.rows, x.cols, own_statistic{},
             [=] TIGON_FN(auto row, int) {
               const auto dot = dot_of(row.i);
-              const A k = row.map_sum(
-                  dshift,
-                  [=](auto d, auto v, auto g, auto s, auto was) {
-                    return pack{d + was, dot(d, v, g, s)};
-                  },
-                  dy, x, or_ones(w), scale, old_shift);
+              const A k = row.map_sum(reads(dy, x, or_ones(w), scale, old_shift), writes(dshift),
+                                      [=](auto d, auto v, auto g, auto s, auto was) {
+                                        return pack{d + was, dot(d, v, g, s)};
+                                      });
               const auto dw_row = row.partial(0);
-              row.map(outs(dx, dscale, dw_row), gradients(row.i, k), dy, x, or_ones(w), scale, old_scale, dw_row);
+              row.map(reads(dy, x, or_ones(w), scale, old_scale, dw_row), writes(dx, dscale, dw_row),
+                      gradients(row.i, k));
             },
             to_dw);
         return;
@@ -148,13 +143,11 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         [=] TIGON_FN(auto row, A k) {
           const auto others = gradients(row.i, k);
           const auto dw_row = row.partial(0);
-          row.map(
-              outs(dx, to_shift, dscale, dw_row),
-              [=](auto d, auto v, auto g, auto s, auto t_was, auto s_was, auto acc) {
-                const auto r = others(d, v, g, s, s_was, acc);
-                return pack{r.v[0], d + t_was, r.v[1], r.v[2]};
-              },
-              dy, x, or_ones(w), scale, old_shift, old_scale, dw_row);
+          row.map(reads(dy, x, or_ones(w), scale, old_shift, old_scale, dw_row), writes(dx, to_shift, dscale, dw_row),
+                  [=](auto d, auto v, auto g, auto s, auto t_was, auto s_was, auto acc) {
+                    const auto r = others(d, v, g, s, s_was, acc);
+                    return pack{r.v[0], d + t_was, r.v[1], r.v[2]};
+                  });
         },
         to_dw);
   }
@@ -202,12 +195,10 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         ctx, groups, cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto dw_row = row.partial(0);
-          row.map(
-              outs(dscale, dw_row),
-              [=](auto p, auto g, auto s, auto was, auto acc) {
-                return pack{fma(p, g + offset, was), fma(p, s + A(1), acc)};
-              },
-              weights, or_ones(w), scale, old, dw_row);
+          row.map(reads(weights, or_ones(w), scale, old, dw_row), writes(dscale, dw_row),
+                  [=](auto p, auto g, auto s, auto was, auto acc) {
+                    return pack{fma(p, g + offset, was), fma(p, s + A(1), acc)};
+                  });
         },
         parameter_gradient<W>{dw, opt.dw});
   }
@@ -236,8 +227,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         ctx, of, x.cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const auto sum = row.partial(0);
-          row.map(
-              sum, [](auto acc, auto d) { return acc + d; }, sum, dy);
+          row.map(reads(sum, dy), writes(sum), [](auto acc, auto d) { return acc + d; });
         },
         dshift);
     plain::backward_in_f64<B, T>(of, dy, x, {}, in_vector<A>(w), rstd, dx, w, {.eps = opt.eps, .casting = opt.casting},

@@ -120,12 +120,12 @@ struct kernel<op::poly_norm, backends::generic> {
         const auto t = v * v;
         return pack{t * t * t, t * t, t};
       };
-      const auto s = row.sum(powers, read_again(x));
+      const auto s = row.sum(reads(read_again(x)), powers);
       auto r = detail::rstd_of_powers(s[0], s[1], s[2], static_cast<A>(row.cols), eps);
       const bool held = holds(r[0]);
       if (!held) r = forward_in_f64(row, x, weight, bias, y, wide_eps);
       if (row.first()) saved[3 * row.i] = r[0], saved[3 * row.i + 1] = r[1], saved[3 * row.i + 2] = r[2];
-      if (held) row.map(y, detail::polynomial<A>(weight, r, bias), x);
+      if (held) row.map(reads(x), writes(y), detail::polynomial<A>(weight, r, bias));
     });
   }
 
@@ -151,17 +151,16 @@ struct kernel<op::poly_norm, backends::generic> {
       const auto r = numbers<A>(saved + 3 * row.i);
       if (!holds(r[0])) {                              // dx is there; this map is for the sums of the rows that follow
         if (row.first()) by_row.row(3)[row.i] = s[3];  // as in every row, whatever x is
-        return row.map(
-            dx, [](auto v) { return v; }, dx);
+        return row.map(reads(dx), writes(dx), [](auto v) { return v; });
       }
       put_terms(row, by_row, r, s);
-      row.map(dx, detail::polynomial_slope<A>(weight, r, {s[0], s[1], s[2]}, n), dy, x);
+      row.map(reads(dy, x), writes(dx), detail::polynomial_slope<A>(weight, r, {s[0], s[1], s[2]}, n));
     };
     if (!all_in_f64)
       for_rows_with_partials<B, A>(ctx, x.rows, x.cols, row_sum([=](std::size_t) { return sums; }, dy, x), program);
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
-      const double sum = row.sum([](auto v) { return v; }, by_row);
+      const double sum = row.sum(reads(by_row), [](auto v) { return v; });
       if (row.first()) row.i < 3 ? put(dw, row.i, sum, accumulate) : put(db, 0, sum, accumulate);
     });
   }
@@ -228,11 +227,11 @@ struct kernel<op::poly_norm, backends::generic> {
       const auto t = v * v, dv = d * v;
       return pack{dv * t, d * t, dv, d, t * t * t, t * t, t};
     };
-    const auto s = row.sum(sums, wide_dy, wide_x);
+    const auto s = row.sum(reads(wide_dy, wide_x), sums);
     const double n = static_cast<double>(row.cols);
     const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, eps, p);
     put_terms(row, by_row, r, s);
-    row.map(wide_dy, detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n), wide_dy, wide_x);
+    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };

@@ -63,12 +63,11 @@ struct kernel<op::qwen2vl_mrope, backends::generic> {
       const vector_view<A> c{token.scratch(0).data, half}, z{token.scratch(0).data + half, half};
       for (std::size_t t = 0, first = 0; t < 3; first += opt.sections[t++])
         token.part(first, opt.sections[t])
-            .map(
-                outs(c, z),
-                [](auto cv, auto zv) {
-                  return pack{cv, zv};
-                },
-                in_vector<U>{cos.row(t * tokens + token.i), half}, in_vector<U>{sin.row(t * tokens + token.i), half});
+            .map(reads(in_vector<U>{cos.row(t * tokens + token.i), half},
+                       in_vector<U>{sin.row(t * tokens + token.i), half}),
+                 writes(c, z), [](auto cv, auto zv) {
+                   return pack{cv, zv};
+                 });
       detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
         detail::turn_halves(token, from, to, half, c, z, sign);
       });

@@ -42,13 +42,10 @@ struct kernel<op::relu_squared, backends::generic> {
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          y,
-          [](auto v) {
-            const auto u = positive(v);
-            return u * u;
-          },
-          x);
+      row.map(reads(x), writes(y), [](auto v) {
+        const auto u = positive(v);
+        return u * u;
+      });
     });
   }
 
@@ -57,21 +54,15 @@ struct kernel<op::relu_squared, backends::generic> {
     const bool from_y = opt.from_y;
     for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols, [=] TIGON_FN(auto row) {
       if (from_y)
-        row.map(
-            dx,
-            [](auto d, auto v) {
-              const auto u = sqrt(v);
-              return d * (u + u);
-            },
-            dy, x);
+        row.map(reads(dy, x), writes(dx), [](auto d, auto v) {
+          const auto u = sqrt(v);
+          return d * (u + u);
+        });
       else
-        row.map(
-            dx,
-            [](auto d, auto v) {
-              const auto u = positive(v);
-              return d * (u + u);
-            },
-            dy, x);
+        row.map(reads(dy, x), writes(dx), [](auto d, auto v) {
+          const auto u = positive(v);
+          return d * (u + u);
+        });
     });
   }
 

@@ -89,7 +89,7 @@ TIGON_INLINE A canonical(A kept) {
 /// 1 / rms of a row of x, which a map will read again; kept in rstd.
 template <class Row, class X, class A>
 TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
-  const A square = row.sum([](auto v) { return v * v; }, read_again(x)) / static_cast<A>(row.cols) + eps;
+  const A square = row.sum(reads(read_again(x)), [](auto v) { return v * v; }) / static_cast<A>(row.cols) + eps;
   const A scale = scale_for_squares<A>(square);
   const A r = scale == A(1) ? math::rsqrt(square)
                             : rstd_by_scale(

@@ -66,8 +66,8 @@ struct kernel<op::rope, backends::generic> {
       detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
         detail::turn_halves(token, from, to, half, c, z, sign);
         if (rest != 0 && from != to.data)
-          token.narrow(rest).map(
-              row_at<T>{to.data + turned, to.bytes}, [](auto v) { return v; }, in_vector<T>{from + turned, rest});
+          token.narrow(rest).map(reads(in_vector<T>{from + turned, rest}),
+                                 writes(row_at<T>{to.data + turned, to.bytes}), [](auto v) { return v; });
       });
     });
   }

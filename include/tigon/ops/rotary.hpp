@@ -39,10 +39,9 @@ struct rotation {
 /// The pairs (j, j + half) of one head, times c[j] + i sign z[j].
 template <class Row, class T, class Table, class A>
 TIGON_INLINE void turn_halves(Row row, const T* from, row_at<T> to, std::size_t half, Table c, Table z, A sign) {
-  row.narrow(half).map(
-      outs(to, row_at<T>{to.data + half, to.bytes}),
-      [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from, half},
-      in_vector<T>{from + half, half}, c, z);
+  row.narrow(half).map(reads(in_vector<T>{from, half}, in_vector<T>{from + half, half}, c, z),
+                       writes(to, row_at<T>{to.data + half, to.bytes}),
+                       [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
 }
 
 /// The pairs (2j, 2j + 1) of one head, times f[2j] + i sign f[2j + 1].
@@ -51,20 +50,18 @@ TIGON_INLINE void turn_neighbours(Row row, const T* from, row_at<T> to, std::siz
   using V = simd::vec<typename B::engine, A>;
   if constexpr (V::size > 1) {
     // Both parts at once, with the partner of every lane beside it.
-    row.narrow(head_dim).map(
-        to,
-        [=](auto v, auto fv) {
-          const auto z = dup_odd(fv) * (V::pair_signs() * sign);
-          return fma(swap_pairs(v), z, v * dup_even(fv));
-        },
-        in_vector<T>{from, head_dim}, in_vector<U>{f, head_dim});
+    row.narrow(head_dim).map(reads(in_vector<T>{from, head_dim}, in_vector<U>{f, head_dim}), writes(to),
+                             [=](auto v, auto fv) {
+                               const auto z = dup_odd(fv) * (V::pair_signs() * sign);
+                               return fma(swap_pairs(v), z, v * dup_even(fv));
+                             });
   } else {
     // One lane holds half a pair: each pair is a row of one column.
     for (std::size_t j = 0; j < head_dim; j += 2)
-      row.narrow(1).map(
-          outs(row_at<T>{to.data + j, to.bytes}, row_at<T>{to.data + j + 1, to.bytes}),
-          [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); }, in_vector<T>{from + j, 1},
-          in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1}, in_vector<U>{f + j + 1, 1});
+      row.narrow(1).map(reads(in_vector<T>{from + j, 1}, in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1},
+                              in_vector<U>{f + j + 1, 1}),
+                        writes(row_at<T>{to.data + j, to.bytes}, row_at<T>{to.data + j + 1, to.bytes}),
+                        [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
   }
 }
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_ROW_SCALE_HPP
 
 #include <tigon/config.hpp>
-#include <tigon/simd/math.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <algorithm>
 #include <array>
@@ -42,12 +42,10 @@ TIGON_INLINE A rstd_of_scaled(S square, A scale) {
 /// 1 / sqrt(mean of value(x...)^2 + eps) of a row that is multiplied by `scale` for it.
 template <class Row, class A, class F, class... X>
 TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
-  const A squares = row.sum(
-      [=](auto... from) {
-        const auto v = value(from...) * scale;
-        return v * v;
-      },
-      x...);
+  const A squares = row.sum(reads(x...), [=](auto... from) {
+    const auto v = value(from...) * scale;
+    return v * v;
+  });
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 

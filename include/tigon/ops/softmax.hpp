@@ -88,15 +88,12 @@ struct kernel<op::softmax, backends::generic> {
           // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
           // there is no second time, its maximum is looked for first.
           A top = sums.highest;
-          if (once || sums.count == 0) top = sums.reference(block.max([](auto v) { return v; }, x), scale);
+          if (once || sums.count == 0) top = sums.reference(block.max(reads(x), [](auto v) { return v; }), scale);
           for (;;) {
-            const auto [sum, largest] = block.map_sum_max(
-                e(block),
-                [=](auto v) {
-                  const auto p = simd::exp_nonpositive<detail::result_bits<B, T>>((v - top) * scale);
-                  return pack{p, p, v};
-                },
-                x);
+            const auto [sum, largest] = block.map_sum_max(reads(x), writes(e(block)), [=](auto v) {
+              const auto p = simd::exp_nonpositive<detail::result_bits<B, T>>((v - top) * scale);
+              return pack{p, p, v};
+            });
             const A wanted = sums.reference(largest, scale);
             if (once || !(wanted > top)) return sums.add(top, sum);
             top = wanted;
@@ -106,8 +103,7 @@ struct kernel<op::softmax, backends::generic> {
         [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
           const A r = sums.factor(k);
           // x is read, because y may be x, whose lines are near and not to be streamed.
-          block.map(
-              y, [=](auto p, auto) { return p * r; }, e(block), x);
+          block.map(reads(e(block), x), writes(y), [=](auto p, auto) { return p * r; });
         });
   }
 
@@ -117,11 +113,12 @@ struct kernel<op::softmax, backends::generic> {
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
       // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
-      const A near = row.sum([](auto d, auto p) { return d * p; }, read_again(dy), read_again(y));
-      const auto s = row.sum([=](auto d, auto p) { return pack{(d - near) * p, p}; }, read_again(dy), read_again(y));
+      const A near = row.sum(reads(read_again(dy), read_again(y)), [](auto d, auto p) { return d * p; });
+      const auto s = row.sum(reads(read_again(dy), read_again(y)), [=](auto d, auto p) {
+        return pack{(d - near) * p, p};
+      });
       const A rest = s[1] > A(0) ? s[0] / s[1] : s[0];
-      row.map(
-          dx, [=](auto d, auto p) { return (d - near - rest) * p * scale; }, dy, y);
+      row.map(reads(dy, y), writes(dx), [=](auto d, auto p) { return (d - near - rest) * p * scale; });
     });
   }
 };

@@ -84,7 +84,7 @@ struct kernel<op::sparsemax, backends::generic> {
     for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
       const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, auto from) {
         const auto above = [=](A high, A low) TIGON_LAMBDA {
-          return worker.sum([=](auto v) { return detail::excess(v, high, low); }, from);
+          return worker.sum(reads(from), [=](auto v) { return detail::excess(v, high, low); });
         };
         auto found = above(t.high, t.low);
         // As many as at the end of the rounds before, which are among them, are the same ones.
@@ -99,20 +99,15 @@ struct kernel<op::sparsemax, backends::generic> {
       const bool again = eighth >= 64;
       const std::size_t few = again ? fold(row, in_vector<A>{tops, eighth}, tops + eighth) : eighth;
       const vector_view<const A> highest{again ? tops + eighth : tops, few};
-      detail::sparsemax_threshold<A> t{row.narrow(few).max([](auto v) { return v; }, highest), A(-1)};
+      detail::sparsemax_threshold<A> t{row.narrow(few).max(reads(highest), [](auto v) { return v; }), A(-1)};
       t = project(row.narrow(few), t, highest);
       if (again) t = project(row.narrow(eighth), t, vector_view<const A>{tops, eighth});
       t = project(row, t, read_again(x));
-      const A total = row.map_sum(
-          y,
-          [=](auto v) {
-            const auto p = detail::excess(v, t.high, t.low).v[0];
-            return pack{p, p};
-          },
-          x);
-      if (math::is_nan(total))
-        row.map(
-            y, [](auto bad) { return bad; }, constant(total));
+      const A total = row.map_sum(reads(x), writes(y), [=](auto v) {
+        const auto p = detail::excess(v, t.high, t.low).v[0];
+        return pack{p, p};
+      });
+      if (math::is_nan(total)) row.map(reads(constant(total)), writes(y), [](auto bad) { return bad; });
     });
   }
 
@@ -122,11 +117,11 @@ struct kernel<op::sparsemax, backends::generic> {
   static TIGON_INLINE std::size_t fold(Row row, vector_view<const T> x, A* out) {
     const std::size_t n = x.size < 64 ? 0 : x.size / 8;
     const auto part = [=](std::size_t k) { return vector_view<const T>{x.data + k * n, n}; };
-    row.narrow(n).map(vector_view<A>{out, n}, detail::largest_of_eight, part(0), part(1), part(2), part(3), part(4),
-                      part(5), part(6), part(7));
+    row.narrow(n).map(reads(part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)),
+                      writes(vector_view<A>{out, n}), detail::largest_of_eight);
     const std::size_t rest = x.size - 8 * n;
-    row.narrow(rest).map(
-        vector_view<A>{out + n, rest}, [](auto v) { return v; }, vector_view<const T>{x.data + 8 * n, rest});
+    row.narrow(rest).map(reads(vector_view<const T>{x.data + 8 * n, rest}), writes(vector_view<A>{out + n, rest}),
+                         [](auto v) { return v; });
     return n + rest;
   }
 
@@ -137,14 +132,12 @@ struct kernel<op::sparsemax, backends::generic> {
       // The mean of dy, of its square and the size of the support, all from a number near dy. Where the mean lies far
       // off compared with the deviation, it has lost digits, and is made once more.
       const auto from = [=](A near) {
-        return row.sum(
-            [=](auto d, auto p) {
-              using V = decltype(d);
-              const auto inside = p > V(0);
-              const V c = select(inside, d - near, V(0));
-              return pack{c, c * c, select(inside, V(1), V(0))};
-            },
-            read_again(dy), read_again(y));
+        return row.sum(reads(read_again(dy), read_again(y)), [=](auto d, auto p) {
+          using V = decltype(d);
+          const auto inside = p > V(0);
+          const V c = select(inside, d - near, V(0));
+          return pack{c, c * c, select(inside, V(1), V(0))};
+        });
       };
       const A any = row.at(dy, 0);
       A near = any - any == A(0) ? any : A(0);
@@ -154,13 +147,10 @@ struct kernel<op::sparsemax, backends::generic> {
         s = from(near);
       }
       const A rest = s[0] / s[2];
-      row.map(
-          dx,
-          [=](auto d, auto p) {
-            using V = decltype(d);
-            return select(p > V(0), d - near - rest, p);
-          },
-          dy, y);
+      row.map(reads(dy, y), writes(dx), [=](auto d, auto p) {
+        using V = decltype(d);
+        return select(p > V(0), d - near - rest, p);
+      });
     });
   }
 };

@@ -84,19 +84,15 @@ struct sparsemax_columns {
 
   template <class Row, class A>
   static TIGON_INLINE void fill(Row row, vector_view<A> line, A value) {
-    row.map(
-        line, [](auto v) { return v; }, constant(value));
+    row.map(reads(constant(value)), writes(line), [](auto v) { return v; });
   }
   /// sum += part, and part is 0 again.
   template <class Row, class A>
   static TIGON_INLINE void add_part(Row row, vector_view<A> sum, vector_view<A> part) {
-    row.map(
-        outs(sum, part),
-        [](auto s, auto p) {
-          const decltype(s) zero(0);
-          return pack{s + p, zero};
-        },
-        sum, part);
+    row.map(reads(sum, part), writes(sum, part), [](auto s, auto p) {
+      const decltype(s) zero(0);
+      return pack{s + p, zero};
+    });
   }
 
   template <backend B, element T>
@@ -119,8 +115,7 @@ struct sparsemax_columns {
       const auto larger = [=](vector_view<A> top, auto line, std::size_t begin, std::size_t end) TIGON_LAMBDA {
         for (; begin < end; ++begin) {
           const auto at = row.on(begin);
-          at.map(
-              top, [](auto t, auto v) { return max(t, v); }, top, line(at, 0));
+          at.map(reads(top, line(at, 0)), writes(top), [](auto t, auto v) { return max(t, v); });
         }
       };
       const auto fold = [=](auto line, std::size_t lines, auto to) TIGON_LAMBDA {
@@ -128,7 +123,7 @@ struct sparsemax_columns {
           const auto at = row.asking(8).on(8 * k);
           const auto top = to(row.on(k), 0);
           if (at.i + 8 <= lines) {
-            at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(top, largest_of_eight, line(at, j)...); });
+            at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });
           } else {
             fill(row, top, -infinity);
             larger(top, line, at.i, lines);
@@ -141,34 +136,30 @@ struct sparsemax_columns {
         for (A moved(1); moved > A(0);) {
           for (std::size_t begin = 0; begin < lines; begin += apart) {
             in_pairs(row, begin, std::min(begin + apart, lines), [=](auto at, auto... k) TIGON_LAMBDA {
-              at.map(
-                  outs(part, number),
-                  [](auto h, auto l, auto s, auto m, auto... v) {
-                    const std::array e{excess(v, h, l)...};
-                    return at_once<sizeof...(v)>([=](auto... j) TIGON_LAMBDA {
-                      return pack{s + (e[j].v[0] + ...), m + (e[j].v[1] + ...)};
-                    });
-                  },
-                  high, low, part, number, line(at, k)...);
+              at.map(reads(high, low, part, number, line(at, k)...), writes(part, number),
+                     [](auto h, auto l, auto s, auto m, auto... v) {
+                       const std::array e{excess(v, h, l)...};
+                       return at_once<sizeof...(v)>([=](auto... j) TIGON_LAMBDA {
+                         return pack{s + (e[j].v[0] + ...), m + (e[j].v[1] + ...)};
+                       });
+                     });
             });
             add_part(row, sum, part);
           }
           // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
-          moved = row.map_sum(
-              outs(high, low, support, sum, number),
-              [](auto s, auto k, auto h, auto l, auto before) {
-                using V = decltype(s);
-                const V zero(0), next = l + (s - V(1)) / k;
-                const auto shrinks = k < before;
-                const V total = select(shrinks, h + next, h);
-                return pack{total,
-                            select(before > zero, next - (total - h), l),
-                            select(shrinks, k, zero),
-                            zero,
-                            zero,
-                            select(shrinks, V(1), zero)};
-              },
-              sum, number, high, low, support);
+          moved = row.map_sum(reads(sum, number, high, low, support), writes(high, low, support, sum, number),
+                              [](auto s, auto k, auto h, auto l, auto before) {
+                                using V = decltype(s);
+                                const V zero(0), next = l + (s - V(1)) / k;
+                                const auto shrinks = k < before;
+                                const V total = select(shrinks, h + next, h);
+                                return pack{total,
+                                            select(before > zero, next - (total - h), l),
+                                            select(shrinks, k, zero),
+                                            zero,
+                                            zero,
+                                            select(shrinks, V(1), zero)};
+                              });
         }
       };
 
@@ -187,9 +178,8 @@ struct sparsemax_columns {
       if (in.eighth != 0) project(eighth, in.eighth);
       project(all, x.axis);
       in_pairs(row, 0, x.axis, [=](auto at, auto... k) TIGON_LAMBDA {
-        at.map(
-            outs(lines_from(y, o, k, first, count)...),
-            [](auto h, auto l, auto... v) { return pack{excess(v, h, l).v[0]...}; }, high, low, all(at, k)...);
+        at.map(reads(high, low, all(at, k)...), writes(lines_from(y, o, k, first, count)...),
+               [](auto h, auto l, auto... v) { return pack{excess(v, h, l).v[0]...}; });
       });
     });
   }
@@ -207,53 +197,47 @@ struct sparsemax_columns {
       const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
       const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
       // As in backward_rows; where one column's mean is made once more, those of the tile are.
-      row.map(
-          near, [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); }, dy.line(o, 0, first, count));
+      row.map(reads(dy.line(o, 0, first, count)), writes(near),
+              [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); });
       A moved(1);
       for (const A share : {A(0.99), infinity}) {
         if (!(moved > A(0))) break;
         for (std::size_t k = 0; k < 3; ++k) fill(row, sum[k], A(0)), fill(row, part[k], A(0));
         for (std::size_t begin = 0; begin < y.axis; begin += apart) {
           in_pairs(row, begin, std::min(begin + apart, y.axis), [=](auto at, auto... k) TIGON_LAMBDA {
-            at.map(
-                outs(part[0], part[1], part[2]),
-                [](auto m, auto s, auto squares, auto number, auto... v) {
-                  using V = decltype(m);
-                  constexpr std::size_t lines = sizeof...(v) / 2;
-                  const std::array dp{v...};
-                  return at_once<lines>([=](auto... j) TIGON_LAMBDA {
-                    const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
-                    return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
-                                number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
-                  });
-                },
-                near, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
-                lines_from(y, o, k, first, count)...);
+            at.map(reads(near, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
+                         lines_from(y, o, k, first, count)...),
+                   writes(part[0], part[1], part[2]), [](auto m, auto s, auto squares, auto number, auto... v) {
+                     using V = decltype(m);
+                     constexpr std::size_t lines = sizeof...(v) / 2;
+                     const std::array dp{v...};
+                     return at_once<lines>([=](auto... j) TIGON_LAMBDA {
+                       const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
+                       return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
+                                   number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
+                     });
+                   });
           });
           for (std::size_t k = 0; k < 3; ++k) add_part(row, sum[k], part[k]);
         }
-        moved = row.map_sum(
-            outs(near, sum[0]),
-            [=](auto m, auto s, auto squares, auto number) {
-              using V = decltype(m);
-              const V mean = s / number;
-              const auto far = s * s > squares * number * V(share);
-              return pack{select(far, m + mean, m), mean, select(far, V(1), V(0))};
-            },
-            near, sum[0], sum[1], sum[2]);
+        moved = row.map_sum(reads(near, sum[0], sum[1], sum[2]), writes(near, sum[0]),
+                            [=](auto m, auto s, auto squares, auto number) {
+                              using V = decltype(m);
+                              const V mean = s / number;
+                              const auto far = s * s > squares * number * V(share);
+                              return pack{select(far, m + mean, m), mean, select(far, V(1), V(0))};
+                            });
       }
       in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {
-        at.map(
-            outs(lines_from(dx, o, k, first, count)...),
-            [](auto m, auto rest, auto... v) {
-              using V = decltype(m);
-              constexpr std::size_t lines = sizeof...(v) / 2;
-              const std::array dp{v...};
-              return at_once<lines>([=](auto... j) TIGON_LAMBDA {
-                return pack{select(dp[lines + j] > V(0), dp[j] - m - rest, dp[lines + j])...};
-              });
-            },
-            near, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...);
+        at.map(reads(near, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...),
+               writes(lines_from(dx, o, k, first, count)...), [](auto m, auto rest, auto... v) {
+                 using V = decltype(m);
+                 constexpr std::size_t lines = sizeof...(v) / 2;
+                 const std::array dp{v...};
+                 return at_once<lines>([=](auto... j) TIGON_LAMBDA {
+                   return pack{select(dp[lines + j] > V(0), dp[j] - m - rest, dp[lines + j])...};
+                 });
+               });
       });
     });
   }

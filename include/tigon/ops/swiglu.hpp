@@ -96,13 +96,14 @@ struct kernel<op::swiglu, backends::generic> {
 
   template <backend B, element T, class Form>
   static void forward_rows(Form form, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, context& ctx) {
-    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) { row.map(form.output(c), form, a, b); });
+    for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols,
+                                  [=] TIGON_FN(auto row) { row.map(reads(a, b), writes(form.output(c)), form); });
   }
   template <backend B, element T, class Form>
   static void backward_rows(Form form, matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b,
                             matrix_view<T> da, matrix_view<T> db, context& ctx) {
-    for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols,
-                                  [=] TIGON_FN(auto row) { row.map(outs(form.output(da), db), form, dc, a, b); });
+    for_rows<B, accumulator_t<T>>(
+        ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) { row.map(reads(dc, a, b), writes(form.output(da), db), form); });
   }
 
   struct seldom_zero {

@@ -65,7 +65,7 @@ struct kernel<op::swiglu_fused, backends::generic> {
   template <backend B, element T, class Form>
   static void forward_pairs(Form form, matrix_view<const T> gate_up, matrix_view<T> c, context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, c.rows, c.cols, [=] TIGON_FN(auto row) {
-      row.map(form.output(c), form, even_columns<const T>{gate_up}, odd_columns<const T>{gate_up});
+      row.map(reads(even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}), writes(form.output(c)), form);
     });
   }
 
@@ -73,8 +73,8 @@ struct kernel<op::swiglu_fused, backends::generic> {
   static void backward_pairs(Form form, matrix_view<const T> dc, matrix_view<const T> gate_up, matrix_view<T> dgate_up,
                              context& ctx) {
     for_rows<B, accumulator_t<T>>(ctx, dc.rows, dc.cols, [=] TIGON_FN(auto row) {
-      row.map(form.output(pair_columns<T>{dgate_up}), form, dc, even_columns<const T>{gate_up},
-              odd_columns<const T>{gate_up});
+      row.map(reads(dc, even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}),
+              writes(form.output(pair_columns<T>{dgate_up})), form);
     });
   }
 };

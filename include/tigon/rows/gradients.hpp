@@ -353,7 +353,7 @@ struct row_sum {
             else
               return given;
           };
-          const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(f(row), operand(from)...);
+          const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(reads(operand(from)...), f(row));
           if constexpr (sums<B> == 1)
             return std::array<A, 1>{sum};
           else
@@ -408,7 +408,8 @@ struct row_map {
   // One row, or a part of one.
   template <class Row, class Value, class... Sums>
   TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
-    std::apply([&](auto... from) TIGON_LAMBDA { row.map(outs(out, sums...), f(row.i, value), from..., sums...); }, x);
+    std::apply(
+        [&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), writes(out, sums...), f(row.i, value)); }, x);
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs

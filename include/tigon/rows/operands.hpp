@@ -103,11 +103,18 @@ struct rows_of {
   std::size_t bytes;
 };
 
-/// Several outputs of one map; the function returns a pack of as many vectors.
-template <class... Outs>
-struct outs {
-  std::tuple<Outs...> out;
-  explicit constexpr outs(Outs... o) : out(o...) {}
+/// The operands of a pass over the columns, in the order in which its function takes them.
+template <class... X>
+struct reads {
+  std::tuple<X...> x;
+  explicit constexpr TIGON_INLINE reads(X... operands) : x(operands...) {}
+};
+
+/// The outputs of a map, in the order in which its function returns them: one vector, or a pack of several.
+template <class... Y>
+struct writes {
+  std::tuple<Y...> y;
+  explicit constexpr TIGON_INLINE writes(Y... outputs) : y(outputs...) {}
 };
 
 namespace detail {
@@ -586,12 +593,13 @@ using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;
 using simd::or_zeros;
-using simd::outs;
 using simd::pair_columns;
 using simd::part_columns;
 using simd::read_again;
+using simd::reads;
 using simd::row_at;
 using simd::rows_of;
+using simd::writes;
 }  // namespace tigon
 
 #endif  // TIGON_ROWS_OPERANDS_HPP

@@ -1,8 +1,8 @@
 // Row programs: the loop over a row, its unrolling and its tail, written once.
 //
 //   for_rows<B>(ctx, rows, cols, [=] TIGON_FN(auto row) {
-//     const auto r = tigon::math::rsqrt(row.sum([](auto v) { return v * v; }, x) / row.cols + eps);
-//     row.map(y, [=](auto v, auto g) { return v * r * g; }, x, w);
+//     const auto r = tigon::math::rsqrt(row.sum(reads(x), [](auto v) { return v * v; }) / row.cols + eps);
+//     row.map(reads(x, w), writes(y), [=](auto v, auto g) { return v * r * g; });
 //   });
 //
 // A row is the engine's worker on one row: on a CPU the lanes of one core. Operands are matrix views (their row i),
@@ -207,75 +207,94 @@ class row_worker {
     m.row(i)[j] = static_cast<T>(value);
   }
 
-  /// y[j] = f(x[j]...); f returns a pack where y is `outs(...)`. Outputs may be operands.
-  template <class Out, class F, class... X>
-  TIGON_INLINE void map(Out y, F f, X... x) const {
-    (void)write<0>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
+  /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
+  template <class... X, class... Y, class F>
+  TIGON_INLINE void map(reads<X...> in, writes<Y...> out, F f) const {
+    std::apply([&](auto... x) TIGON_LAMBDA { (void)write<0>(sinks(out), f, detail::source<B>(x, beside<X...>())...); },
+               in.x);
   }
 
-  /// Map and sum in one pass: f returns a pack whose first vectors go to y and whose others are summed. Returns the
-  /// sum, or an array of them.
-  template <class Out, class F, class... X>
-  TIGON_INLINE auto map_sum(Out y, F f, X... x) const {
-    using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
-    constexpr std::size_t K = detail::pack_size<R> - std::tuple_size_v<decltype(sinks(y))>;
-    const auto total = write<K>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
-    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
+  /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed. Returns
+  /// the sum, or an array of them.
+  template <class... X, class... Y, class F>
+  TIGON_INLINE auto map_sum(reads<X...> in, writes<Y...> out, F f) const {
+    return std::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          using R = decltype(f(detail::source<B>(x, at_).template load<detail::vec_of<B, X...>>(0)...));
+          constexpr std::size_t K = detail::pack_size<R> - sizeof...(Y);
+          const auto total = write<K>(sinks(out), f, detail::source<B>(x, beside<X...>())...);
+          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
+        },
+        in.x);
   }
 
-  /// Map, sum and maximum in one pass: f returns a pack of what goes to y, a vector that is summed and one whose maximum
-  /// is taken. Returns the sum and the maximum, in which a NaN may or may not be seen.
-  template <class Out, class F, class... X>
-  TIGON_INLINE auto map_sum_max(Out y, F f, X... x) const {
-    const auto total = write<2, 1>(sinks(y), f, detail::source<B>(x, beside<X...>())...);
-    return std::array{sum_lanes(total.v[0]), max_lanes(total.v[1])};
+  /// Map, sum and maximum in one pass: f returns a pack of what goes to the output, a vector that is summed and one whose
+  /// maximum is taken. Returns the sum and the maximum, in which a NaN may or may not be seen.
+  template <class... X, class... Y, class F>
+  TIGON_INLINE auto map_sum_max(reads<X...> in, writes<Y...> out, F f) const {
+    return std::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          const auto total = write<2, 1>(sinks(out), f, detail::source<B>(x, beside<X...>())...);
+          return std::array{sum_lanes(total.v[0]), max_lanes(total.v[1])};
+        },
+        in.x);
   }
 
   /// Sum over the row of f(x[j]...); an array of sums where f returns a pack.
-  template <class F, class... X>
-  TIGON_INLINE auto sum(F f, X... x) const {
+  template <class... X, class F>
+  TIGON_INLINE auto sum(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
-    constexpr std::size_t K = detail::pack_size<R>;
-    pack<V, K> zero;
-    detail::unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
-    const auto total = accumulate<V>(
-        zero, [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
-        [](auto a, auto b) TIGON_LAMBDA {
-          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
-          return a;
+    return std::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
+          constexpr std::size_t K = detail::pack_size<R>;
+          pack<V, K> zero;
+          detail::unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
+          const auto total = accumulate<V>(
+              zero, [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
+              [](auto a, auto b) TIGON_LAMBDA {
+                detail::unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
+                return a;
+              },
+              detail::source<B>(x, beside<X...>())...);
+          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
         },
-        detail::source<B>(x, beside<X...>())...);
-    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
+        in.x);
   }
 
   /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
-  template <class F, class... X>
-  TIGON_INLINE auto max(F f, X... x) const {
+  template <class... X, class F>
+  TIGON_INLINE auto max(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
     using S = typename V::value_type;
-    const auto total = accumulate<V>(
-        pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
-        [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
-        [](auto a, auto b) TIGON_LAMBDA {
-          a.v[0] = detail::larger(a.v[0], b.v[0]);
-          return a;
+    return std::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          const auto total = accumulate<V>(
+              pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
+              [f](auto... v) TIGON_LAMBDA { return detail::as_pack(f(v...)); },
+              [](auto a, auto b) TIGON_LAMBDA {
+                a.v[0] = detail::larger(a.v[0], b.v[0]);
+                return a;
+              },
+              detail::source<B>(x, beside<X...>())...);
+          return max_lanes(total.v[0]);
         },
-        detail::source<B>(x, beside<X...>())...);
-    return max_lanes(total.v[0]);
+        in.x);
   }
 
   /// Any monoid: `combine` of f(x[j]...) over the row in an unspecified but fixed order. `identity` is an array of K
   /// numbers, f returns a pack of K vectors, `combine` takes and returns packs; it is also called with packs of one
   /// lane. Returns an array of K numbers.
-  template <class S, std::size_t K, class F, class Combine, class... X>
-  TIGON_INLINE std::array<S, K> reduce(std::array<S, K> identity, F f, Combine combine, X... x) const {
+  template <class... X, class S, std::size_t K, class F, class Combine>
+  TIGON_INLINE std::array<S, K> reduce(reads<X...> in, std::array<S, K> identity, F f, Combine combine) const {
     using V = detail::vec_of<B, X...>;
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = accumulate<V>(start, f, combine, detail::source<B>(x, beside<X...>())...);
+    const auto total = std::apply(
+        [&](auto... x)
+            TIGON_LAMBDA { return accumulate<V>(start, f, combine, detail::source<B>(x, beside<X...>())...); },
+        in.x);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -291,10 +310,10 @@ class row_worker {
   }
 
   /// Inclusive scan: y[j] = combine(y[j - 1], x[j]), y[-1] = init. `combine` takes and returns numbers.
-  template <class Out, class S, class Combine, class X>
-  TIGON_INLINE void scan(Out y, S init, Combine combine, X x) const {
-    const auto in = detail::source<B>(x, at_);
-    const auto out = detail::sink(y, at_);
+  template <class X, class Y, class S, class Combine>
+  TIGON_INLINE void scan(reads<X> x, writes<Y> y, S init, Combine combine) const {
+    const auto in = detail::source<B>(std::get<0>(x.x), at_);
+    const auto out = detail::sink(std::get<0>(y.y), at_);
     S running = init;
     for (std::size_t j = 0; j < cols; ++j) {
       running = combine(running, static_cast<S>(in.p[j]));
@@ -365,13 +384,9 @@ class row_worker {
     return {at_.row, at_.column, schedule<B>::sharing(detail::matrices_of<X...>), at_.ahead};
   }
 
-  template <class Out>
-  TIGON_INLINE auto sinks(Out y) const {
-    return std::make_tuple(detail::sink(y, at_));
-  }
-  template <class... Outs>
-  TIGON_INLINE auto sinks(outs<Outs...> y) const {
-    return std::apply([&](auto... out) TIGON_LAMBDA { return std::make_tuple(detail::sink(out, at_)...); }, y.out);
+  template <class... Y>
+  TIGON_INLINE auto sinks(writes<Y...> out) const {
+    return std::apply([&](auto... y) TIGON_LAMBDA { return std::make_tuple(detail::sink(y, at_)...); }, out.y);
   }
 
   // Outputs that outgrow the caches are streamed past them, each unless it is an operand. Writing passes also ask for

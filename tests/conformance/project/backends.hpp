@@ -34,10 +34,9 @@ struct tigon::kernel<tigon::op::softmax, stranger::coarse>
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale), off = 1 + 16 * std::numeric_limits<A>::epsilon();
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A m = row.max([](auto v) { return v; }, x);
-      const A r = off / row.sum([=](auto v) { return exp_nonpositive((v - m) * scale); }, x);
-      row.map(
-          y, [=](auto v) { return exp_nonpositive((v - m) * scale) * r; }, x);
+      const A m = row.max(tigon::reads(x), [](auto v) { return v; });
+      const A r = off / row.sum(tigon::reads(x), [=](auto v) { return exp_nonpositive((v - m) * scale); });
+      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return exp_nonpositive((v - m) * scale) * r; });
     });
   }
 };

@@ -32,10 +32,9 @@ struct tigon::kernel<tigon::op::softmax, tigon::backends::acme>
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(opt.scale);
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const A m = row.max([](auto v) { return v; }, x);
-      const A r = A(1) / row.sum([=](auto v) { return exp_nonpositive((v - m) * scale); }, x);
-      row.map(
-          y, [=](auto v) { return exp_nonpositive((v - m) * scale) * r; }, x);
+      const A m = row.max(tigon::reads(x), [](auto v) { return v; });
+      const A r = A(1) / row.sum(tigon::reads(x), [=](auto v) { return exp_nonpositive((v - m) * scale); });
+      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return exp_nonpositive((v - m) * scale) * r; });
     });
   }
 };
@@ -50,16 +49,15 @@ struct tigon::kernel<acme::clip, tigon::backends::acme> {
   static void forward(in_matrix<T> x, matrix_view<T> y, double limit, context& ctx) {
     const auto most = static_cast<accumulator_t<T>>(limit);
     for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          y, [=]<class V>(V v) { return min(V(most), max(V(-most), v)); }, x);
+      row.map(tigon::reads(x), tigon::writes(y), [=]<class V>(V v) { return min(V(most), max(V(-most), v)); });
     });
   }
   template <backend B, element T>
   static void backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, double limit, context& ctx) {
     const auto most = static_cast<accumulator_t<T>>(limit);
     for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          dx, [=]<class V>(V d, V v) { return select(abs(v) < V(most), d, V(0)); }, dy, x);
+      row.map(tigon::reads(dy, x), tigon::writes(dx),
+              [=]<class V>(V d, V v) { return select(abs(v) < V(most), d, V(0)); });
     });
   }
 };

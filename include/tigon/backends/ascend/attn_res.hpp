@@ -57,15 +57,14 @@ struct kernel<op::attn_res, backends::ascend> {
             const std::size_t count = std::min(together, v.blocks - n);
             aim(core, v, n, t0, t1, t2, t3);
             std::array<A, 2 * together> s{};
-            core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
-                      [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
-                        add(s, row.sum(
-                                   [](auto x0, auto x1, auto x2, auto x3, auto q, auto g) {
-                                     const auto c = q * g;
-                                     return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
-                                   },
-                                   v0, v1, v2, v3, qv, gv));
-                      });
+            core.pass(
+                ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
+                [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
+                  add(s, row.sum(reads(v0, v1, v2, v3, qv, gv), [](auto x0, auto x1, auto x2, auto x3, auto q, auto g) {
+                    const auto c = q * g;
+                    return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
+                  }));
+                });
             std::array<double, together> r;
             std::array<double, together> scale, score;
             bool held = true;
@@ -100,12 +99,11 @@ struct kernel<op::attn_res, backends::ascend> {
                       r3 = static_cast<A>(r[3]);
               core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
                         [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
-                          add(key, row.sum(
-                                       [=](auto x0, auto x1, auto x2, auto x3, auto q, auto g) {
-                                         const auto met = [=](auto x) { return round_to<W>(round_to<W>(x) * g) * q; };
-                                         return pack{met(x0 * r0), met(x1 * r1), met(x2 * r2), met(x3 * r3)};
-                                       },
-                                       v0, v1, v2, v3, qv, gv));
+                          add(key, row.sum(reads(v0, v1, v2, v3, qv, gv), [=](auto x0, auto x1, auto x2, auto x3,
+                                                                              auto q, auto g) {
+                            const auto met = [=](auto x) { return round_to<W>(round_to<W>(x) * g) * q; };
+                            return pack{met(x0 * r0), met(x1 * r1), met(x2 * r2), met(x3 * r3)};
+                          }));
                         });
             }
             for (std::size_t k = 0; k < count; ++k) {
@@ -120,20 +118,16 @@ struct kernel<op::attn_res, backends::ascend> {
           for (std::size_t j = 0; j < core.col_blocks(); ++j) {
             core.cols_at(j);
             core.part(ub::reads(mt), ub::writes(), [](auto row, auto mv) TIGON_LAMBDA {
-              row.map(
-                  mv, [](auto zero) { return zero; }, constant(A(0)));
+              row.map(reads(constant(A(0))), writes(mv), [](auto zero) { return zero; });
             });
             for (std::size_t n = 0; n < v.blocks; n += together) {
               aim(core, v, n, t0, t1, t2, t3);
               const auto weight = [=](std::size_t k) TIGON_LAMBDA { return n + k < v.blocks ? as[n + k] : A(0); };
               const A w0 = weight(0), w1 = weight(1), w2 = weight(2), w3 = weight(3);
               const auto mean = [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv, auto to) TIGON_LAMBDA {
-                row.map(
-                    to,
-                    [=](auto x0, auto x1, auto x2, auto x3, auto m) {
-                      return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m));
-                    },
-                    v0, v1, v2, v3, mv);
+                row.map(reads(v0, v1, v2, v3, mv), writes(to), [=](auto x0, auto x1, auto x2, auto x3, auto m) {
+                  return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m));
+                });
               };
               if (n + together < v.blocks)
                 core.part(ub::reads(t0, t1, t2, t3, mt), ub::writes(),
@@ -173,12 +167,11 @@ struct kernel<op::attn_res, backends::ascend> {
             std::array<A, 2 * together> s{};
             core.pass(ub::reads(t0, t1, t2, t3, dt, qt, gt), ub::writes(),
                       [&](auto row, auto v0, auto v1, auto v2, auto v3, auto dyv, auto qv, auto gv) TIGON_LAMBDA {
-                        add(s, row.sum(
-                                   [](auto x0, auto x1, auto x2, auto x3, auto d, auto q, auto g) {
-                                     const auto c = q * g;
-                                     return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
-                                   },
-                                   v0, v1, v2, v3, dyv, qv, gv));
+                        add(s, row.sum(reads(v0, v1, v2, v3, dyv, qv, gv),
+                                       [](auto x0, auto x1, auto x2, auto x3, auto d, auto q, auto g) {
+                                         const auto c = q * g;
+                                         return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
+                                       }));
                       });
             for (std::size_t k = 0; k < together && n + k < v.blocks; ++k)
               of[2 * (n + k)] = s[k], of[2 * (n + k) + 1] = s[together + k];
@@ -208,16 +201,14 @@ struct kernel<op::attn_res, backends::ascend> {
             core.part(ub::reads(pt, dt, qt, gt, t0, t1, t2, t3), ub::writes(o0, o1, o2, o3),
                       [=](auto row, auto pv, auto dyv, auto qv, auto gv, auto v0, auto v1, auto v2, auto v3, auto dv0,
                           auto dv1, auto dv2, auto dv3) TIGON_LAMBDA {
-                        row.map(
-                            outs(dv0, dv1, dv2, dv3, pv),
-                            [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3, auto sum) {
-                              const auto u = q * g;
-                              return pack{
-                                  fma(d, a[0], fnma(x0, c[0], u * ds[0])), fma(d, a[1], fnma(x1, c[1], u * ds[1])),
-                                  fma(d, a[2], fnma(x2, c[2], u * ds[2])), fma(d, a[3], fnma(x3, c[3], u * ds[3])),
-                                  fma(x0, ds[0], fma(x1, ds[1], fma(x2, ds[2], fma(x3, ds[3], sum))))};
-                            },
-                            dyv, qv, gv, v0, v1, v2, v3, pv);
+                        row.map(reads(dyv, qv, gv, v0, v1, v2, v3, pv), writes(dv0, dv1, dv2, dv3, pv),
+                                [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3, auto sum) {
+                                  const auto u = q * g;
+                                  return pack{
+                                      fma(d, a[0], fnma(x0, c[0], u * ds[0])), fma(d, a[1], fnma(x1, c[1], u * ds[1])),
+                                      fma(d, a[2], fnma(x2, c[2], u * ds[2])), fma(d, a[3], fnma(x3, c[3], u * ds[3])),
+                                      fma(x0, ds[0], fma(x1, ds[1], fma(x2, ds[2], fma(x3, ds[3], sum))))};
+                                });
                       });
           }
         },
@@ -236,25 +227,19 @@ struct kernel<op::attn_res, backends::ascend> {
         ctx,
         [=](auto& core, auto& pt, auto& qt, auto& gt, auto& old_q, auto& old_g, auto& dqt, auto& dgt) TIGON_LAMBDA {
           if (accumulate)
-            core.flat_part(ub::reads(pt, qt, gt, old_q, old_g), ub::writes(dqt, dgt),
-                           [](auto row, auto pv, auto qv, auto gv, auto oqv, auto ogv, auto dqv, auto dgv)
-                               TIGON_LAMBDA {
-                                 row.map(
-                                     outs(dqv, dgv),
-                                     [](auto s, auto q, auto g, auto dq, auto dg) {
-                                       return pack{fma(s, g, dq), fma(s, q, dg)};
-                                     },
-                                     pv, qv, gv, oqv, ogv);
-                               });
+            core.flat_part(
+                ub::reads(pt, qt, gt, old_q, old_g), ub::writes(dqt, dgt),
+                [](auto row, auto pv, auto qv, auto gv, auto oqv, auto ogv, auto dqv, auto dgv) TIGON_LAMBDA {
+                  row.map(reads(pv, qv, gv, oqv, ogv), writes(dqv, dgv), [](auto s, auto q, auto g, auto dq, auto dg) {
+                    return pack{fma(s, g, dq), fma(s, q, dg)};
+                  });
+                });
           else
             core.flat_part(ub::reads(pt, qt, gt), ub::writes(dqt, dgt),
                            [](auto row, auto pv, auto qv, auto gv, auto dqv, auto dgv) TIGON_LAMBDA {
-                             row.map(
-                                 outs(dqv, dgv),
-                                 [](auto s, auto q, auto g) {
-                                   return pack{s * g, s * q};
-                                 },
-                                 pv, qv, gv);
+                             row.map(reads(pv, qv, gv), writes(dqv, dgv), [](auto s, auto q, auto g) {
+                               return pack{s * g, s * q};
+                             });
                            });
         },
         matrix_view<const A>(p.data, 1, cols), weights(w_query.data, 1, cols), weights(w_norm.data, 1, cols),

@@ -74,8 +74,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
             detail::put_ignored(out, i);
             if (dlogits.data != nullptr)
               core.pass(ub::reads(), ub::writes(dt), [](auto row, auto dv) TIGON_LAMBDA {
-                row.map(
-                    dv, [](auto zero) { return zero; }, constant(A(0)));
+                row.map(reads(constant(A(0))), writes(dv), [](auto zero) { return zero; });
               });
             return;
           }
@@ -86,7 +85,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
           A top = -infinity, best = -infinity;
           std::int64_t predicted = -1;
           core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-            top = math::max(top, row.max([=](auto v) { return kind.squash(v); }, xv));
+            top = math::max(top, row.max(reads(xv), [=](auto v) { return kind.squash(v); }));
             if (out.predicted == nullptr) return;
             const auto here = detail::first_largest<A>(row, xv);
             if (core.col == 0 || here.value > best)
@@ -96,16 +95,14 @@ struct kernel<op::cross_entropy, backends::ascend> {
           A sum = 0, uniform_part = 0;
           core.pass(ub::reads(xt, wt), ub::writes(), [&](auto row, auto xv, auto wv) TIGON_LAMBDA {
             if constexpr (weighted) {
-              const auto s = row.sum(
-                  [=](auto v, auto w) {
-                    const auto below = kind.distance(v, top);
-                    const decltype(v) zero(A(0));
-                    return pack{exp_nonpositive(below), select(w == zero, zero, w * below)};
-                  },
-                  xv, wv);
+              const auto s = row.sum(reads(xv, wv), [=](auto v, auto w) {
+                const auto below = kind.distance(v, top);
+                const decltype(v) zero(A(0));
+                return pack{exp_nonpositive(below), select(w == zero, zero, w * below)};
+              });
               sum += s[0], uniform_part += s[1];
             } else {
-              sum += row.sum([=](auto v) { return exp_nonpositive(kind.distance(v, top)); }, xv);
+              sum += row.sum(reads(xv), [=](auto v) { return exp_nonpositive(kind.distance(v, top)); });
             }
           });
           // d = sum - 1. Where that cancels, the rest is summed without the maximum.
@@ -113,8 +110,8 @@ struct kernel<op::cross_entropy, backends::ascend> {
           if (d < A(1)) {
             A rest = 0, ones = -1;
             core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-              const auto s =
-                  row.sum([=](auto v) { return detail::apart_from_one(exp_nonpositive(kind.distance(v, top))); }, xv);
+              const auto s = row.sum(
+                  reads(xv), [=](auto v) { return detail::apart_from_one(exp_nonpositive(kind.distance(v, top))); });
               rest += s[0], ones += s[1];
             });
             d = rest + ones;
@@ -127,16 +124,13 @@ struct kernel<op::cross_entropy, backends::ascend> {
           const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
           const A at_target = terms.at_target(of_row, of_row.token, kind, own);
           core.pass(ub::reads(xt, wt), ub::writes(dt), [&](auto row, auto xv, auto wv, auto dv) TIGON_LAMBDA {
-            row.map(
-                dv,
-                [=](auto v, auto w) {
-                  const auto p = exp_nonpositive(kind.distance(v, top));
-                  auto g = p * factor;
-                  if constexpr (weighted) g = g - w * subtract;
-                  if constexpr (Capped) g = g * kind.slope(kind.squash(v));
-                  return normal_or_zero(g);
-                },
-                xv, wv);
+            row.map(reads(xv, wv), writes(dv), [=](auto v, auto w) {
+              const auto p = exp_nonpositive(kind.distance(v, top));
+              auto g = p * factor;
+              if constexpr (weighted) g = g - w * subtract;
+              if constexpr (Capped) g = g * kind.slope(kind.squash(v));
+              return normal_or_zero(g);
+            });
             if (column - core.col < row.cols) dv.data[column - core.col] = static_cast<T>(at_target);
           });
         },

@@ -67,8 +67,8 @@ struct kernel<op::dyt, backends::ascend> {
             blocks([&]() TIGON_LAMBDA {
               core.part(ub::reads(xt, gt, bt), ub::writes(yt),
                         [=](auto row, auto xv, auto gv, auto bv, auto yv) TIGON_LAMBDA {
-                          row.map(
-                              yv, [=](auto v, auto g, auto b) { return fma(tanh_of(v), g, b); }, xv, gv, bv);
+                          row.map(reads(xv, gv, bv), writes(yv),
+                                  [=](auto v, auto g, auto b) { return fma(tanh_of(v), g, b); });
                         });
             });
           },
@@ -126,14 +126,12 @@ struct kernel<op::dyt, backends::ascend> {
                 plain += by.rows;
                 core.part(ub::reads(pgt, pbt, dt, xt, gt), ub::writes(dxt),
                           [&](auto row, auto pgv, auto pbv, auto dv, auto xv, auto gv, auto dxv) TIGON_LAMBDA {
-                            sum += row.map_sum(
-                                outs(dxv, pgv, pbv),
-                                [=](auto d, auto v, auto g, auto sg, auto sb) {
-                                  const auto [t, slope] = simd::tanh_and_slope(v * twice);
-                                  const auto q = slope * d;
-                                  return pack{q * (g * factor), fma(d, t, sg), sb + d, v * (q * g)};
-                                },
-                                dv, xv, gv, pgv, pbv);
+                            sum += row.map_sum(reads(dv, xv, gv, pgv, pbv), writes(dxv, pgv, pbv),
+                                               [=](auto d, auto v, auto g, auto sg, auto sb) {
+                                                 const auto [t, slope] = simd::tanh_and_slope(v * twice);
+                                                 const auto q = slope * d;
+                                                 return pack{q * (g * factor), fma(d, t, sg), sb + d, v * (q * g)};
+                                               });
                           });
               });
               each_sum([&](A* of, A* high, A* low)
@@ -164,9 +162,9 @@ struct kernel<op::dyt, backends::ascend> {
           double sum = 0;
           blocks([&]() TIGON_LAMBDA {
             core.part(ub::reads(dt, xt, gt), ub::writes(), [&](auto row, auto dv, auto xv, auto gv) TIGON_LAMBDA {
-              sum +=
-                  row.sum([=](auto g, auto d, auto v) { return simd::tanh_and_slope(v * (2 * alpha))[1] * d * g * v; },
-                          gv, dv, xv);
+              sum += row.sum(reads(gv, dv, xv), [=](auto g, auto d, auto v) {
+                return simd::tanh_and_slope(v * (2 * alpha))[1] * d * g * v;
+              });
             });
           });
           by_strip[strip] = sum;

@@ -44,12 +44,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
         [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q, auto& p) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = 0; });
           core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
-            q[row.i] += row.sum(
-                [](auto a, auto b) {
-                  const auto v = round_computed_to<T>(a + b);
-                  return v * v;
-                },
-                xv, rv);
+            q[row.i] += row.sum(reads(xv, rv), [](auto a, auto b) {
+              const auto v = round_computed_to<T>(a + b);
+              return v * v;
+            });
           });
           // Rows whose squares leave the range are multiplied by a power of two.
           bool held = true;
@@ -63,12 +61,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
             core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
               const A scale = p[row.i];
               if (scale == A(1)) return;
-              q[row.i] += row.sum(
-                  [=](auto a, auto b) {
-                    const auto v = round_computed_to<T>(a + b) * scale;
-                    return v * v;
-                  },
-                  xv, rv);
+              q[row.i] += row.sum(reads(xv, rv), [=](auto a, auto b) {
+                const auto v = round_computed_to<T>(a + b) * scale;
+                return v * v;
+              });
             });
             core.each_row([=](std::size_t i) TIGON_LAMBDA {
               if (p[i] != A(1)) q[i] = detail::rstd_of_scaled(q[i] / n + eps * p[i] * p[i], p[i]);
@@ -77,13 +73,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
           core.pass(ub::reads(xt, rt, wt), ub::writes(st, yt),
                     [=](auto row, auto xv, auto rv, auto wv, auto sv, auto yv) TIGON_LAMBDA {
                       const A scale = q[row.i];
-                      row.map(
-                          outs(sv, yv),
-                          [=](auto a, auto b, auto g) {
-                            const auto v = round_computed_to<T>(a + b);
-                            return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
-                          },
-                          xv, rv, wv);
+                      row.map(reads(xv, rv, wv), writes(sv, yv), [=](auto a, auto b, auto g) {
+                        const auto v = round_computed_to<T>(a + b);
+                        return pack{v, detail::cast_normalised<C, T>(v * scale) * (g + offset)};
+                      });
                     });
           core.store(q);
         },
@@ -101,7 +94,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
         [=](auto& core, A* c, auto&, auto& dt, auto&, auto& st, auto& wt, auto& rt, auto&, auto&) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
           core.pass(ub::reads(dt, st, wt), ub::writes(), [=](auto row, auto dv, auto sv, auto wv) TIGON_LAMBDA {
-            c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, sv, wv);
+            c[row.i] += row.sum(reads(dv, sv, wv), [=](auto d, auto v, auto g) { return d * (g + offset) * v; });
           });
           core.fetch(rt);
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
@@ -112,13 +105,11 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
               core.part(ub::reads(pt, dt, et, st, wt), ub::writes(dxt, drt),
                         [=](auto row, auto pv, auto dv, auto ev, auto sv, auto wv, auto dxv, auto drv) TIGON_LAMBDA {
                           const A r = detail::canonical(rt[row.i]), k = c[row.i];
-                          row.map(
-                              outs(dxv, drv, pv),
-                              [=](auto d, auto e, auto v, auto g, auto acc) {
-                                const auto to_x = d * (g + offset) * r - v * k + e;
-                                return pack{to_x, to_x, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
-                              },
-                              dv, ev, sv, wv, pv);
+                          row.map(reads(dv, ev, sv, wv, pv), writes(dxv, drv, pv),
+                                  [=](auto d, auto e, auto v, auto g, auto acc) {
+                                    const auto to_x = d * (g + offset) * r - v * k + e;
+                                    return pack{to_x, to_x, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
+                                  });
                         });
             },
         std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, ds, s, w, ub::column(rstd), dx, dr);

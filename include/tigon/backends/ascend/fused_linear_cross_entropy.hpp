@@ -80,8 +80,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
             ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
             [](auto& core, const A*, auto& sum, auto& zt) TIGON_LAMBDA {
               core.part(ub::reads(sum, zt), ub::writes(), [](auto row, auto sv, auto zv) TIGON_LAMBDA {
-                row.map(
-                    sv, [](auto d, auto s) { return s + d; }, zv, sv);
+                row.map(reads(zv, sv), writes(sv), [](auto d, auto s) { return s + d; });
               });
             },
             std::tuple(parameter_gradient<A>{{sum_row.data, vocab}, more ? gradient::accumulate : gradient::overwrite}),
@@ -109,11 +108,10 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
           if (add) core.fetch(old_t);
           core.flat_part(ub::reads(from_t), ub::writes(to_t), [&](auto row, auto fv, auto tv) TIGON_LAMBDA {
             if (add)
-              row.map(
-                  tv, [](auto s, auto old) { return old + s; }, fv, vector_view<const To>{old_t.data, row.cols});
+              row.map(reads(fv, vector_view<const To>{old_t.data, row.cols}), writes(tv),
+                      [](auto s, auto old) { return old + s; });
             else
-              row.map(
-                  tv, [](auto s) { return s; }, fv);
+              row.map(reads(fv), writes(tv), [](auto s) { return s; });
           });
         },
         from, matrix_view<const To>(to), to);

@@ -18,8 +18,9 @@ void gate(context& ctx, matrix_view<const T> a, matrix_view<const T> b, matrix_v
   for_blocks<Plan>(
       ctx,
       [=](auto& core, auto& at, auto& bt, auto& ct) TIGON_LAMBDA {
-        core.flat_part(reads(at, bt), writes(ct),
-                       [=](auto row, auto av, auto bv, auto cv) TIGON_LAMBDA { row.map(cv, f, av, bv); });
+        core.flat_part(reads(at, bt), writes(ct), [=](auto row, auto av, auto bv, auto cv) TIGON_LAMBDA {
+          row.map(tigon::reads(av, bv), tigon::writes(cv), f);
+        });
       },
       a, b, c);
 }
@@ -33,7 +34,7 @@ void gate_gradient(context& ctx, matrix_view<const T> dc, matrix_view<const T> a
       [=](auto& core, auto& dct, auto& at, auto& bt, auto& dat, auto& dbt) TIGON_LAMBDA {
         core.flat_part(reads(dct, at, bt), writes(dat, dbt),
                        [=](auto row, auto dcv, auto av, auto bv, auto dav, auto dbv)
-                           TIGON_LAMBDA { row.map(outs(dav, dbv), f, dcv, av, bv); });
+                           TIGON_LAMBDA { row.map(tigon::reads(dcv, av, bv), tigon::writes(dav, dbv), f); });
       },
       dc, a, b, da, db);
 }

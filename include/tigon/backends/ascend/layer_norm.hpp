@@ -44,12 +44,10 @@ struct kernel<op::layer_norm, backends::ascend> {
             core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
               const A p = of[row.i].scale, about = of[row.i].about;
               if (e[row.i] == A(0)) return;
-              const auto s = row.sum(
-                  [=](auto v) {
-                    const auto c = fma(v, p, -about);
-                    return pack{c, c * c};
-                  },
-                  xv);
+              const auto s = row.sum(reads(xv), [=](auto v) {
+                const auto c = fma(v, p, -about);
+                return pack{c, c * c};
+              });
               m[row.i] += s[0], r[row.i] += s[1];
             });
             again = false;
@@ -66,9 +64,8 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
                     [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
                       const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
-                      row.map(
-                          yv, [=](auto v, auto g, auto c) { return fma((fma(v, A(0.5), -about) - rest) * s, g, c); },
-                          xv, wv, bv);
+                      row.map(reads(xv, wv, bv), writes(yv),
+                              [=](auto v, auto g, auto c) { return fma((fma(v, A(0.5), -about) - rest) * s, g, c); });
                     });
           core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
           core.store(m);
@@ -98,12 +95,10 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = {}; });
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
             const A m = mt[row.i];
-            const auto s = row.sum(
-                [=](auto d, auto v, auto g) {
-                  const auto h = d * g, c = v - m;
-                  return pack{c * h, h, c};
-                },
-                dv, xv, wv);
+            const auto s = row.sum(reads(dv, xv, wv), [=](auto d, auto v, auto g) {
+              const auto h = d * g, c = v - m;
+              return pack{c * h, h, c};
+            });
             for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
@@ -118,13 +113,11 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.part(ub::reads(pwt, pbt, dt, xt, wt), ub::writes(dxt),
                     [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
                       const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1], e = c[row.i][2];
-                      row.map(
-                          outs(dxv, pwv, pbv),
-                          [=](auto d, auto v, auto g, auto sw, auto sb) {
-                            const auto xh = (v - m - e) * r;
-                            return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
-                          },
-                          dv, xv, wv, pwv, pbv);
+                      row.map(reads(dv, xv, wv, pwv, pbv), writes(dxv, pwv, pbv),
+                              [=](auto d, auto v, auto g, auto sw, auto sb) {
+                                const auto xh = (v - m - e) * r;
+                                return pack{(fma(d, g, -c2) - xh * c1) * r, fma(d, xh, sw), sb + d};
+                              });
                     });
         },
         std::tuple(to_dw, to_db), dy, x, or_ones(w), ub::column(mean.data()), ub::column(rstd.data()), dx);

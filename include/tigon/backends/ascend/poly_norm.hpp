@@ -49,7 +49,8 @@ struct kernel<op::poly_norm, backends::ascend> {
             });
           }
           core.pass(ub::reads(xt), ub::writes(yt), [=](auto row, auto xv, auto yv) TIGON_LAMBDA {
-            if (lanes::holds(r[row.i][0])) return row.map(yv, detail::polynomial<A>(weight, r[row.i], bias), xv);
+            if (lanes::holds(r[row.i][0]))
+              return row.map(reads(xv), writes(yv), detail::polynomial<A>(weight, r[row.i], bias));
             const detail::polynomial<double> f(weight, lanes::template numbers<double>(q[row.i].data()), bias);
             for (std::size_t j = 0; j < row.cols; ++j)
               yv.data[j] = static_cast<T>(static_cast<A>(f(number(row, xv, j, q[row.i][3])).r));
@@ -109,8 +110,8 @@ struct kernel<op::poly_norm, backends::ascend> {
         core.pass(ub::reads(dt, xt), ub::writes(dxt), [&](auto row, auto dv, auto xv, auto dxv) TIGON_LAMBDA {
           const double* of_row = s[row.i].data();
           if (!in_f64(r[row.i]))
-            return row.map(dxv, detail::polynomial_slope<A>(weight, r[row.i], lanes::template numbers<A>(of_row), n),
-                           dv, xv);
+            return row.map(reads(dv, xv), writes(dxv),
+                           detail::polynomial_slope<A>(weight, r[row.i], lanes::template numbers<A>(of_row), n));
           const double p = q[row.i][3];
           const detail::polynomial_slope<double> f(weight, lanes::template numbers<double>(q[row.i].data()),
                                                    lanes::template numbers<double>(of_row), wide_n);
@@ -134,12 +135,10 @@ struct kernel<op::poly_norm, backends::ascend> {
   /// Sums over a part of a row.
   template <class Row, class X>
   static TIGON_INLINE auto powers(Row row, X xv) {
-    return row.sum(
-        [](auto v) {
-          const auto t = v * v;
-          return pack{t * t * t, t * t, t};
-        },
-        xv);
+    return row.sum(reads(xv), [](auto v) {
+      const auto t = v * v;
+      return pack{t * t * t, t * t, t};
+    });
   }
   template <class Row, class X>
   static TIGON_INLINE of_powers<double> powers_in_f64(Row row, X xv, double p) {
@@ -152,12 +151,10 @@ struct kernel<op::poly_norm, backends::ascend> {
   }
   template <class Row, class X>
   static TIGON_INLINE auto gradients(Row row, X dv, X xv) {
-    return row.sum(
-        [](auto d, auto v) {
-          const auto t = d * v;
-          return pack{t * v * v, t * v, t, d};
-        },
-        dv, xv);
+    return row.sum(reads(dv, xv), [](auto d, auto v) {
+      const auto t = d * v;
+      return pack{t * v * v, t * v, t, d};
+    });
   }
   template <class Row, class X>
   static TIGON_INLINE std::array<double, 7> gradients_in_f64(Row row, X dv, X xv, double p) {

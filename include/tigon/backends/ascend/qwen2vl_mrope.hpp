@@ -55,14 +55,12 @@ struct kernel<op::qwen2vl_mrope, backends::ascend> {
                     core.cols_at(j);
                     gather(core, ct, cos, token, count, opt);
                     gather(core, zt, sin, token, count, opt);
-                    core.part(
-                        ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
-                        [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
-                          row.map(
-                              outs(ru, rv),
-                              [=](auto u, auto v, auto c, auto z) { return detail::rotation()(u, v, c, z * sign); }, uv,
-                              vv, cv, zv);
-                        });
+                    core.part(ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
+                              [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
+                                row.map(reads(uv, vv, cv, zv), writes(ru, rv), [=](auto u, auto v, auto c, auto z) {
+                                  return detail::rotation()(u, v, c, z * sign);
+                                });
+                              });
                   }
                 }
               }

@@ -42,8 +42,9 @@ struct kernel<op::rms_norm, backends::ascend> {
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r, auto& p) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = 0; });
-          core.pass(ub::reads(xt), ub::writes(),
-                    [=](auto row, auto xv) TIGON_LAMBDA { r[row.i] += row.sum([](auto v) { return v * v; }, xv); });
+          core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+            r[row.i] += row.sum(reads(xv), [](auto v) { return v * v; });
+          });
           // Rows whose squares leave the range are multiplied by a power of two.
           bool held = true;
           core.each_row([&](std::size_t i) TIGON_LAMBDA {
@@ -56,12 +57,10 @@ struct kernel<op::rms_norm, backends::ascend> {
             core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
               const A scale = p[row.i];
               if (scale == A(1)) return;
-              r[row.i] += row.sum(
-                  [=](auto v) {
-                    const auto c = v * scale;
-                    return c * c;
-                  },
-                  xv);
+              r[row.i] += row.sum(reads(xv), [=](auto v) {
+                const auto c = v * scale;
+                return c * c;
+              });
             });
             core.each_row([=](std::size_t i) TIGON_LAMBDA {
               if (p[i] != A(1)) r[i] = detail::rstd_of_scaled(r[i] / n + eps * p[i] * p[i], p[i]);
@@ -69,8 +68,8 @@ struct kernel<op::rms_norm, backends::ascend> {
           }
           core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
             const A s = r[row.i];
-            row.map(
-                yv, [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * s) * (g + offset); }, xv, wv);
+            row.map(reads(xv, wv), writes(yv),
+                    [=](auto v, auto g) { return detail::cast_normalised<C, T>(v * s) * (g + offset); });
           });
           core.store(r);
         },
@@ -89,24 +88,21 @@ struct kernel<op::rms_norm, backends::ascend> {
         [=](auto& core, A* c, auto&, auto& dt, auto& xt, auto& wt, auto& rt, auto&) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
-            c[row.i] += row.sum([=](auto d, auto v, auto g) { return d * (g + offset) * v; }, dv, xv, wv);
+            c[row.i] += row.sum(reads(dv, xv, wv), [=](auto d, auto v, auto g) { return d * (g + offset) * v; });
           });
           core.fetch(rt);
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
         },
         [=](auto& core, const A* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
           core.fetch(rt);
-          core.part(ub::reads(pt, dt, xt, wt), ub::writes(dxt),
-                    [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                      const A r = detail::canonical(rt[row.i]), k = c[row.i];
-                      row.map(
-                          outs(dxv, pv),
-                          [=](auto d, auto v, auto g, auto acc) {
-                            return pack{d * (g + offset) * r - v * k,
-                                        fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
-                          },
-                          dv, xv, wv, pv);
-                    });
+          core.part(
+              ub::reads(pt, dt, xt, wt), ub::writes(dxt),
+              [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
+                const A r = detail::canonical(rt[row.i]), k = c[row.i];
+                row.map(reads(dv, xv, wv, pv), writes(dxv, pv), [=](auto d, auto v, auto g, auto acc) {
+                  return pack{d * (g + offset) * r - v * k, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
+                });
+              });
         },
         std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, x, w, ub::column(rstd), dx);
   }

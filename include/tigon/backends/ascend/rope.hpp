@@ -61,14 +61,12 @@ struct kernel<op::rope, backends::ascend> {
                     core.shape(in.heads, half, plan::cut_of(half));
                     for (std::size_t block = 0; block < core.row_blocks(); ++block) {
                       core.rows_at(block);
-                      core.pass(
-                          ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
-                          [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
-                            row.map(
-                                outs(ru, rv),
-                                [=](auto u, auto v, auto c, auto z) { return detail::rotation()(u, v, c, z * sign); },
-                                uv, vv, cv, zv);
-                          });
+                      core.pass(ub::reads(ut, vt, ct, zt), ub::writes(to_u, to_v),
+                                [=](auto row, auto uv, auto vv, auto cv, auto zv, auto ru, auto rv) TIGON_LAMBDA {
+                                  row.map(reads(uv, vv, cv, zv), writes(ru, rv), [=](auto u, auto v, auto c, auto z) {
+                                    return detail::rotation()(u, v, c, z * sign);
+                                  });
+                                });
                     }
                   }
                 });

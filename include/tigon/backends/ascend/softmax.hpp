@@ -24,17 +24,14 @@ struct kernel<op::softmax, backends::ascend> {
         [=](auto& core, auto& xt, auto& yt, auto& et, auto& m, auto& sum) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = -std::numeric_limits<A>::infinity(), sum[i] = 0; });
           core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-            m[row.i] = math::max(m[row.i], row.max([](auto v) { return v; }, xv));
+            m[row.i] = math::max(m[row.i], row.max(reads(xv), [](auto v) { return v; }));
           });
           const auto exponentials = [=](auto row, auto xv, auto ev) TIGON_LAMBDA {
             const A top = m[row.i];
-            return row.map_sum(
-                ev,
-                [=](auto v) {
-                  const auto p = exp_nonpositive((v - top) * scale);
-                  return pack{p, p};
-                },
-                xv);
+            return row.map_sum(reads(xv), writes(ev), [=](auto v) {
+              const auto p = exp_nonpositive((v - top) * scale);
+              return pack{p, p};
+            });
           };
           core.pass(ub::reads(xt, et), ub::writes(),
                     [=](auto row, auto xv, auto ev) TIGON_LAMBDA { sum[row.i] += exponentials(row, xv, ev); });
@@ -42,8 +39,7 @@ struct kernel<op::softmax, backends::ascend> {
           core.pass(ub::reads(xt, et), ub::writes(yt), [=](auto row, auto xv, auto ev, auto yv) TIGON_LAMBDA {
             if (gone) exponentials(row, xv, ev);
             const A r = A(1) / sum[row.i];
-            row.map(
-                yv, [=](auto p) { return p * r; }, ev);
+            row.map(reads(ev), writes(yv), [=](auto p) { return p * r; });
           });
         },
         x, y, ub::scratch<A>{}, ub::local<A>{}, ub::local<A>{});
@@ -60,11 +56,11 @@ struct kernel<op::softmax, backends::ascend> {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { near[i] = rest[i] = total[i] = 0; });
           // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
           core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
-            near[row.i] += row.sum([](auto d, auto p) { return d * p; }, dv, yv);
+            near[row.i] += row.sum(reads(dv, yv), [](auto d, auto p) { return d * p; });
           });
           core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
             const A first = near[row.i];
-            const auto s = row.sum([=](auto d, auto p) { return pack{(d - first) * p, p}; }, dv, yv);
+            const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) { return pack{(d - first) * p, p}; });
             rest[row.i] += s[0], total[row.i] += s[1];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
@@ -72,8 +68,7 @@ struct kernel<op::softmax, backends::ascend> {
           });
           core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
             const A first = near[row.i], second = rest[row.i];
-            row.map(
-                dxv, [=](auto d, auto p) { return (d - first - second) * p * scale; }, dv, yv);
+            row.map(reads(dv, yv), writes(dxv), [=](auto d, auto p) { return (d - first - second) * p * scale; });
           });
         },
         dy, y, dx, ub::local<A>{}, ub::local<A>{}, ub::local<A>{});

@@ -58,7 +58,7 @@ struct kernel<op::sparsemax, backends::ascend> {
             for (std::size_t first = 0; first < row.cols; first += width) {
               A& t = top[(core.col + first) / width];
               const auto group = row.part(first, std::min(width, row.cols - first));
-              t = math::max(t, group.max([](auto v) { return v; }, xv));
+              t = math::max(t, group.max(reads(xv), [](auto v) { return v; }));
             }
           });
           const auto highest = [=](std::size_t begin, std::size_t end) TIGON_LAMBDA {
@@ -69,7 +69,7 @@ struct kernel<op::sparsemax, backends::ascend> {
           // The threshold of some elements is below that of all: first that of the groups' tops.
           threshold t{highest(0, x.cols), A(-1)};
           const auto above = [&](auto row, auto from) TIGON_LAMBDA {
-            return row.sum([=](auto v) { return detail::excess(v, t.high, t.low); }, from);
+            return row.sum(reads(from), [=](auto v) { return detail::excess(v, t.high, t.low); });
           };
           while (t.rise(above(simd::row_worker<B, A>(0, groups), vector_view<const A>{top, groups}))) {
           }
@@ -90,18 +90,14 @@ struct kernel<op::sparsemax, backends::ascend> {
           }
           A total(0);
           core.pass(ub::reads(xt), ub::writes(yt), [&](auto row, auto xv, auto yv) TIGON_LAMBDA {
-            total += row.map_sum(
-                yv,
-                [=](auto v) {
-                  const auto p = detail::excess(v, t.high, t.low).v[0];
-                  return pack{p, p};
-                },
-                xv);
+            total += row.map_sum(reads(xv), writes(yv), [=](auto v) {
+              const auto p = detail::excess(v, t.high, t.low).v[0];
+              return pack{p, p};
+            });
           });
           if (math::is_nan(total))
             core.pass(ub::reads(), ub::writes(yt), [=](auto row, auto yv) TIGON_LAMBDA {
-              row.map(
-                  yv, [](auto bad) { return bad; }, constant(total));
+              row.map(reads(constant(total)), writes(yv), [](auto bad) { return bad; });
             });
         },
         x, y, ub::scratch<A>{});
@@ -118,14 +114,12 @@ struct kernel<op::sparsemax, backends::ascend> {
           const auto from = [&](A near) TIGON_LAMBDA {
             std::array<A, 3> all{};
             core.pass(ub::reads(dt, yt), ub::writes(), [&](auto row, auto dv, auto yv) TIGON_LAMBDA {
-              const auto s = row.sum(
-                  [=](auto d, auto p) {
-                    using V = decltype(d);
-                    const auto inside = p > V(0);
-                    const V c = select(inside, d - near, V(0));
-                    return pack{c, c * c, select(inside, V(1), V(0))};
-                  },
-                  dv, yv);
+              const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) {
+                using V = decltype(d);
+                const auto inside = p > V(0);
+                const V c = select(inside, d - near, V(0));
+                return pack{c, c * c, select(inside, V(1), V(0))};
+              });
               for (std::size_t k = 0; k < 3; ++k) all[k] += s[k];
             });
             return all;
@@ -139,13 +133,10 @@ struct kernel<op::sparsemax, backends::ascend> {
           }
           const A rest = s[0] / s[2];
           core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
-            row.map(
-                dxv,
-                [=](auto d, auto p) {
-                  using V = decltype(d);
-                  return select(p > V(0), d - near - rest, p);
-                },
-                dv, yv);
+            row.map(reads(dv, yv), writes(dxv), [=](auto d, auto p) {
+              using V = decltype(d);
+              return select(p > V(0), d - near - rest, p);
+            });
           });
         },
         dy, y, dx);

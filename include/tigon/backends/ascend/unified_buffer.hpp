@@ -4,7 +4,7 @@
 //   ub::for_row_blocks<plan>(ctx, x.rows, x.cols, plan::cut_of(x.cols),
 //       [=](auto& core, auto& xt, auto& yt) {                       // for every block of rows
 //         core.pass(ub::reads(xt), ub::writes(yt), [=] TIGON_LAMBDA(auto row, auto xv, auto yv) {
-//           row.map(yv, [](auto v) { return v + v; }, xv);          // for every row of every block of columns
+//           row.map(tigon::reads(xv), tigon::writes(yv), [](auto v) { return v + v; });          // for every row of every block of columns
 //         });
 //       },
 //       x, y);
@@ -484,16 +484,12 @@ void multiply_rows(context& ctx, matrix_view<const T> x, vector_view<const A> fa
         core.pass(reads(xt), writes(yt), [&](auto row, auto xv, auto yv) TIGON_LAMBDA {
           const A f = factor.data[common ? 0 : core.row + row.i];
           if (math::abs(f) <= std::numeric_limits<A>::max())
-            row.map(
-                yv, [=](auto v) { return v * f; }, xv);
+            row.map(tigon::reads(xv), tigon::writes(yv), [=](auto v) { return v * f; });
           else
-            row.map(
-                yv,
-                [=](auto v) {
-                  const decltype(v) zero(A(0));
-                  return select(v == zero, zero, v * f);
-                },
-                xv);
+            row.map(tigon::reads(xv), tigon::writes(yv), [=](auto v) {
+              const decltype(v) zero(A(0));
+              return select(v == zero, zero, v * f);
+            });
         });
       },
       x, y);
@@ -522,16 +518,14 @@ void combine(context& ctx, matrix_view<const A> partials, simd::parameter_gradie
                 const auto sum = [&](std::size_t k) TIGON_LAMBDA { return vector_view<A>{sums.data + k * width, n}; };
                 for (std::size_t step = 1; step < programs; step *= 2)
                   for (std::size_t k = 0; k + step < programs; k += 2 * step)
-                    row.map(
-                        sum(k), [](auto a, auto b) { return a + b; }, sum(k), sum(k + step));
+                    row.map(tigon::reads(sum(k), sum(k + step)), tigon::writes(sum(k)),
+                            [](auto a, auto b) { return a + b; });
                 if (programs == 0) std::fill(sums.data, sums.data + n, A(0));
                 if (add)
-                  row.map(
-                      vector_view<W>{out.data, n}, [](auto s, auto v) { return v + s; }, sum(0),
-                      vector_view<W>{old.data, n});
+                  row.map(tigon::reads(sum(0), vector_view<W>{old.data, n}), tigon::writes(vector_view<W>{out.data, n}),
+                          [](auto s, auto v) { return v + s; });
                 else
-                  row.map(
-                      vector_view<W>{out.data, n}, [](auto s) { return s; }, sum(0));
+                  row.map(tigon::reads(sum(0)), tigon::writes(vector_view<W>{out.data, n}), [](auto s) { return s; });
                 core.store(out);
               });
             },

@@ -69,8 +69,7 @@ void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& 
       ctx, d.rows, d.cols, no_statistic{},
       [=] TIGON_FN(auto row, int) {
         const auto sum = row.partial(0);
-        row.map(
-            sum, [](auto v, auto s) { return s + v; }, d, sum);
+        row.map(reads(d, sum), writes(sum), [](auto v, auto s) { return s + v; });
       },
       parameter_gradient<A>{sums, mode});
 }
@@ -131,10 +130,8 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
   using A = accumulator_t<T>;
   if (out.mode == gradient::accumulate) return;
   const auto zero = [&](matrix_view<T> m) {
-    for_rows<B, A>(ctx, m.rows, m.cols, [=] TIGON_FN(auto row) {
-      row.map(
-          m, [](auto v) { return v; }, constant(A(0)));
-    });
+    for_rows<B, A>(ctx, m.rows, m.cols,
+                   [=] TIGON_FN(auto row) { row.map(reads(constant(A(0))), writes(m), [](auto v) { return v; }); });
   };
   if (out.dw.data != nullptr) zero(out.dw);
   if (out.dbias.data() != nullptr) zero(as_row(out.dbias));

@@ -149,6 +149,7 @@ TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
   for (std::size_t first = 0; first < row.cols; first += most) {
     const auto found = row.part(first, std::min(most, row.cols - first))
                            .reduce(
+                               reads(x, part_columns),
                                std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
                                [](auto v, auto j) {
                                  return pack{v, j};
@@ -156,8 +157,7 @@ TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
                                [](auto a, auto b) {
                                  const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
                                  return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
-                               },
-                               x, part_columns);
+                               });
     if (first == 0 ? found[1] < static_cast<A>(most) : found[0] > largest.value)
       largest = {found[0], first + static_cast<std::size_t>(found[1])};
   }

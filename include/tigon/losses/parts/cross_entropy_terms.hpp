@@ -12,16 +12,12 @@ inline namespace TIGON_ABI {
 template <class A, class Row, class Out, class In>
 TIGON_INLINE void multiply_row(const Row& row, Out out, In d, A factor) {
   if (math::abs(factor) <= std::numeric_limits<A>::max())
-    row.map(
-        out, [=](auto v) { return v * factor; }, d);
+    row.map(reads(d), writes(out), [=](auto v) { return v * factor; });
   else
-    row.map(
-        out,
-        [=](auto v) {
-          const decltype(v) zero(A(0));
-          return select(v == zero, zero, v * factor);
-        },
-        d);
+    row.map(reads(d), writes(out), [=](auto v) {
+      const decltype(v) zero(A(0));
+      return select(v == zero, zero, v * factor);
+    });
 }
 
 /// What an ignored row leaves.

@@ -115,17 +115,14 @@ inline void expect_divergence(const expects& expect, const divergence_operands& 
 /// A row of zeros, where there is memory for it.
 template <class Row, class T>
 TIGON_INLINE void clear_row(const Row& row, matrix_view<T> out) {
-  if (out.data != nullptr)
-    row.map(
-        out, [](auto zero) { return zero; }, constant(accumulator_t<T>(0)));
+  if (out.data != nullptr) row.map(reads(constant(accumulator_t<T>(0))), writes(out), [](auto zero) { return zero; });
 }
 
 /// out = factor * saved.
 template <class B, element T>
 void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_view<T> out, context& ctx) {
   for_rows<B, accumulator_t<T>>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
-    row.map(
-        out, [=](auto d) { return d * factor; }, saved);
+    row.map(reads(saved), writes(out), [=](auto d) { return d * factor; });
   });
 }
 

@@ -20,11 +20,9 @@ void gather_rows(matrix_view<const T> from, const std::size_t* row, std::size_t 
   using A = accumulator_t<T>;
   for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto r) {
     if (r.i < n)
-      r.map(
-          to, [](auto v) { return v; }, vector_view<const T>{from.row(row[r.i]), r.cols});
+      r.map(reads(vector_view<const T>{from.row(row[r.i]), r.cols}), writes(to), [](auto v) { return v; });
     else
-      r.map(
-          to, [](auto v) { return v; }, constant(A(0)));
+      r.map(reads(constant(A(0))), writes(to), [](auto v) { return v; });
   });
 }
 
@@ -33,8 +31,7 @@ template <class B, class A, element From, element T>
 void scatter_rows(matrix_view<const From> from, const std::size_t* row, std::size_t n, matrix_view<T> to,
                   context& ctx) {
   for_rows<B, A>(ctx, n, to.cols, [=] TIGON_FN(auto r) {
-    r.map(
-        vector_view<T>{to.row(row[r.i]), r.cols}, [](auto v) { return v; }, from);
+    r.map(reads(from), writes(vector_view<T>{to.row(row[r.i]), r.cols}), [](auto v) { return v; });
   });
 }
 

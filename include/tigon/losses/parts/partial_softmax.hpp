@@ -20,28 +20,22 @@ struct softmax_part {
 template <bool Weighted, class Row, class A, class Kind, class Z, class W>
 TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind kind, Z logits, W weight) {
   softmax_part<A> out;
-  const A top = row.max([=](auto v) { return kind.squash(v); }, logits);
+  const A top = row.max(reads(logits), [=](auto v) { return kind.squash(v); });
   const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
   A sum;
   if constexpr (Weighted) {
-    const auto sums = row.map_sum(
-        e,
-        [=](auto v, auto w) {
-          const auto s = kind.distance(v, from);
-          const auto p = simd::exp_of_distance<true>(s);
-          const decltype(v) zero(A(0));
-          return pack{p, p, select(w == zero, zero, w * s)};
-        },
-        logits, weight);
+    const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
+      const auto s = kind.distance(v, from);
+      const auto p = simd::exp_of_distance<true>(s);
+      const decltype(v) zero(A(0));
+      return pack{p, p, select(w == zero, zero, w * s)};
+    });
     sum = sums[0], out.weighted = sums[1];
   } else {
-    sum = row.map_sum(
-        e,
-        [=](auto v) {
-          const auto p = simd::exp_of_distance<true>(kind.distance(v, from));
-          return pack{p, p};
-        },
-        logits);
+    sum = row.map_sum(reads(logits), writes(e), [=](auto v) {
+      const auto p = simd::exp_of_distance<true>(kind.distance(v, from));
+      return pack{p, p};
+    });
   }
   // Where sum - 1 cancels, the rest is summed without the maximum.
   out.parts = {top, sum - A(1)};

@@ -68,7 +68,7 @@ TIGON_INLINE auto apart_from_one(V p) {
 /// Sum of a row of exponentials, the largest of which is 1, without that one.
 template <class Row, class A>
 TIGON_INLINE A sum_without_one(const Row& row, vector_view<A> e) {
-  const auto parts = row.sum([](auto p) { return apart_from_one(p); }, e);
+  const auto parts = row.sum(reads(e), [](auto p) { return apart_from_one(p); });
   return parts[0] + (parts[1] - A(1));
 }
 
@@ -130,21 +130,15 @@ template <class Engine, class Row, class A, class Z>
 TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A top, tempered<A> by) {
   A sum;
   if (by.exact())
-    sum = row.map_sum(
-        e,
-        [=](auto v) {
-          const auto p = simd::exp_of_distance<true>(by.exact_distance(v - top));
-          return pack{p, p};
-        },
-        z);
+    sum = row.map_sum(reads(z), writes(e), [=](auto v) {
+      const auto p = simd::exp_of_distance<true>(by.exact_distance(v - top));
+      return pack{p, p};
+    });
   else
-    sum = row.map_sum(
-        e,
-        [=](auto v) {
-          const auto p = simd::exp_of_distance<true>(by.distance(v - top));
-          return pack{p, p};
-        },
-        z);
+    sum = row.map_sum(reads(z), writes(e), [=](auto v) {
+      const auto p = simd::exp_of_distance<true>(by.distance(v - top));
+      return pack{p, p};
+    });
   if constexpr (simd::vec<Engine, A>::size == 1 && !std::same_as<A, double>) {
     double exact = 0;
     for (std::size_t j = 0; j < row.cols; ++j) exact += static_cast<double>(e.data[j]);

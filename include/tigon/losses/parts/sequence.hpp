@@ -103,7 +103,7 @@ struct sequence_kernel {
     for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
       const A top = lse[row.i].top, cut = top + width * (math::log1p(lse[row.i].rest) - share);
       const auto sum = row.reduce(
-          std::array<A, 2>{A(0), A(0)},
+          reads(z), std::array<A, 2>{A(0), A(0)},
           [=](auto v) {
             const decltype(v) zero(A(0));
             return pack{select(v < decltype(v)(cut), exp_nonpositive((v - top) * inverse), zero), zero};
@@ -112,15 +112,14 @@ struct sequence_kernel {
             const auto s = x.v[0] + y.v[0], other = s - x.v[0];
             const auto lost = (x.v[0] - (s - other)) + (y.v[0] - other);
             return decltype(x){{s, (x.v[1] + y.v[1]) + lost}};
-          },
-          z);
+          });
       if (row.first()) rest[row.i] = static_cast<double>(sum[0]) + static_cast<double>(sum[1]);
       std::int64_t* found = large + row.i * most_large;
       std::size_t n = 0;
       constexpr std::size_t block = 512;
       for (std::size_t first = 0; first < row.cols; first += block) {
         const auto columns_of = row.part(first, std::min(block, row.cols - first));
-        if (!(columns_of.max([](auto v) { return v; }, z) >= cut)) continue;
+        if (!(columns_of.max(reads(z), [](auto v) { return v; }) >= cut)) continue;
         for (std::size_t j = first; j < first + columns_of.cols && n < most_large; ++j)
           if (row.at(z, j) >= cut) {
             if (row.first()) found[n] = static_cast<std::int64_t>(j);
@@ -166,11 +165,9 @@ struct sequence_kernel {
       if (to.data == nullptr) return;
       for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
         if (add)
-          row.map(
-              to, [=](auto v, auto old) { return old + v * g; }, x, to);
+          row.map(reads(x, to), writes(to), [=](auto v, auto old) { return old + v * g; });
         else
-          row.map(
-              to, [=](auto v) { return v * g; }, x);
+          row.map(reads(x), writes(to), [=](auto v) { return v * g; });
       });
     };
     const bool add = out.mode == gradient::accumulate;

@@ -138,27 +138,21 @@ class tiled_cross_entropy {
     for_rows<B, A>(ctx_, z.rows, z.cols, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) {
-        row.map(
-            z, [](auto zero) { return zero; }, constant(A(0)));
+        row.map(reads(constant(A(0))), writes(z), [](auto zero) { return zero; });
         return;
       }
       const A top = rows.parts[row.i].top, factor = rows.parts[row.i].rest, subtract = rows.weighted[row.i];
       if constexpr (Capped) {
-        row.map(
-            z,
-            [=](auto v, auto w) {
-              const auto r = logits.squash(v);
-              const auto p = exp_nonpositive((r - top) * logits.scale());
-              return normal_or_zero((p * factor - w * subtract) * logits.slope(r));
-            },
-            z, weight);
+        row.map(reads(z, weight), writes(z), [=](auto v, auto w) {
+          const auto r = logits.squash(v);
+          const auto p = exp_nonpositive((r - top) * logits.scale());
+          return normal_or_zero((p * factor - w * subtract) * logits.slope(r));
+        });
       } else if constexpr (Weighted) {
-        row.map(
-            z, [=](auto v, auto w) { return normal_or_zero(exp_nonpositive(v - top) * factor - w * subtract); }, z,
-            weight);
+        row.map(reads(z, weight), writes(z),
+                [=](auto v, auto w) { return normal_or_zero(exp_nonpositive(v - top) * factor - w * subtract); });
       } else {
-        row.map(
-            z, [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor); }, z);
+        row.map(reads(z), writes(z), [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor); });
       }
       const std::size_t column = static_cast<std::size_t>(t) - first;
       if (column < row.cols && row.first()) row.put(z, column, rows.own[row.i]);
