@@ -92,39 +92,11 @@ struct kernel<op::cross_entropy, backends::generic> {
         pieces.set(0, m, sums[0]);
         weighted = sums[1];
       } else if (!done) {
-        // The next piece is asked for as the next row of a matrix in which row i begins where it does and row i + 1 a
-        // piece later.
-        const matrix_view<const T> steps(logits.row(row.i) - row.i * pieces.width, logits.rows * pieces.count,
-                                         pieces.width, pieces.width);
-        const matrix_view<const T> near = in_pieces ? steps : logits;
-        for (std::size_t k = 0; k < pieces.count; ++k) {
-          const auto part = pieces.of(row, k);
-          const A m = part.max(reads(logits), [](auto v) { return v; });
-          // A piece of -inf alone adds nothing to the others.
-          const A under = in_pieces && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
-          const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
-            const auto p = simd::exp_of_distance<true>(v - under);
-            return pack{p, p};
-          });
-          pieces.set(k, m, partial);
-        }
+        pieces.exponentials(row, logits, e);
       }
       top = pieces.join(sum);
-      // d = sum - 1. Where that cancels, the rest is summed without the maximum.
-      A d = sum - A(1);
-      if (d < A(1)) {
-        A rest(0), ones(0);
-        for (std::size_t k = 0; k < pieces.count; ++k) {
-          if (pieces.top[k] != A(1)) {
-            rest += pieces.top[k] * pieces.sum[k];
-            continue;
-          }
-          const auto of_piece = pieces.of(row, k).sum(reads(e), [](auto p) { return detail::apart_from_one(p); });
-          rest += of_piece[0], ones += of_piece[1];
-        }
-        d = rest + (ones - A(1));
-      }
-      const auto of_row = terms.of(kind, top, own, d, weight ? weight.data[column] : A(1));
+      const auto of_row =
+          terms.of(kind, top, own, pieces.without_one(row, e, sum), weight ? weight.data[column] : A(1));
       if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
       const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);

@@ -103,6 +103,41 @@ struct row_pieces {
     }
     return highest;
   }
+  /// The exponentials e of every piece below its own maximum, and both numbers.
+  template <class Row, element T>
+  TIGON_INLINE void exponentials(const Row& row, matrix_view<const T> logits, vector_view<A> e) {
+    // The next piece is prefetched as the next row of a matrix in which row i begins where it does and row i + 1 a piece
+    // later.
+    const matrix_view<const T> steps(logits.row(row.i) - row.i * width, logits.rows * count, width, width);
+    const matrix_view<const T> near = count > 1 ? steps : logits;
+    for (std::size_t k = 0; k < count; ++k) {
+      const auto part = of(row, k);
+      const A m = part.max(reads(logits), [](auto v) { return v; });
+      // A piece of -inf alone adds nothing to the others.
+      const A under = count > 1 && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
+      const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
+        const auto p = simd::exp_of_distance<true>(v - under);
+        return pack{p, p};
+      });
+      set(k, m, partial);
+    }
+  }
+  /// total - 1 after join(). Where that cancels, the rest is summed without the maximum.
+  template <class Row>
+  TIGON_INLINE A without_one(const Row& row, vector_view<A> e, A total) const {
+    const A d = total - A(1);
+    if (!(d < A(1))) return d;
+    A rest(0), ones(0);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (top[k] != A(1)) {
+        rest += top[k] * sum[k];
+        continue;
+      }
+      const auto of_piece = of(row, k).sum(reads(e), [](auto p) { return apart_from_one(p); });
+      rest += of_piece[0], ones += of_piece[1];
+    }
+    return rest + (ones - A(1));
+  }
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
