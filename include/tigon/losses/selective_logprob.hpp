@@ -19,7 +19,8 @@ struct kernel<op::selective_logprob, backends::generic> {
   static void forward(linear_layer<T> head, detail::selected_columns of, double temperature, accumulator_t<T>* logp,
                       lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
-    const auto [row, column, n] = of;
+    const std::size_t *row = of.row, n = of.n;
+    const std::int64_t* column = of.column;
     if constexpr (B::chunk.rule == chunk_rule::stream)
       if (detail::streams<B>(head.w.rows)) return forward_tiles<B>(head, of, temperature, logp, lse, ctx);
     const std::size_t vocab = head.w.rows;
@@ -38,7 +39,8 @@ struct kernel<op::selective_logprob, backends::generic> {
   static void backward(linear_layer<T> head, linear_gradients<T> out, detail::selected_columns of, double temperature,
                        const accumulator_t<T>* u, const lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
-    const auto [row, column, n] = of;
+    const std::size_t *row = of.row, n = of.n;
+    const std::int64_t* column = of.column;
     if constexpr (B::chunk.rule == chunk_rule::stream)
       if (detail::streams<B>(head.w.rows)) return backward_tiles<B>(head, out, of, temperature, u, lse, ctx);
     const std::size_t vocab = head.w.rows;
