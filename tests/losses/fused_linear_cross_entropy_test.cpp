@@ -180,6 +180,17 @@ TEST(chunks, of_a_backend_with_its_own_product_use_it) {
   p.expect_gradients(wanted);
 }
 
+// What the aggregates deduce from views that may write and views that may not; what is left out is absent.
+using tigon::linear_gradients, tigon::linear_layer, tigon::saved_gradients;
+constexpr tigon::matrix_view<float> writable;
+constexpr tigon::matrix_view<const float> readable;
+static_assert(std::same_as<decltype(linear_layer{writable, readable}), linear_layer<float>>);
+static_assert(std::same_as<decltype(linear_layer{readable, writable, std::span<float>()}), linear_layer<float>>);
+static_assert(std::same_as<decltype(linear_gradients{writable}), linear_gradients<float>>);
+static_assert(std::same_as<decltype(saved_gradients{writable, readable}), saved_gradients<float>>);
+static_assert(linear_layer{writable, readable}.bias.data() == nullptr);
+static_assert(!linear_gradients<float>{.mode = tigon::gradient::accumulate}.any());
+
 /// Weights that the caller has packed: the same bits, and those of another shape or kernel are refused.
 TEST(packed_weights, give_the_same_bits) {
   using B = usual_backend;
