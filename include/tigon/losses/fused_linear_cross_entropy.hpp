@@ -153,21 +153,18 @@ void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const 
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
-  const expects expect(name);
   const bool backward = to.loss.data() == nullptr && t.upstream;
   const std::span<const I> targets(labels);
-  const auto& [x, w, bias, packed] = t.head;
-  const auto& [dx, dw, dbias, mode] = t.out;
-  const auto upstream = as_row(t.upstream);
-  expect_linear(expect, t.head, t.out, "upstream", upstream, "target", as_row(targets), "class_weight", as_row(weight));
-  expect_packed<B>(name, t.head);
-  if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, x.rows);
-  A unused{};
-  auto checked = opt.loss;
-  if (backward) checked.reduction = reduction::sum;
-  expect_loss<A>(expect, name, labels, x.rows, w.rows, weight, backward ? std::span<A>(&unused, 1) : to.loss,
-                 to.metrics, checked, "x", x, "w", w, "bias", as_row(bias), "upstream", upstream, "dx", dx, "dw", dw,
-                 "dbias", as_row(dbias));
+  const matrix_view<const T> x = t.head.x, w = t.head.w;
+  arguments args(name);
+  declare_layer<B>(args, name, t.head);
+  declare_labels(args, targets, weight, x.rows, w.rows);
+  args.optional_in("upstream", t.upstream, t.upstream.size == 1 ? 1 : x.rows);
+  declare_gradients(args, t.head, t.out);
+  if (!backward) declare_loss<A>(args, to.loss, to.metrics, x.rows, opt.loss.reduction);
+  args.check();
+  expect_loss_options<A>(args, opt.loss);
+  expect_labels(name, targets, w.rows, opt.loss.ignore_index);
   ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx));
 
   workspace::frame frame(ctx.workspace());

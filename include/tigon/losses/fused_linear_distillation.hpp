@@ -196,9 +196,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
                                      of.opt,
                                      of.upstream,
                                      of.losses == nullptr};
-  door.check(of.takes_neg_inf, of.indices);
-  expect_packed<B>(name, of.student);
-  expect_packed<B>(name, of.teacher);
+  door.template check<B>(of.takes_neg_inf, of.indices);
   ctx.workspace().expect(
       name, fused_linear_distillation_workspace<B, T>(of.student.x.rows, of.student.x.cols, of.student.w.rows,
                                                       of.teacher.x.cols, of.teacher.w.rows, ctx));

@@ -76,40 +76,21 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
                  const reference_model<T>& reference, std::span<const accumulator_t<T>> upstream, context& ctx) {
   using A = accumulator_t<T>;
   constexpr std::string_view name = "fused_linear_grpo_forward";
-  const expects expect(name);
   const std::size_t rows = head.x.rows, vocab = head.w.rows;
   const linear_layer<T>& other = reference.layer;
-  const std::span<accumulator_t<T>> loss = to.loss;
-  const policy_metrics<accumulator_t<T>>& metrics = to.metrics;
   const bool layer = other.w.data != nullptr, referenced = layer || batch.ref_logp.data != nullptr;
-  expect_linear(expect, head, out, "upstream", as_row(upstream), "reference.x", other.x, "reference.w", other.w,
-                "reference.bias", as_row(other.bias));
-  expect_packed<B>(name, head);
-  expect.that(!layer || batch.ref_logp.data == nullptr, error_code::argument, "ref_logp", "given beside a layer",
-              "one reference");
-  expect.that(reference.logps.empty() && (layer || other.x.data == nullptr), error_code::argument, "reference",
-              "not a layer", "x and w, or ref_logp of the batch");
-  if (layer) {
-    expect.matrix("reference.w", other.w, vocab, other.w.cols);
-    expect.matrix("reference.x", other.x, rows, other.w.cols);
-    if (other.bias.data() != nullptr) expect.size("reference.bias", other.bias.size(), vocab);
-    expect_packed<B>(name, other);
-  }
-  const token_rows at = expect_policy(expect, name, batch, opt, rows, referenced);
-  expect_policy_results(expect, at, opt, loss, metrics, referenced);
-  if (!upstream.empty()) expect.size("upstream", upstream.size(), opt.reduce ? 1 : at.batch * at.len);
-  for (const named_view& written : {named_view{"dx", out.dx},
-                                    {"dw", out.dw},
-                                    {"dbias", as_row(out.dbias)},
-                                    {"loss", as_row(loss)},
-                                    {"kl", as_row(metrics.kl)},
-                                    {"clipped", as_row(metrics.clipped)}})
-    expect_outside(expect, batch, written.name, written.view);
-  for (const named_view& written :
-       {named_view{"loss", as_row(loss)}, {"kl", as_row(metrics.kl)}, {"clipped", as_row(metrics.clipped)}})
-    expect.outside(written.name, written.view, "x", head.x, "w", head.w, "bias", as_row(head.bias), "dx", out.dx, "dw",
-                   out.dw, "dbias", as_row(out.dbias), "upstream", as_row(upstream), "reference.x", other.x,
-                   "reference.w", other.w, "reference.bias", as_row(other.bias));
+  arguments args(name);
+  declare_layer<B>(args, name, head);
+  args.that(!layer || batch.ref_logp.data == nullptr, error_code::argument, "ref_logp", "given beside a layer",
+            "one reference");
+  args.that(reference.logps.empty() && (layer || other.x.data == nullptr), error_code::argument, "reference",
+            "not a layer", "x and w, or ref_logp of the batch");
+  if (layer) declare_layer<B>(args, name, other, rows, vocab, reference_names);
+  const token_rows at = declare_policy(args, name, batch, opt, rows, referenced);
+  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
+  declare_gradients(args, head, out);
+  declare_policy_results(args, at, opt, to, referenced);
+  args.check();
   ctx.workspace().expect(name,
                          fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols, ctx));
 
@@ -128,7 +109,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
   policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
   kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
       {head, out, other, tokens, opt.temperature, coefficients}, ctx);
-  losses.evaluate(logp, {loss, metrics, partial}, ctx);
+  losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
 }
 
 }  // namespace TIGON_ABI

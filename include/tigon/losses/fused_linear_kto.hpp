@@ -43,15 +43,14 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
   constexpr std::string_view op = "fused_linear_kto_forward";
   const expects expect(op);
   expect.finite("desirable_weight", opt.desirable_weight), expect.finite("undesirable_weight", opt.undesirable_weight);
-  if (kl.size() > 1) expect.size("kl", kl.size(), batch.target.rows);
   const auto f = [&](const preference_sequence& s) -> sequence_value {
     const double baseline = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : s.index]);
     const double sign = s.desirable ? 1 : -1, weight = s.desirable ? opt.desirable_weight : opt.undesirable_weight;
     const double u = opt.beta * sign * (s.ratio - baseline), against = detail::logistic(-u);
     return {weight * against, -weight * opt.beta * sign * detail::logistic(u) * against};
   };
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob, {"kl", as_row(kl)}},
-                              {layer, batch, to, gradients, opt.sequences, reference}, ctx);
+  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
+                              {layer, batch, to, gradients, opt.sequences, reference, kl}, ctx);
 }
 
 }  // namespace tigon

@@ -52,46 +52,36 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   const preference_options& opt = of.opt;
   const reference_model<T>& reference = of.reference;
   using A = accumulator_t<T>;
-  const expects expect(op);
   const std::size_t pairs = target.rows / 2, length = target.cols, rows = head.x.rows, vocab = head.w.rows;
   if (target.rows == 0 || target.rows % 2 != 0)
     fail_argument(error_code::shape, op, "target", "of " + std::to_string(target.rows) + " sequences",
                   "an even number of at least 2");
-  const auto expect_size = [&](std::string_view name, auto span, std::size_t n) {
-    if (span.data() != nullptr) expect.size(name, span.size(), n);
-  };
-  expect.size("loss", out.loss.size(), 1);
-  expect_size("chosen_logps", out.chosen_logps, pairs), expect_size("rejected_logps", out.rejected_logps, pairs);
-  expect_size("chosen_rewards", out.chosen_rewards, pairs),
-      expect_size("rejected_rewards", out.rejected_rewards, pairs);
-  expect_size("nll_loss", out.nll_loss, 1), expect_size("empty_sequences", out.empty_sequences, 1);
-  expect_size("chosen_logits_mean", out.chosen_logits_mean, 1);
-  expect_size("rejected_logits_mean", out.rejected_logits_mean, 1), expect_size("metrics", out.metrics, 2);
+  arguments args(op);
+  declare_sequences<B>(args, op, head, reference, target);
   const bool own_nll = nll_target.bytes().data != nullptr;
-  if (own_nll) {
-    expect.memory("nll_target", nll_target.bytes());
-    if (nll_target.cols != length || (nll_target.rows != pairs && nll_target.rows != 2 * pairs))
-      fail_argument(error_code::shape, op, "nll_target", shape_text(nll_target.rows, nll_target.cols),
-                    shape_text(pairs, length));
-  }
-  expect.finite("alpha", opt.alpha), expect.finite("upstream", opt.upstream);
-  expect.option(terms.beta > 0 && terms.beta <= 1e300, "beta", terms.beta, "a finite number above 0");
-  expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                "a finite number above 0, or 0 to count");
-  expect.option(opt.nll_denominator >= 0 && opt.nll_denominator <= 1e300, "nll_denominator", opt.nll_denominator,
-                "a finite number above 0, or 0 to count");
-  expect_sequences<B>(expect, op, head, of.gradients, reference, target, opt.ignore_index,
-                      {{"loss", as_row(out.loss)},
-                       {"chosen_logps", as_row(out.chosen_logps)},
-                       {"rejected_logps", as_row(out.rejected_logps)},
-                       {"chosen_rewards", as_row(out.chosen_rewards)},
-                       {"rejected_rewards", as_row(out.rejected_rewards)},
-                       {"nll_loss", as_row(out.nll_loss)},
-                       {"chosen_logits_mean", as_row(out.chosen_logits_mean)},
-                       {"rejected_logits_mean", as_row(out.rejected_logits_mean)},
-                       {"metrics", as_row(out.metrics)},
-                       {"empty_sequences", as_row(out.empty_sequences)}},
-                      {{"nll_target", nll_target.bytes()}});
+  if (own_nll && (nll_target.cols != length || (nll_target.rows != pairs && nll_target.rows != 2 * pairs)))
+    fail_argument(error_code::shape, op, "nll_target", shape_text(nll_target.rows, nll_target.cols),
+                  shape_text(pairs, length));
+  args.in("nll_target", nll_target.bytes());
+  declare_gradients(args, head, of.gradients);
+  args.out("loss", out.loss, 1);
+  args.optional_out("chosen_logps", out.chosen_logps, pairs);
+  args.optional_out("rejected_logps", out.rejected_logps, pairs);
+  args.optional_out("chosen_rewards", out.chosen_rewards, pairs);
+  args.optional_out("rejected_rewards", out.rejected_rewards, pairs);
+  args.optional_out("nll_loss", out.nll_loss, 1);
+  args.optional_out("chosen_logits_mean", out.chosen_logits_mean, 1);
+  args.optional_out("rejected_logits_mean", out.rejected_logits_mean, 1);
+  args.optional_out("metrics", out.metrics, 2);
+  args.optional_out("empty_sequences", out.empty_sequences, 1);
+  args.check();
+  args.finite("alpha", opt.alpha), args.finite("upstream", opt.upstream);
+  args.option(terms.beta > 0 && terms.beta <= 1e300, "beta", terms.beta, "a finite number above 0");
+  args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+              "a finite number above 0, or 0 to count");
+  args.option(opt.nll_denominator >= 0 && opt.nll_denominator <= 1e300, "nll_denominator", opt.nll_denominator,
+              "a finite number above 0, or 0 to count");
+  expect_ids(op, "target", target, vocab, opt.ignore_index);
   if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);
   ctx.workspace().expect(
       op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.layer.w.cols, ctx));

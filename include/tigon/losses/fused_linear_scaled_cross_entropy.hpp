@@ -129,31 +129,21 @@ void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& h
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
-  const expects expect(name);
   const std::size_t rows = head.x.rows, vocab = head.w.rows, hidden = head.x.cols;
-  const auto label_row = as_row(targets);
-  const auto g_nll = as_row(g.nll), g_entropy = as_row(g.entropy);
-  expect_linear(expect, head, to, "target", label_row, "upstream.nll", g_nll, "upstream.entropy", g_entropy);
-  expect_packed<B>(name, head);
-  expect.size("target", targets.size(), rows);
-  expect.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
-              "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
-  const auto upstream = [&](std::string_view which, std::span<const accumulator_t<T>> values) {
-    if (values.data() != nullptr && values.size() != 1) expect.size(which, values.size(), rows);
-  };
-  upstream("upstream.nll", g.nll);
-  upstream("upstream.entropy", g.entropy);
-  const auto result = [&](std::string_view which, std::span<accumulator_t<T>> values, auto... others) {
-    if (values.data() != nullptr) expect.size(which, values.size(), rows);
-    expect.outside(which, as_row(values), "x", head.x, "w", head.w, "target", label_row, "upstream.nll", g_nll, "bias",
-                   as_row(head.bias), "upstream.entropy", g_entropy, "dx", to.dx, "dw", to.dw, "dbias",
-                   as_row(to.dbias), others...);
-  };
-  result("nll", out.nll);
-  result("entropy", out.entropy, "nll", as_row(out.nll));
-  result("lse", out.lse, "nll", as_row(out.nll), "entropy", as_row(out.entropy));
-  expect.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
-                "a number from 1e-30 to 1e30");
+  arguments args(name);
+  declare_layer<B>(args, name, head);
+  args.in("target", targets, rows);
+  args.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
+            "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
+  args.optional_in("upstream.nll", g.nll, g.nll.size() == 1 ? 1 : rows);
+  args.optional_in("upstream.entropy", g.entropy, g.entropy.size() == 1 ? 1 : rows);
+  declare_gradients(args, head, to);
+  args.optional_out("nll", out.nll, rows);
+  args.optional_out("entropy", out.entropy, rows);
+  args.optional_out("lse", out.lse, rows);
+  args.check();
+  args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+              "a number from 1e-30 to 1e30");
   expect_labels(name, targets, vocab, opt.ignore_index);
   ctx.workspace().expect(name, fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx));
 

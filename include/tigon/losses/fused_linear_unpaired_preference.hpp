@@ -31,12 +31,11 @@ std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, st
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// An unpaired loss with the numbers it needs; `also_read` is what f reads.
+/// An unpaired loss with the numbers it needs.
 struct unpaired_terms {
   sequence_loss f;
   double beta;
   bool average;
-  named_view also_read{"target", matrix_view<const std::byte>()};
 };
 
 /// What the doors of the unpaired losses are called with.
@@ -48,6 +47,7 @@ struct unpaired_arguments {
   const linear_gradients<T>& gradients;
   const unpaired_options& opt;
   const reference_model<T>& reference;
+  std::span<const accumulator_t<T>> kl{};  ///< what the loss reads beside: one number, one a sequence, or none
 };
 
 /// All that they do; `kernel` is the kernel of the operator.
@@ -62,37 +62,28 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   const reference_model<T>& reference = of.reference;
   const double beta = terms.beta;
   using A = accumulator_t<T>;
-  const expects expect(op);
   const std::size_t sequences = target.rows, length = target.cols;
-  const auto expect_size = [&](std::string_view name, auto span, std::size_t n) {
-    if (span.data() != nullptr) expect.size(name, span.size(), n);
-  };
-  expect.size("desirable", desirable.size(), sequences);
-  expect.size("loss", out.loss.size(), 1);
-  expect_size("logps", out.logps, sequences), expect_size("rewards", out.rewards, sequences);
-  expect_size("chosen_logps_sum", out.chosen_logps_sum, 1),
-      expect_size("rejected_logps_sum", out.rejected_logps_sum, 1);
-  expect_size("chosen_logits_sum", out.chosen_logits_sum, 1);
-  expect_size("rejected_logits_sum", out.rejected_logits_sum, 1);
-  expect_size("chosen_rewards_sum", out.chosen_rewards_sum, 1);
-  expect_size("rejected_rewards_sum", out.rejected_rewards_sum, 1);
-  expect_size("empty_sequences", out.empty_sequences, 1);
-  expect.finite("upstream", opt.upstream);
-  expect.option(beta > 0 && beta <= 1e300, "beta", beta, "a finite number above 0");
-  expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                "a finite number above 0, or 0 to count");
-  expect_sequences<B>(expect, op, head, of.gradients, reference, target, opt.ignore_index,
-                      {{"loss", as_row(out.loss)},
-                       {"logps", as_row(out.logps)},
-                       {"rewards", as_row(out.rewards)},
-                       {"chosen_logps_sum", as_row(out.chosen_logps_sum)},
-                       {"rejected_logps_sum", as_row(out.rejected_logps_sum)},
-                       {"chosen_logits_sum", as_row(out.chosen_logits_sum)},
-                       {"rejected_logits_sum", as_row(out.rejected_logits_sum)},
-                       {"chosen_rewards_sum", as_row(out.chosen_rewards_sum)},
-                       {"rejected_rewards_sum", as_row(out.rejected_rewards_sum)},
-                       {"empty_sequences", as_row(out.empty_sequences)}},
-                      {{"desirable", as_row(desirable)}, terms.also_read});
+  arguments args(op);
+  declare_sequences<B>(args, op, head, reference, target);
+  args.in("desirable", desirable, sequences);
+  if (!of.kl.empty()) args.in("kl", of.kl, of.kl.size() == 1 ? 1 : sequences);
+  declare_gradients(args, head, of.gradients);
+  args.out("loss", out.loss, 1);
+  args.optional_out("logps", out.logps, sequences);
+  args.optional_out("rewards", out.rewards, sequences);
+  args.optional_out("chosen_logps_sum", out.chosen_logps_sum, 1);
+  args.optional_out("rejected_logps_sum", out.rejected_logps_sum, 1);
+  args.optional_out("chosen_logits_sum", out.chosen_logits_sum, 1);
+  args.optional_out("rejected_logits_sum", out.rejected_logits_sum, 1);
+  args.optional_out("chosen_rewards_sum", out.chosen_rewards_sum, 1);
+  args.optional_out("rejected_rewards_sum", out.rejected_rewards_sum, 1);
+  args.optional_out("empty_sequences", out.empty_sequences, 1);
+  args.check();
+  args.finite("upstream", opt.upstream);
+  args.option(beta > 0 && beta <= 1e300, "beta", beta, "a finite number above 0");
+  args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+              "a finite number above 0, or 0 to count");
+  expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
   ctx.workspace().expect(op, fused_linear_unpaired_preference_workspace<B, T>(
                                  sequences, length, head.x.cols, head.w.rows, reference.layer.w.cols, ctx));
 

@@ -147,19 +147,16 @@ void selective_logprob_forward(const linear_layer<T>& layer, const Target& targe
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_forward";
-  const expects expect(name);
   const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
   const token_ids labels(as_row(std::span(target)));
-  detail::expect_linear(expect, layer, linear_gradients<T>{});
-  detail::expect_packed<B>(name, layer);
-  expect.size("target", labels.cols, rows);
-  expect.size("logp", logp.size(), rows);
-  expect.size("saved", saved.size(), rows);
-  detail::expect_temperature<A>(expect, opt.temperature);
-  expect.outside("logp", as_row(logp), "x", layer.x, "w", layer.w, "bias", as_row(layer.bias), "target", labels.bytes(),
-                 "saved", as_row(saved));
-  expect.outside("saved", as_row(saved), "x", layer.x, "w", layer.w, "bias", as_row(layer.bias), "target",
-                 labels.bytes());
+  arguments args(name);
+  detail::declare_layer<B>(args, name, layer);
+  args.size("target", labels.cols, rows);
+  args.in("target", labels.bytes());
+  args.out("saved", saved, rows);
+  args.out("logp", logp, rows);
+  args.check();
+  detail::expect_temperature<A>(args, opt.temperature);
   detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
   ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
 
@@ -187,16 +184,17 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_backward";
-  const expects expect(name);
   const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
   const token_ids labels(as_row(std::span(target)));
-  detail::expect_linear(expect, layer, gradients, "target", labels.bytes(), "upstream", as_row(upstream), "saved",
-                        as_row(saved));
-  detail::expect_packed<B>(name, layer);
-  expect.size("target", labels.cols, rows);
-  expect.size("upstream", upstream.size(), rows);
-  expect.size("saved", saved.size(), rows);
-  detail::expect_temperature<A>(expect, opt.temperature);
+  arguments args(name);
+  detail::declare_layer<B>(args, name, layer);
+  args.size("target", labels.cols, rows);
+  args.in("target", labels.bytes());
+  args.in("upstream", upstream, rows);
+  args.in("saved", saved, rows);
+  detail::declare_gradients(args, layer, gradients);
+  args.check();
+  detail::expect_temperature<A>(args, opt.temperature);
   detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
   ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
 

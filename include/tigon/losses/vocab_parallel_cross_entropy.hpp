@@ -174,16 +174,12 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
   constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
   const auto record = detail::vocab_record(logits.rows, logits.cols, shard, sizeof(A), targets, opt);
   const auto ranks = comm::agree(comm, record, [&] {
-    const expects expect(name);
-    detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
-    const auto labels_row = as_row(targets);
-    const auto loss_row = as_row(to.loss), top_row = as_row(to.top), rest_row = as_row(to.rest);
-    expect.size("loss", to.loss.size(), logits.rows);
-    expect.size("top", to.top.size(), logits.rows);
-    expect.size("rest", to.rest.size(), logits.rows);
-    expect.outside("loss", loss_row, "logits", logits, "target", labels_row, "top", top_row, "rest", rest_row);
-    expect.outside("top", top_row, "logits", logits, "target", labels_row, "rest", rest_row);
-    expect.outside("rest", rest_row, "logits", logits, "target", labels_row);
+    arguments args(name);
+    detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+    args.out("rest", to.rest, logits.rows);
+    args.out("top", to.top, logits.rows);
+    args.out("loss", to.loss, logits.rows);
+    args.check();
     ctx.workspace().expect(
         name, vocab_parallel_cross_entropy_workspace<B, T>(logits.rows, logits.cols, comm.size(), opt, ctx));
   });
@@ -206,15 +202,13 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
-  const expects expect(name);
-  detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
-  if (upstream.size() != 1) expect.size("upstream", upstream.size(), logits.rows);
-  expect.size("top", saved.top.size(), logits.rows);
-  expect.size("rest", saved.rest.size(), logits.rows);
-  expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
-  expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-  expect.outside("dlogits", dlogits, "target", as_row(targets), "upstream", as_row(upstream), "top", as_row(saved.top),
-                 "rest", as_row(saved.rest));
+  arguments args(name);
+  detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+  args.in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
+  args.in("top", saved.top, logits.rows);
+  args.in("rest", saved.rest, logits.rows);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  args.check();
   kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream, saved,
                                                                               dlogits, opt, ctx);
 }

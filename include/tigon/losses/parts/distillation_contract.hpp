@@ -114,42 +114,31 @@ struct distillation_door {
   bool backward = false;  ///< no losses
 
   /// `takes_neg_inf` of the soft loss; `indices`: the target's numbers are classes.
+  template <class B>
   TIGON_NOINLINE void check(bool takes_neg_inf, bool indices) const {
-    const expects expect(name);
+    arguments args(name);
     const linear_layer<T>&student = call.student, &teacher = call.teacher;
-    const linear_gradients<T>& out = call.out;
     const std::size_t rows = student.x.rows, vocab = student.w.rows;
-    const auto labels = as_row(target);
-    const auto teacher_bias = as_row(teacher.bias);
-    expect_linear(expect, student, out, "teacher.x", teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias,
-                  "target", labels);
-    expect.matrix("teacher.x", teacher.x, rows, teacher.x.cols);
-    expect.matrix("teacher.w", teacher.w, teacher.w.rows, teacher.x.cols);
+    declare_layer<B>(args, name, student);
+    declare_layer<B>(args, name, teacher, rows, teacher.w.rows, teacher_names);
     if (teacher.w.rows < vocab)
       fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.w.rows, teacher.x.cols),
                     "at least the student's " + std::to_string(vocab) + " rows");
-    if (teacher.bias.data() != nullptr) expect.size("teacher.bias", teacher.bias.size(), teacher.w.rows);
-    if (target.data() != nullptr || indices) expect.size("target", target.size(), rows);
-    const auto result = [&](std::string_view which, std::span<A> values, auto... others) {
-      if (values.data() != nullptr) expect.size(which, values.size(), 1);
-      expect.outside(which, as_row(values), "x", student.x, "w", student.w, "bias", as_row(student.bias), "teacher.x",
-                     teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias, "target", labels, "dx", out.dx,
-                     "dw", out.dw, "dbias", as_row(out.dbias), others...);
-    };
-    if (!backward) expect.size("loss", losses.loss.size(), 1);
-    result("loss", losses.loss);
-    result("soft", losses.soft, "loss", as_row(losses.loss));
-    result("hard", losses.hard, "loss", as_row(losses.loss), "soft", as_row(losses.soft));
-    expect.finite("weight_hard", opt.weight_hard);
-    expect.finite("weight_soft", opt.weight_soft);
-    expect.finite("upstream", upstream);
-    expect.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
-                  "a number from 1e-30 to 1e30");
-    expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                  "a finite number above 0, or 0 to count");
-    expect.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab,
-                error_code::argument, "padding", "neg_inf",
-                "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
+    if (target.data() != nullptr || indices) args.in("target", target, rows);
+    declare_gradients(args, student, call.out);
+    if (!backward) args.out("loss", losses.loss, 1);
+    args.optional_out("soft", losses.soft, 1);
+    args.optional_out("hard", losses.hard, 1);
+    args.check();
+    args.finite("weight_hard", opt.weight_hard);
+    args.finite("weight_soft", opt.weight_soft);
+    args.finite("upstream", upstream);
+    args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+                "a number from 1e-30 to 1e30");
+    args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+                "a finite number above 0, or 0 to count");
+    args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab, error_code::argument,
+              "padding", "neg_inf", "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
     if (indices) expect_labels(name, target, vocab, opt.ignore_index);
   }
 

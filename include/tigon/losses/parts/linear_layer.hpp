@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_LINEAR_LAYER_HPP
 #define TIGON_LOSSES_PARTS_LINEAR_LAYER_HPP
 
+#include <tigon/core/arguments.hpp>
 #include <tigon/gemm/gemm.hpp>
 
 namespace tigon {
@@ -54,42 +55,50 @@ saved_gradients(matrix_view<X>, in_matrix<std::remove_const_t<X>> = {}, std::spa
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Shapes of a layer and of its gradients, and that what is written shares no memory with anything of the call; `more`
-/// are names and views of what else the call reads.
-template <element T, class... More>
-void expect_linear(const expects& expect, const linear_layer<T>& layer, const linear_gradients<T>& out, More... more) {
-  const auto bias = as_row(layer.bias);
-  const auto dbias = as_row(out.dbias);
-  expect.at_least_one("vocab", layer.w.rows);
-  expect.memory("x", layer.x);
-  expect.matrix("w", layer.w, layer.w.rows, layer.x.cols);
-  if (bias.data != nullptr) expect.size("bias", bias.cols, layer.w.rows);
-  if (out.dx.data != nullptr) expect.matrix("dx", out.dx, layer.x.rows, layer.x.cols);
-  if (out.dw.data != nullptr) expect.matrix("dw", out.dw, layer.w.rows, layer.w.cols);
-  if (dbias.data != nullptr) expect.size("dbias", dbias.cols, layer.w.rows);
-  const auto apart = [&](std::string_view written, auto gradient, auto... others) {
-    expect.outside(written, gradient, "x", layer.x, "w", layer.w, "bias", bias, more..., others...);
-  };
-  apart("dx", out.dx, "dw", out.dw, "dbias", dbias);
-  apart("dw", out.dw, "dbias", dbias);
-  apart("dbias", dbias);
-}
+/// What errors call a layer's arguments.
+struct layer_names {
+  std::string_view x = "x", w = "w", bias = "bias", logits = "packed.logits", gradient = "packed.gradient";
+};
+inline constexpr layer_names teacher_names{"teacher.x", "teacher.w", "teacher.bias", "teacher.packed.logits",
+                                           "teacher.packed.gradient"};
+inline constexpr layer_names reference_names{"reference.x", "reference.w", "reference.bias", "reference.packed.logits",
+                                             "reference.packed.gradient"};
 
-/// That packed weights, where they are given, are those of this layer and for the products of B.
+/// Declares a layer with so many rows and classes. Packed weights, where they are given, are those of this layer and for
+/// the products of B.
 template <class B, element T>
-void expect_packed(std::string_view op, const linear_layer<T>& layer) {
+void declare_layer(arguments& args, std::string_view op, const linear_layer<T>& layer, std::size_t rows,
+                   std::size_t vocab, const layer_names& names = {}) {
   using K = kernel_for<op::gemm, B>;
-  const auto check = [&](std::string_view name, const packed_operand<T>& p, std::size_t k, std::size_t n,
-                         std::string_view layout) {
+  args.in(names.x, layer.x, rows, layer.x.cols);
+  args.in(names.w, layer.w, vocab, layer.x.cols);
+  args.optional_in(names.bias, layer.bias, vocab);
+  const auto packed = [&](std::string_view name, const packed_operand<T>& p, std::size_t k, std::size_t n,
+                          std::string_view layout) {
     if (p.data == nullptr) return;
     if (p.rows != k || p.cols != n)
       fail_argument(error_code::shape, op, name, "packed from " + shape_text(p.rows, p.cols), shape_text(k, n));
     if (p.layout != layout)
       fail_argument(error_code::state, op, name, "packed as \"" + std::string(p.layout) + '"',
                     '"' + std::string(layout) + '"');
+    args.in(name, std::span(p.data, p.bytes));
   };
-  check("packed.logits", layer.packed.logits, layer.w.cols, layer.w.rows, K::template layout<T, T>);
-  check("packed.gradient", layer.packed.gradient, layer.w.rows, layer.w.cols, K::template layout<accumulator_t<T>, T>);
+  packed(names.logits, layer.packed.logits, layer.x.cols, vocab, K::template layout<T, T>);
+  packed(names.gradient, layer.packed.gradient, vocab, layer.x.cols, K::template layout<accumulator_t<T>, T>);
+}
+/// The layer of the loss itself, of any shape.
+template <class B, element T>
+void declare_layer(arguments& args, std::string_view op, const linear_layer<T>& layer) {
+  args.at_least_one("vocab", layer.w.rows);
+  declare_layer<B>(args, op, layer, layer.x.rows, layer.w.rows);
+}
+
+/// Declares the gradients of a layer, after everything that is read.
+template <element T>
+void declare_gradients(arguments& args, const linear_layer<T>& layer, const linear_gradients<T>& out) {
+  args.optional_out("dbias", out.dbias, layer.w.rows);
+  args.optional_out("dw", out.dw, layer.w.rows, layer.w.cols);
+  args.optional_out("dx", out.dx, layer.x.rows, layer.x.cols);
 }
 
 }  // namespace TIGON_ABI

@@ -251,23 +251,21 @@ class logit_sums {
   double *of_x_, *of_w_, bias_ = 0;
 };
 
-/// Shapes and aliasing of gradients that are an earlier call's times a number.
+/// Declares gradients that are an earlier call's times a number, and checks them; a saved one whose product is not
+/// wanted may be of any shape.
 template <element T>
-void expect_scaled_gradients(const expects& expect, const saved_gradients<T>& saved, const linear_gradients<T>& out) {
-  const auto check = [&](std::string_view name, matrix_view<const T> from, std::string_view to_name,
-                         matrix_view<T> to) {
-    if (to.data == nullptr) return;
-    expect.memory(to_name, to);
-    expect.matrix(name, from, to.rows, to.cols);
-    expect.same_or_disjoint(to_name, to, name, from);
+void check_scaled_gradients(std::string_view op, const saved_gradients<T>& saved, const linear_gradients<T>& out) {
+  arguments args(op);
+  const auto from = [&](std::string_view name, extent m, extent to) {
+    args.in(name, m, to.data != nullptr ? to.rows : m.rows, to.data != nullptr ? to.cols : m.cols);
   };
-  check("saved_dx", saved.dx, "dx", out.dx);
-  check("saved_dw", saved.dw, "dw", out.dw);
-  check("saved_dbias", as_row(saved.dbias), "dbias", as_row(out.dbias));
-  const extent of_dx = saved.dx, of_dw = saved.dw, of_dbias = as_row(saved.dbias);
-  expect.outside("dx", out.dx, "dw", out.dw, "dbias", as_row(out.dbias), "saved_dw", of_dw, "saved_dbias", of_dbias);
-  expect.outside("dw", out.dw, "dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dbias", of_dbias);
-  expect.outside("dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dw", of_dw);
+  from("saved_dx", saved.dx, out.dx);
+  from("saved_dw", saved.dw, out.dw);
+  from("saved_dbias", as_row(saved.dbias), as_row(out.dbias));
+  args.optional_out("dbias", out.dbias, out.dbias.size()).may_be("saved_dbias");
+  args.optional_out("dw", out.dw, out.dw.rows, out.dw.cols).may_be("saved_dw");
+  args.optional_out("dx", out.dx, out.dx.rows, out.dx.cols).may_be("saved_dx");
+  args.check();
 }
 
 }  // namespace TIGON_ABI
@@ -284,7 +282,7 @@ template <class Op, class B = default_backend, class T>
 void fused_linear_backward(const saved_gradients<T>& saved, std::type_identity_t<accumulator_t<T>> upstream,
                            const std::type_identity_t<linear_gradients<T>>& out, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::expect_scaled_gradients(expects("fused_linear_backward"), saved, out);
+  detail::check_scaled_gradients("fused_linear_backward", saved, out);
   kernel_for<Op, B>::template backward<B, T>(saved, upstream, out, ctx);
 }
 
