@@ -219,6 +219,19 @@ TEST(packed_weights, give_the_same_bits) {
     auto foreign = packed;
     foreign.gradient.layout = "another's";
     EXPECT_TRUE(refuses([&] { call(foreign); }, tigon::error_code::state, op + "gradient", p.dx, p.dw, p.loss));
+    // Nothing is written over them.
+    const auto in_place = [&](std::span<float> loss, tigon::matrix_view<tigon::bfloat16> dw) {
+      tigon::linear_layer<tigon::bfloat16> layer = p.head();
+      layer.packed = packed;
+      tigon::fused_linear_cross_entropy_forward<B>(layer, p.target, {loss}, {.dx = p.dx.view(), .dw = dw});
+    };
+    const std::span<float> in_logits(reinterpret_cast<float*>(logits.data()), 1);
+    const tigon::matrix_view<tigon::bfloat16> in_gradient(reinterpret_cast<tigon::bfloat16*>(gradient.data()), 123, 16);
+    const std::string door = "fused_linear_cross_entropy_forward: ";
+    EXPECT_TRUE(refuses([&] { in_place(in_logits, p.dw.view()); }, tigon::error_code::alias,
+                        door + "loss overlaps packed.logits", p.dx, p.dw, logits));
+    EXPECT_TRUE(refuses([&] { in_place(p.loss, in_gradient); }, tigon::error_code::alias,
+                        door + "dw overlaps packed.gradient", p.dx, p.loss, gradient));
   }
 }
 

@@ -686,6 +686,37 @@ TEST(pair_functions, orpo_of_certain_sequences) {
     EXPECT_TRUE(std::isfinite(v.loss) && std::isfinite(v.dchosen) && std::isfinite(v.drejected));
 }
 
+/// All that a loss on pairs can be given at once.
+TEST(pairs, of_two_packed_layers_have_the_same_bits) {
+  using B = small_chunks;
+  problem<float> p({4, 2, 3, 6}, variants[2]), q({4, 2, 3, 6}, variants[2]);
+  using tigon::gemm_detail::round_up;
+  const auto bytes = [](std::size_t k, std::size_t n) {
+    return round_up(tigon::gemm_pack_bytes<B, float, float>(k, n), 64);
+  };
+  guarded<std::byte> logits(bytes(3, 6)), gradient(bytes(6, 3)), ref_logits(bytes(4, 6)), ref_gradient(bytes(6, 4));
+  const auto packed = [](const guarded_matrix<float>& w, guarded<std::byte>& first, guarded<std::byte>& second) {
+    return tigon::packed_weights<float>{tigon::gemm_pack<B, float>(w.view(), first, tigon::transpose::yes),
+                                        tigon::gemm_pack<B, float>(w.view(), second)};
+  };
+  tigon::linear_layer<float> layer = q.layer();
+  layer.packed = packed(q.w, logits, gradient);
+  tigon::reference_model<float> reference = q.model();
+  reference.layer.packed = packed(q.ref_w, ref_logits, ref_gradient);
+  const variant& v = q.v;
+  p.forward<B>();
+  const auto call = [&](const tigon::preference_results<float>& to) {
+    tigon::fused_linear_dpo_forward<B>(layer, {q.target.view(), q.nll_ids()}, to, q.gradients(v.dparams),
+                                       {q.opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, reference);
+  };
+  call(q.views());
+  EXPECT_EQ(q.bits(), p.bits());
+  auto to = q.views();
+  to.metrics = {reinterpret_cast<float*>(ref_gradient.data()), 2};
+  EXPECT_TRUE(refuses([&] { call(to); }, tigon::error_code::alias,
+                      "fused_linear_dpo_forward: metrics overlaps reference.packed.gradient", q.loss, ref_gradient));
+}
+
 // ---- The doors.
 
 class pair_doors : public testing::Test {

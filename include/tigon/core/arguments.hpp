@@ -61,7 +61,7 @@ inline namespace TIGON_ABI {
 /// Costs nothing when TIGON_CHECKS is 0.
 class arguments : public expects {
  public:
-  static constexpr std::size_t most = 24;
+  static constexpr std::size_t most = 28;
 
   explicit arguments(std::string_view op) : expects(op) {}
   arguments(const arguments&) = delete;
@@ -174,7 +174,7 @@ class arguments : public expects {
   }
 
   arguments& keep(const detail::argument& a) {
-    if (count_ == most) that(false, error_code::state, a.name, "one argument too many", "at most 24");
+    if (count_ == most) that(false, error_code::state, a.name, "one argument too many", "at most 28");
     arguments_[count_++] = a;
     return *this;
   }
