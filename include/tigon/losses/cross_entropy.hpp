@@ -110,16 +110,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         row.map(reads(e, weight, read), writes(dlogits),
                 [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
       } else {
-        for (std::size_t k = pieces.count; k-- > 0;) {
-          const A f = factor * pieces.top[k];
-          // normal_or_zero(p * f), by fewer operations: p is at least 0.
-          const A lowest =
-              std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
-          pieces.of(row, k).map(reads(e, read), writes(dlogits), [=](auto p, auto) {
-            const decltype(p) zero(A(0));
-            return select(p < decltype(p)(lowest), zero, p * f);
-          });
-        }
+        pieces.multiply(row, e, read, dlogits, factor);
       }
       if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
     });

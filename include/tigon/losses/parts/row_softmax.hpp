@@ -138,6 +138,20 @@ struct row_pieces {
     }
     return rest + (ones - A(1));
   }
+  /// out = factor times the exponentials below the row's maximum, from the last piece, which is still in the cache, to
+  /// the first. `read` is an operand of the loop that has no part in the result.
+  template <class Row, class Read, class Out>
+  TIGON_INLINE void multiply(const Row& row, vector_view<A> e, Read read, Out out, A factor) const {
+    for (std::size_t k = count; k-- > 0;) {
+      const A f = factor * top[k];
+      // normal_or_zero(p * f), by fewer operations: p is at least 0.
+      const A lowest = std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
+      of(row, k).map(reads(e, read), writes(out), [=](auto p, auto) {
+        const decltype(p) zero(A(0));
+        return select(p < decltype(p)(lowest), zero, p * f);
+      });
+    }
+  }
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
