@@ -127,9 +127,10 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
   arguments args("jsd_forward");
   args.size("loss", loss.size(), 1);
   if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
-  detail::check_divergence(args,
-                           {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
-                           {"loss", as_row(loss)}, ids, opt.denominator);
+  detail::declare_divergence(args,
+                             {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
+                             {"loss", as_row(loss)}, ids, opt.denominator);
+  args.check();
   args.option(opt.beta >= 0 && opt.beta <= 1, "beta", opt.beta, "a number from 0 to 1");
   ctx.workspace().expect("jsd_forward", jsd_workspace(rows));
 

@@ -118,7 +118,8 @@ void with_tvd_rows(std::string_view door, const divergence_operands& call, const
   const std::size_t rows = call.student.rows;
   arguments args(door);
   if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
-  check_divergence(args, call, loss, ids, opt.denominator);
+  declare_divergence(args, call, loss, ids, opt.denominator);
+  args.check();
   ctx.workspace().expect(door, tvd_workspace(rows));
   workspace::frame frame(ctx.workspace());
   f(divergence_rows(frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));

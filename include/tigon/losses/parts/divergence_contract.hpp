@@ -101,10 +101,10 @@ struct divergence_loss {
   bool elements = false;
 };
 
-/// Shapes, aliasing and the denominator of a call.
+/// Declares the operands of a call, and checks its denominator.
 template <class I>
-TIGON_NOINLINE void check_divergence(arguments& args, const divergence_operands& call, const divergence_loss& loss,
-                                     std::span<const I> labels, double denominator) {
+TIGON_NOINLINE void declare_divergence(arguments& args, const divergence_operands& call, const divergence_loss& loss,
+                                       std::span<const I> labels, double denominator) {
   const std::size_t rows = call.student.rows, cols = call.student.cols;
   args.at_least_one("vocab", cols);
   if (!call.student_name.empty()) args.in(call.student_name, call.student);
@@ -117,7 +117,6 @@ TIGON_NOINLINE void check_divergence(arguments& args, const divergence_operands&
     args.in(loss.name, loss.view, loss_rows, loss_cols);
   args.optional_out(call.gradient_name, call.gradient, rows, cols).may_be(call.teacher_name);
   if (!call.student_name.empty()) args.may_be(call.student_name);
-  args.check();
   args.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
               "a finite number above 0, or 0 to count");
 }
