@@ -4,7 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
@@ -86,6 +86,65 @@ TIGON_INLINE A canonical(A kept) {
   return kept == kept ? kept : std::numeric_limits<A>::quiet_NaN();
 }
 
+/// rstd = 1 / rms of a row. The squares of a row that leave the range are summed once more, of numbers times a power of two.
+template <class A>
+struct inverse_rms {
+  A cols, eps;
+
+  struct state {
+    A scale = 1;
+  };
+  template <class V>
+  TIGON_INLINE V reduce(V v) const {
+    return v * v;
+  }
+  template <class V>
+  TIGON_INLINE V reduce(state s, V v) const {
+    return reduce(v * s.scale);
+  }
+  TIGON_INLINE bool again(state& s, A squares) const {
+    if (s.scale != A(1)) return false;
+    s.scale = scale_for_squares<A>(squares / cols + eps);
+    return s.scale != A(1);
+  }
+  TIGON_INLINE A finish(state s, A squares) const {
+    if (s.scale == A(1)) return math::rsqrt(squares / cols + eps);
+    return rstd_of_scaled(squares / cols + eps * s.scale * s.scale, s.scale);
+  }
+  TIGON_INLINE A save(A rstd) const { return rstd; }
+};
+
+/// y = x rstd (offset + w)
+template <casting C, element T, class A>
+struct rms_norm_program : inverse_rms<A> {
+  A offset;
+
+  template <class V>
+  TIGON_INLINE V map(A rstd, V x, V w) const {
+    return cast_normalised<C, T>(x * rstd) * (w + offset);
+  }
+};
+
+/// k = sum_j m x,   c = rstd^3 k / cols,   dx = rstd m - c x,   dw += dy (x rstd)            m = dy (offset + w)
+template <casting C, element T, class A>
+struct rms_norm_gradient {
+  A cols, offset;
+
+  template <class V>
+  TIGON_INLINE V reduce(V dy, V x, V w) const {
+    return dy * (w + offset) * x;
+  }
+  TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
+    const A rstd = canonical(saved);
+    return {rstd, rstd * k / cols * rstd * rstd};
+  }
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V x, V w, V dw) const {
+    const auto [rstd, c] = row;
+    return {{fnma(x, V(c), dy * (w + offset) * rstd), fma(dy, cast_normalised_again<C, T>(x * rstd), dw)}};
+  }
+};
+
 /// 1 / rms of a row of x, which a map will read again; kept in rstd.
 template <class Row, class X, class A>
 TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
@@ -127,35 +186,16 @@ struct kernel<op::rms_norm, backends::generic> {
   template <backend B, casting C, element T, class Weight, class A>
   static void forward_rows(matrix_view<const T> x, Weight w, matrix_view<T> y, A* rstd, rms_norm_options opt,
                            context& ctx) {
-    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
-    const auto statistic = [=] TIGON_FN(const auto& row) { return detail::keep_rstd(row, x, rstd, eps); };
-    map_rows<B, A>(ctx, x.rows, x.cols, statistic,
-                   row_map(
-                       y,
-                       [=](std::size_t, A r) {
-                         return
-                             [=](auto v, auto g) { return pack{detail::cast_normalised<C, T>(v * r) * (g + offset)}; };
-                       },
-                       x, w));
+    const detail::rms_norm_program<C, T, A> program{{static_cast<A>(x.cols), static_cast<A>(opt.eps)},
+                                                    static_cast<A>(opt.offset)};
+    reduce_map<B>(ctx, program, reads(x), map_reads(w), writes(y), saves(rstd));
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* rstd, matrix_view<T> dx,
                             vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
-    for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols,
-        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g) { return d * (g + offset) * v; }; }, dy, x, w),
-        row_map(
-            dx,
-            [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
-              return [=](auto d, auto v, auto g, auto sum) {
-                return pack{fnma(v, c, d * (g + offset) * r), fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
-              };
-            },
-            dy, x, w),
-        parameter_gradient<W>{dw, opt.dw});
+    const detail::rms_norm_gradient<C, T, A> program{static_cast<A>(x.cols), static_cast<A>(opt.offset)};
+    reduce_map<B>(ctx, program, reads(dy, x, w), of_rows(rstd), writes(dx), adds_to(parameter_gradient<W>{dw, opt.dw}));
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there

@@ -408,8 +408,19 @@ struct row_map {
   // One row, or a part of one.
   template <class Row, class Value, class... Sums>
   TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
-    std::apply(
-        [&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), writes(out, sums...), f(row.i, value)); }, x);
+    const auto of_row = f(row.i, value);
+    if constexpr (requires { of_row.skipped(); })
+      if (of_row.skipped()) return row.side_work();
+    std::apply([&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), with_sums(out, sums...), of_row); },
+               x);
+  }
+  template <class Y, class... Sums>
+  static TIGON_INLINE writes<Y, Sums...> with_sums(Y output, Sums... sums) {
+    return writes<Y, Sums...>(output, sums...);
+  }
+  template <class... Y, class... Sums>
+  static TIGON_INLINE writes<Y..., Sums...> with_sums(writes<Y...> outputs, Sums... sums) {
+    return std::apply([&](auto... y) TIGON_LAMBDA { return writes<Y..., Sums...>(y..., sums...); }, outputs.y);
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
@@ -425,9 +436,11 @@ struct row_map {
           x);
     };
     return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
-      return detail::write_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...},
-                                             std::array{f(i + r, values(r))...}, std::array{sources(i + r)...},
-                                             sums...);
+      const std::array of_rows{f(i + r, values(r))...};
+      if constexpr (requires { of_rows[0].skipped(); })
+        if ((of_rows[r].skipped() || ...)) return false;
+      return detail::write_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...}, of_rows,
+                                             std::array{sources(i + r)...}, sums...);
     }(std::make_index_sequence<R>{});
   }
 };
@@ -444,6 +457,8 @@ inline constexpr std::size_t rows_together = 1;
 template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> =
     schedule<B>::rows_adding(matrices_of<X...>, narrow_rows<X...>, Sums);
+template <class B, class G, class... Y, class... Out, class F, class... X, std::size_t Sums>
+inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<writes<Out...>, F, X...>, Sums> = 1;
 template <class B, class T, class F, class... X, std::size_t Sums>
 inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
     schedule<B>::rows_adding_unreduced;

@@ -192,6 +192,9 @@ class row_worker {
   /// The worker's k-th scratch row.
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {scratch_ + k * stride_, cols}; }
 
+  // The side work of a map of this row, which is not made.
+  TIGON_INLINE void side_work() const { errand_.template run<B::row.unroll>(cols); }
+
   /// One element of the row.
   template <class T>
   TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(matrix_view<T> m, std::size_t j) const {
