@@ -120,10 +120,10 @@ struct distillation_door {
     const linear_layer<T>&student = call.student, &teacher = call.teacher;
     const std::size_t rows = student.x.rows, vocab = student.w.rows;
     declare_layer<B>(args, name, student);
-    declare_layer<B>(args, name, teacher, rows, teacher.w.rows, teacher_names);
     if (teacher.w.rows < vocab)
       fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.w.rows, teacher.x.cols),
                     "at least the student's " + std::to_string(vocab) + " rows");
+    declare_layer<B>(args, name, teacher, rows, teacher.w.rows, teacher_names);
     if (target.data() != nullptr || indices) args.in("target", target, rows);
     declare_gradients(args, student, call.out);
     if (!backward) args.out("loss", losses.loss, 1);
