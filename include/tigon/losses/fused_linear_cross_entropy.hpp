@@ -134,6 +134,7 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
     if (detail::streams<B>(vocab))
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
              (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
+             detail::tiled_layer<B, T, detail::every_row<T>>::total_bytes(rows, hidden, vocab) +
              detail::tiled_linear_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
                                                   gemm_detail::ceil_div(rows, chunk), ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
