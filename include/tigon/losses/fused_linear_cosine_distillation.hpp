@@ -90,7 +90,8 @@ struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
   }
 };
 
-/// Losses and gradients in one call. See fused_linear_cosine_distillation_options and fused_linear_distillation_options for the contract.
+/// Losses and gradients in one call. See fused_linear_cosine_distillation_options and fused_linear_distillation_options
+/// for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
                                               const std::type_identity_t<linear_layer<T>>& teacher,

@@ -125,8 +125,8 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
 /// Formula    docs/formulas/policy.md.
 /// Shapes     x, dx [batch * len, hidden], row b * len + t for token t of sequence b, or [batch * (len + 1), hidden],
 ///            where position len of a sequence predicts nothing; w, dw [vocab, hidden]; bias, dbias [vocab],
-///            or none; ids, mask and the other inputs, loss and metrics as grpo_loss_forward; x of the reference [rows of
-///            x, reference hidden], its w [vocab, reference hidden]; upstream [1], or [batch * len] with reduce =
+///            or none; ids, mask and the other inputs, loss and metrics as grpo_loss_forward; x of the reference [rows
+///            of x, reference hidden], its w [vocab, reference hidden]; upstream [1], or [batch * len] with reduce =
 ///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
 /// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
 ///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.

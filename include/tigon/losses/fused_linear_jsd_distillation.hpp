@@ -82,7 +82,8 @@ inline void expect_beta(std::string_view name, double beta) {
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Losses and gradients in one call. See fused_linear_jsd_distillation_options and fused_linear_distillation_options for the contract.
+/// Losses and gradients in one call. See fused_linear_jsd_distillation_options and fused_linear_distillation_options
+/// for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
                                            const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,

@@ -121,8 +121,8 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, results and all gradients in one call. See unpaired_options for the contract; f is called once a sequence, by the
-/// calling thread. For another upstream gradient: fused_linear_backward.
+/// Loss, results and all gradients in one call. See unpaired_options for the contract; f is called once a sequence, by
+/// the calling thread. For another upstream gradient: fused_linear_backward.
 template <class B = default_backend, class T>
 void fused_linear_unpaired_preference_forward(const linear_layer<T>& layer, const unpaired_batch& batch,
                                               sequence_loss f,

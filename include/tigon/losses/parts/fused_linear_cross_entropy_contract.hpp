@@ -28,15 +28,16 @@ struct fused_linear_cross_entropy {
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
 ///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
-///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More than
-///            64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64 tiles of
-///            columns two for dx, so that errors do not grow with their number. See fused_linear_cross_entropy_workspace.
-///            w may come packed (linear_layer); tiles do not use it.
+///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More
+///            than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64
+///            tiles of columns two for dx, so that errors do not grow with their number. See
+///            fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
 ///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3, for any
-///            number of rows, chunks and tiles (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp).
+///            number of rows, chunks and tiles (tests/losses/fused_linear_cross_entropy_test.cpp,
+///            chunk_policies_test.cpp).
 struct fused_linear_cross_entropy_options {
   cross_entropy_options loss;
   bool token_scaling = false;  ///< loss and gradient of a row times the probability of its target

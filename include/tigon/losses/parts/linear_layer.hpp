@@ -64,8 +64,8 @@ inline constexpr layer_names teacher_names{"teacher.x", "teacher.w", "teacher.bi
 inline constexpr layer_names reference_names{"reference.x", "reference.w", "reference.bias", "reference.packed.logits",
                                              "reference.packed.gradient"};
 
-/// Declares a layer with so many rows and classes. Packed weights, where they are given, are those of this layer and for
-/// the products of B.
+/// Declares a layer with so many rows and classes. Packed weights, where they are given, are those of this layer and
+/// for the products of B.
 template <class B, element T>
 void declare_layer(arguments& args, std::string_view op, const linear_layer<T>& layer, std::size_t rows,
                    std::size_t vocab, const layer_names& names = {}) {

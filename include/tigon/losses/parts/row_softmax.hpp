@@ -155,7 +155,8 @@ struct row_pieces {
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
-/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second product.
+/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second
+/// product.
 template <class A>
 struct tempered {
   A inverse, rest;
