@@ -452,7 +452,7 @@ TEST_F(fused_linear_grpo_door, refuses_before_the_first_write) {
     a.in.ref_logp = {}, a.layer = {a.p.ref_x, a.p.ref_w};
     a.layer.layer.w.rows = 5;
   });
-  refused(shape, "reference.x is 6 x 4; expected 6 x 5", [](arguments& a) {
+  refused(shape, "reference.w is 6 x 5; expected 6 x 4", [](arguments& a) {
     a.in.ref_logp = {}, a.layer = {a.p.x, a.p.ref_w};
   });
   refused(argument, "ref_logp is given beside a layer", [](arguments& a) { a.layer = {a.p.ref_x, a.p.ref_w}; });

@@ -87,9 +87,9 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
             "not a layer", "x and w, or ref_logp of the batch");
   if (layer) declare_layer<B>(args, name, other, rows, vocab, reference_names);
   const token_rows at = declare_policy(args, name, batch, opt, rows, referenced);
-  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
   declare_gradients(args, head, out);
   declare_policy_results(args, at, opt, to, referenced);
+  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
   args.check();
   ctx.workspace().expect(name,
                          fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols, ctx));

@@ -218,8 +218,8 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
   constexpr std::string_view name = "grpo_loss_forward_backward";
   arguments args(name);
   const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
-  detail::declare_upstream<A>(args, at, opt, upstream);
   detail::declare_policy_results<A>(args, at, opt, {loss, metrics}, batch.ref_logp.data != nullptr);
+  detail::declare_upstream<A>(args, at, opt, upstream);
   args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
   args.check();
   ctx.workspace().expect(name, grpo_loss_forward_backward_workspace<B, T>(logits.rows, at.batch, logits.cols, ctx));
