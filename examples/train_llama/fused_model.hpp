@@ -183,11 +183,11 @@ class fused_model {
 
   /// The head and the loss; with `dy` that has memory also their gradients.
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
+    const tigon::linear_layer head{y, weight(layout_.head)};
     float loss = 0;
     const auto call = [&](matrix<T> dw) {
-      tigon::fused_linear_cross_entropy_forward<small_chunks>(y, weight(layout_.head), targets, std::span(&loss, 1), dy,
-                                                              dw, {}, tigon::absent, tigon::absent_t{}, tigon::absent,
-                                                              {}, {}, ctx_);
+      tigon::fused_linear_cross_entropy_forward<small_chunks>(head, targets, {std::span(&loss, 1)},
+                                                              {.dx = dy, .dw = dw}, {}, tigon::absent, {}, ctx_);
     };
     if (dy.data == nullptr) {
       call({});
