@@ -39,8 +39,8 @@ struct vector_extent {
 
   template <class T>
   vector_extent(vector_view<T> v) : data(v.data), size(v.size), element(sizeof(T)) {}
-  template <class T>
-  vector_extent(std::span<T> v) : data(v.data()), size(v.size()), element(sizeof(T)) {}
+  template <class T, std::size_t N>
+  vector_extent(std::span<T, N> v) : data(v.data()), size(v.size()), element(sizeof(T)) {}
 };
 
 struct heads_shape {

@@ -152,7 +152,7 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
   const std::size_t row = workspace::padded<A>(cols);
   constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
   ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
-    const std::size_t begin = task * width, end = std::min(cols, begin + width);
+    [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
     std::size_t k = 0;
     (partial_rows<B, A, T>{partials + k++ * row, tasks, sums * row, out}.combine(begin, end), ...);
   });
