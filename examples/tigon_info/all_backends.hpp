@@ -3,7 +3,7 @@
 #define TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
 
 #include <tigon/tigon.hpp>
-// One that is registered and not included here is an incomplete type below.
+// tests/backend/registry_test.cpp counts them.
 #include <tigon/backends/generic/backend.hpp>
 #if TIGON_FOUND_hwy
 #include <tigon/backends/ascend/backend.hpp>
@@ -12,7 +12,7 @@
 #if TIGON_FOUND_dnnl
 #include <tigon/backends/onednn/backend.hpp>
 #endif
-#if TIGON_FOUND_hwy_and_dot
+#if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
 #if TIGON_FOUND_xsimd
@@ -29,12 +29,26 @@ struct backend_list {
 template <class... A, class... B>
 backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
 
-// clang-format off
-#define TIGON_INFO_IF_FOUND(name, devices, defaults, library) \
-  TIGON_CAT(TIGON_IF_, TIGON_FOUND_##library)(+ backend_list<tigon::backends::name>{})
-// clang-format on
-using all_backends = decltype(backend_list<> {} TIGON_REGISTRY(TIGON_INFO_IF_FOUND));
-#undef TIGON_INFO_IF_FOUND
+using all_backends = decltype(backend_list<>{}
+#if TIGON_FOUND_hwy
+                              + backend_list<tigon::backends::ascend>{}
+#endif
+#if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
+                              + backend_list<tigon::backends::avx512_bf16>{}
+#endif
+#if TIGON_FOUND_hwy
+                              + backend_list<tigon::backends::highway>{}
+#endif
+#if TIGON_FOUND_dnnl
+                              + backend_list<tigon::backends::onednn>{}
+#endif
+#if TIGON_FOUND_xsimd
+                              + backend_list<tigon::backends::xsimd>{}
+#endif
+#if TIGON_FOUND_eigen
+                              + backend_list<tigon::backends::eigen>{}
+#endif
+                              + backend_list<tigon::backends::generic>{});
 
 /// Who provides what: a constant, compared with the lists of overrides by tests/backend/registry_test.cpp.
 constexpr auto coverage_of = []<class... B>(backend_list<B...>) {

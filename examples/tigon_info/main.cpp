@@ -1,11 +1,13 @@
 // What this build of tigon chooses, and why: devices, backends, lanes, capacities, and who provides which operator.
 //   tigon_info           everything
 //   tigon_info --table   the table operator x backend alone, as it stands in docs/backends.md
+//   tigon_info --plans   how the row kernels of every operator are scheduled on the core, alone
 #include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "all_backends.hpp"
+#include "plans.hpp"
 
 namespace {
 
@@ -65,8 +67,12 @@ int main(int argc, char** argv) {
     print_table(all_backends{});
     return 0;
   }
+  if (argc == 2 && std::strcmp(argv[1], "--plans") == 0) {
+    print_plans();
+    return 0;
+  }
   if (argc != 1) {
-    std::fprintf(stderr, "usage: tigon_info [--table]\n");
+    std::fprintf(stderr, "usage: tigon_info [--table | --plans]\n");
     return 2;
   }
   using B = tigon::default_backend;
@@ -90,4 +96,6 @@ int main(int argc, char** argv) {
 
   std::puts("\nwho provides what");
   print_table(all_backends{});
+  std::puts("");
+  print_plans();
 }

@@ -33,6 +33,16 @@ TEST(Registry, SaysWhatTheTypesSay) {
   EXPECT_GE(all_backends::size, 2u) << "this build has generic and nothing else";
 }
 
+TEST(Registry, TheSentenceNamesEveryLine) {
+  std::string sentence;
+  for (const tigon::registered_backend& line : tigon::registered_backends) {
+    const auto& devices = line.info.devices;
+    const bool cpu = devices.contains(tigon::device::cpu), npu = devices.contains(tigon::device::npu);
+    sentence += std::string(line.info.name) + (cpu && npu ? " (cpu and npu), " : cpu ? " (cpu), " : " (npu), ");
+  }
+  EXPECT_TRUE(std::string_view(TIGON_REGISTERED).starts_with(sentence)) << sentence;
+}
+
 TEST(Registry, NamesWhatToInstall) {
   for (const auto& [info, found, needs] : tigon::registered_backends) {
     EXPECT_FALSE(needs.empty()) << info.name;

@@ -871,8 +871,9 @@ TEST(row_maps, of_16_bits_take_four_rows_where_memory_is_read_while_it_is_writte
   using B = eager<tigon::backends::highway, 4, tigon::row_order::interleaved>;
   using T = tigon::bfloat16;
   using map = tigon::simd::row_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
-  constexpr bool alone = tigon::simd::vec<B::engine, float>::size == 1;
-  EXPECT_EQ((tigon::simd::detail::rows_mapped<B, tigon::no_statistic, map>), alone ? 1u : 4u);
+  using V = tigon::simd::vec<B::engine, float>;
+  constexpr auto shape = tigon::simd::detail::program_shape<V, tigon::no_statistic, map>(0);
+  EXPECT_EQ((tigon::simd::plan_of<B, shape>.rows), V::size == 1 ? 1u : 4u);
   check_map_rows<B, T>();
 }
 

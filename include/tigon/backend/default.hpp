@@ -29,33 +29,16 @@ struct TIGON_BACKEND;
 /// What a door uses when it is given no backend.
 using default_backend = backends::TIGON_BACKEND;
 
-// Constants without `inline`: translation units of one program may be told different things.
-
-/// Why it is that one, for logs.
+/// Why it is that one, for logs. Without `inline`: translation units of one program may be told different things.
 constexpr std::string_view default_backend_reason =
 #if TIGON_BACKEND_NAMED
     "TIGON_BACKEND names it";
 #elif TIGON_BACKEND_FELL_BACK
-    "the first choice is missing: backend " TIGON_FIRST(TIGON_REGISTRY(TIGON_DEFAULT_NEEDS) "", );
+    "the first choice is missing: backend " TIGON_STRING(
+        TIGON_FIRST_CHOICE) " needs <hwy/highway.h>; install libhwy-dev";
 #else
     "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE);
 #endif
-
-/// A line of the registry: known without a vendor's header.
-struct registered_backend {
-  backend_info info;
-  bool found;              ///< this translation unit could use it
-  std::string_view needs;  ///< for that: a header and its package, or an instruction set
-};
-
-// clang-format off
-#define TIGON_REGISTERED_LINE(name, devices, defaults, library)                                                 \
-  registered_backend{backend_info(#name, TIGON_CAT(TIGON_DEVICES_, devices), TIGON_CAT(TIGON_DEVICES_, defaults)), \
-                     TIGON_FOUND_##library == 1, TIGON_NEEDS_##library},
-// clang-format on
-/// The registry, in order of preference.
-constexpr registered_backend registered_backends[] = {TIGON_REGISTRY(TIGON_REGISTERED_LINE)};
-#undef TIGON_REGISTERED_LINE
 
 namespace detail {
 

@@ -47,10 +47,10 @@ struct kernel<op::cross_entropy, backends::generic> {
     const std::int64_t ignored = opt.ignore_index;
     const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
     constexpr bool narrow = !std::same_as<T, A>;
-    // A row whose successor is too far to ask for is taken in pieces that stay in the first-level cache.
+    // A row whose successor cannot be prefetched is taken in pieces that stay in the first-level cache.
     constexpr std::size_t piece = 8192;
     const bool in_pieces =
-        !Weighted && !narrow && logits.cols * sizeof(T) > B::row.cpu.prefetch_row_bytes && logits.cols > piece;
+        !Weighted && !narrow && !prefetches_rows_of<B>(logits.cols * sizeof(T)) && logits.cols > piece;
     for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {

@@ -105,16 +105,6 @@ struct depth_softmax {
   TIGON_INLINE A factor(bool last) const { return last ? A(1) / sum : A(1); }
 };
 
-/// Row programs that see whole rows where parameter gradients are made.
-template <class B>
-struct whole_rows : B {
-  static constexpr row_tuning row = [] {
-    row_tuning whole = B::row;
-    whole.block_cols = std::size_t{1} << 48;
-    return whole;
-  }();
-};
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -201,7 +191,7 @@ struct kernel<op::attn_res, backends::generic> {
     A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
     const A *const alphas = alpha.data(), *const rstds = rstd.data();
     const A per_col = A(1) / static_cast<A>(dy.cols);
-    for_rows_with_partials<detail::whole_rows<B>, A>(
+    for_rows_with_partials<with_whole_rows<B>, A>(
         ctx, dy.rows, dy.cols, no_statistic{},
         [=] TIGON_FN(auto row, int) {
           const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
@@ -230,7 +220,7 @@ struct kernel<op::attn_res, backends::generic> {
           const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
           const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
           // Some columns at a time: dy, u and p stay in the first-level cache from block to block.
-          constexpr std::size_t width = 2 * B::row.block_cols;
+          constexpr std::size_t width = 2 * columns_per_block<B>();
           for (std::size_t first = 0; first < row.cols; first += width) {
             const auto part = row.part(first, std::min(width, row.cols - first));
             std::size_t n = 0;

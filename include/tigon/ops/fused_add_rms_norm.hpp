@@ -95,7 +95,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
         if (row.first()) rstd[row.i] = scale;
         return scale;
       };
-      if constexpr (simd::schedule<B>::interleaved && sizeof(T) > 2) {
+      if constexpr (B::row.cpu.order == row_order::interleaved && sizeof(T) > 2) {
         if (early) {
           const A scale = scale_for(row.map_sum(reads(x, r), writes(s), [=](auto a, auto b) {
             const auto v = add(a, b);

@@ -128,7 +128,7 @@ struct kernel<op::group_norm, backends::generic> {
     // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, which do not show it.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
     // Sums of so many columns in f32, and those together in f64.
-    constexpr std::size_t block = 16 * B::row.unroll * simd::vec<typename B::engine, A>::size;
+    constexpr std::size_t block = 16 * columns_per_step<B, A>();
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       const A m = mean[row.i], r = rstd[row.i];

@@ -117,7 +117,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
         return pack{fnma(exact, c, u * f) * r, fma(d, xh * f, s_was), fma(u, xh, acc)};
       };
     };
-    if constexpr (!simd::schedule<B>::lookahead) {
+    if constexpr (B::row.cpu.order != row_order::lookahead) {
       // Memory is written while it is read: dshift, which needs no sum, is written by the pass that makes it.
       if (simd::rows_begin_lines(dshift)) {
         for_rows_with_partials<B, A>(
@@ -205,7 +205,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   /// Whether groups are tasks, or each is cut into tasks.
   template <backend B>
   static constexpr bool side_by_side(std::size_t groups) {
-    return groups >= B::row.partials / 2;
+    return groups >= most_tasks_with_sums<B>() / 2;
   }
   /// The rows of a group, and those that are gone over beside it.
   template <backend B>

@@ -8,12 +8,11 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// fn(from, to) for every head of token s of sequence b: those of q, then those of k. The next token's heads are asked
-/// for meanwhile: a head in two parts, or turned in part, is not what a processor expects to be read.
+/// fn(from, to) for every head of token s of sequence b: those of q, then those of k. The next token's heads are
+/// prefetched: hardware prefetchers do not foresee a head that is read in two parts, or in part.
 template <class B, class T, class F>
 TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> k, heads_view<T> q_out,
                                      heads_view<T> k_out, std::size_t b, std::size_t s, F fn) {
-  constexpr std::size_t line = 64 / sizeof(T);
   for (const bool of_q : {true, false}) {
     const heads_view<const T> in = of_q ? q : k;
     const heads_view<T> out = of_q ? q_out : k_out;
@@ -21,8 +20,7 @@ TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> 
     const std::size_t next = s + 1 < in.seq_len ? in.seq_stride : 0;
     for (std::size_t h = 0; h < in.heads; ++h) {
       const T* from = in.at(b, h, s);
-      if constexpr (B::row.cpu.prefetch_row_bytes != 0)
-        for (std::size_t j = 0; j < in.head_dim; j += line) __builtin_prefetch(from + next + j, 0, 2);
+      prefetch_elements<B>(from + next, in.head_dim);
       fn(from, row_at<T>{out.at(b, h, s), bytes});
     }
   }

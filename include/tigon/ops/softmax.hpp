@@ -83,7 +83,7 @@ struct kernel<op::softmax, backends::generic> {
       return block.scratch(0);
     };
     for_rows_in_turns<B, A, detail::block_sums<A>>(
-        ctx, x.rows, x.cols, 1, once ? B::row.cpu.near_cols : B::row.block_cols, !once,
+        ctx, x.rows, x.cols, 1, once ? columns_in_place<B>() : columns_per_block<B>(), !once,
         [=] TIGON_FN(auto block, auto& sums) {
           // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
           // there is no second time, its maximum is looked for first.

@@ -40,10 +40,6 @@ template <class First, class Rest>
 staged(First, Rest) -> staged<First, Rest>;
 
 namespace detail {
-// Operands whose rows are of 16 bits, all of them: these compute for longer than they are read.
-template <class... X>
-inline constexpr bool narrow_rows = ((matrix_bytes<X> <= 2) && ...);
-
 template <class F>
 inline constexpr bool is_staged = false;
 template <class First, class Rest>
@@ -322,12 +318,9 @@ struct row_sum {
       detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
                                                           .template load<detail::vec_of<B, X...>>(0)...))>;
 
-  // Columns of rows that are summed up before they are written: as many as stay near. Rows of 16 bits gain by fewer
-  // changes between the two, so theirs may take twice the bytes.
-  static constexpr std::size_t near_columns(std::size_t bytes) {
-    constexpr std::size_t of_column = (detail::matrix_bytes<X> + ... + 0);
-    return (detail::narrow_rows<X...> ? 2 * bytes : bytes) / std::max<std::size_t>(of_column, 1);
-  }
+  static constexpr reduction_kind reduction = reduction_kind::declared;
+  static constexpr std::size_t column_bytes = (detail::matrix_bytes<X> + ... + 0);
+  static constexpr std::size_t element_bytes = detail::narrowest({detail::matrix_bytes<X>...});
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
   template <class B>
@@ -377,7 +370,8 @@ struct row_sum {
 struct no_statistic {
   template <class B>
   static constexpr std::size_t sums = 0;
-  static constexpr std::size_t near_columns(std::size_t bytes) { return bytes; }
+  static constexpr reduction_kind reduction = reduction_kind::none;
+  static constexpr std::size_t column_bytes = 0, element_bytes = 0;
   template <class B>
   TIGON_INLINE detail::no_errand errand(std::size_t, std::size_t, double*) const {
     return {};
@@ -393,7 +387,9 @@ struct no_statistic {
 };
 
 /// Statistic of a program that makes it itself: fn(row, 0) takes whole rows, by as many passes as it likes.
-struct own_statistic : no_statistic {};
+struct own_statistic : no_statistic {
+  static constexpr reduction_kind reduction = reduction_kind::imperative;
+};
 
 /// Program of a row that adds to parameter gradients. For row i and its statistic,
 ///   f(i, value)(x[j]..., sums[j]...)
@@ -403,6 +399,12 @@ struct row_map {
   Out out;
   F f;
   std::tuple<X...> x;
+  static constexpr std::size_t matrices = detail::matrices_of<X...>, vectors = sizeof...(X) - matrices;
+  static constexpr std::size_t outputs = detail::output_rows<Out>;
+  static constexpr std::size_t element_bytes =
+      detail::narrowest({detail::output_bytes<Out>, detail::matrix_bytes<X>...});
+  template <class B>
+  using vec_type = detail::vec_of<B, X...>;
   explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
 
   // One row, or a part of one.
@@ -451,26 +453,22 @@ inline constexpr bool is_row_map = false;
 template <class Out, class F, class... X>
 inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
 
-// Rows that a program with so many sums takes at a time; one where it is no row_map.
-template <class B, class Statistic, class F, std::size_t Sums>
-inline constexpr std::size_t rows_together = 1;
-template <class B, class G, class... Y, class Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<Out, F, X...>, Sums> =
-    schedule<B>::rows_adding(matrices_of<X...>, narrow_rows<X...>, Sums);
-template <class B, class G, class... Y, class... Out, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<B, row_sum<G, Y...>, row_map<writes<Out...>, F, X...>, Sums> = 1;
-template <class B, class T, class F, class... X, std::size_t Sums>
-inline constexpr std::size_t rows_together<B, no_statistic, row_map<matrix_view<T>, F, X...>, Sums> =
-    schedule<B>::rows_adding_unreduced;
-
-// Rows that map_rows writes at a time.
-template <class B, class Statistic, class Map>
-inline constexpr std::size_t rows_mapped = 1;
-template <class B, class Statistic, class T, class F, class... X>
-inline constexpr std::size_t rows_mapped<B, Statistic, row_map<matrix_view<T>, F, X...>> =
-    vec_of<B, X...>::size == 1
-        ? 1
-        : schedule<B>::rows_mapped(sizeof(T), sizeof...(X) - matrices_of<X...>, !std::same_as<Statistic, no_statistic>);
+// A program of a reduction and a map, with so many sums over the rows.
+template <class V, class Statistic, class Map>
+constexpr row_shape program_shape(std::size_t sums) {
+  row_shape shape{.pass = row_pass::program,
+                  .sums = sums,
+                  .element_bytes = Statistic::element_bytes,
+                  .lanes = V::size,
+                  .reduction = Statistic::reduction,
+                  .reduced_bytes = Statistic::column_bytes};
+  if constexpr (is_row_map<Map>) {
+    shape.matrices = Map::matrices, shape.vectors = Map::vectors;
+    shape.element_bytes = narrowest({shape.element_bytes, Map::element_bytes});
+    shape.outputs = Map::outputs;
+  }
+  return shape;
+}
 }  // namespace detail
 
 /// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
@@ -478,7 +476,11 @@ inline constexpr std::size_t rows_mapped<B, Statistic, row_map<matrix_view<T>, F
 /// another way. Or it is no_statistic, and the map's value 0.
 template <class B, class A, class Statistic, class F>
 void map_rows(context& ctx, std::size_t rows, std::size_t size, std::size_t cols, Statistic statistic, F map_of) {
-  constexpr std::size_t R = detail::rows_mapped<B, Statistic, decltype(map_of(std::size_t{}))>;
+  using reduction = std::conditional_t<std::same_as<Statistic, no_statistic>, no_statistic, own_statistic>;
+  using map_type = decltype(map_of(std::size_t{}));
+  using V = typename map_type::template vec_type<B>;
+  constexpr row_plan plan = plan_of<B, detail::program_shape<V, reduction, map_type>(0)>;
+  constexpr std::size_t R = plan.rows;
   const auto value_of = [=](const auto& row) TIGON_LAMBDA {
     if constexpr (std::same_as<Statistic, no_statistic>)
       return 0;
@@ -520,7 +522,7 @@ void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statis
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
 ///
-/// Unless map and reduction share a loop (schedule::reduces_while_mapping), the statistics of as many rows as stay near are
+/// Unless map and reduction share a loop (row_order::lookahead), the statistics of as many rows as stay near are
 /// made first, and a row_map then writes
 /// some of these at a time: memory is read and written in turns. Where reductions prefetch, these are no more rows
 /// than are written at a time, and both passes ask for those that come next: memory is read all the time. So it is where
@@ -534,28 +536,19 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
                             parameter_gradient<T>... out) {
   using V = vec<typename B::engine, A>;
   using errand = decltype(statistic.template errand<B>(0, 0, nullptr));
-  // Not on single numbers: compilers contract products and sums of those as they like, here so and there otherwise, and
-  // a row's bits would depend on its place.
-  constexpr bool in_passing = errand::any && V::size > 1 && schedule<B>::reduces_while_mapping;
-  using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr std::size_t K = sizeof...(T);
+  constexpr row_plan plan = plan_of<B, detail::program_shape<V, Statistic, F>(K)>;
+  constexpr bool in_passing = plan.order == row_order::lookahead, asks = plan.prefetches;
+  using totals = std::array<std::conditional_t<in_passing, double, A>, Statistic::template sums<B>>;
   constexpr bool is_map = detail::is_row_map<F>;
-  constexpr std::size_t R = V::size > 1 && !in_passing ? detail::rows_together<B, Statistic, F, K> : 1;
-  constexpr bool by_itself = std::same_as<Statistic, own_statistic>;
-  // Every pass over rows asks for those that are next: no more of these than are written together.
-  constexpr bool asks = V::size > 1 && !in_passing && (errand::any ? schedule<B>::reduce_prefetches || !is_map : R > 1);
-  constexpr bool whole_rows = !in_passing && (R > 1 || K == 0 || asks || by_itself);  // no partial rows are kept near
-  // Rows in parts, after a statistic of whole ones that has brought them near. Two of them: four are slower.
-  constexpr bool near_parts = V::size > 1 && errand::any && !in_passing && !whole_rows;
-  constexpr std::size_t most = whole_rows ? 32 : near_parts ? 2 : 8;
+  constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<in_passing, errand, detail::no_sum<!errand::any || asks>>>;
   const std::size_t rows = of.count, tasks = detail::partial_tasks<B>(of);
   const std::size_t per_task = detail::rows_per_partial(rows, tasks), stride = workspace::padded<A>(cols);
   const std::size_t sums = rows_per_sum(per_task) * K;  // rows of a task
-  constexpr std::size_t elements =
-      whole_rows || near_parts ? Statistic::near_columns(B::row.cpu.reduced_bytes) : B::row.cpu.group_elements;
-  const std::size_t fitting = std::clamp<std::size_t>(elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
+  const std::size_t fitting =
+      std::clamp<std::size_t>(plan.group_elements / std::max<std::size_t>(cols, 1), 1, asks ? R : most);
   const std::size_t group = fitting < R ? fitting : fitting / R * R;
   [[maybe_unused]] const std::size_t ahead = asks ? group : 1;
   const auto one = [&](const auto& row, auto value) TIGON_LAMBDA {
@@ -585,7 +578,7 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
                 .template run<B::row.unroll>(std::min(B::row.block_cols, cols - column));
       }
       if constexpr (in_passing) std::fill(next, next + n, totals{});
-      if constexpr (whole_rows) {
+      if constexpr (!plan.column_blocks) {
         std::size_t k = 0;
         if constexpr (R > 1) {
           const auto together = [&]() TIGON_LAMBDA {

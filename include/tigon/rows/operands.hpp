@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -243,6 +244,24 @@ inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operan
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
 
+// The least of some widths of elements; 0 stands for what has none.
+constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
+  std::size_t least = 0;
+  for (const std::size_t b : bytes)
+    if (b != 0 && (least == 0 || b < least)) least = b;
+  return least;
+}
+
+// Rows that an output consists of, and the bytes of their elements. Whatever is no row of a matrix counts as two.
+template <class Out>
+inline constexpr std::size_t output_rows = matrix_bytes<Out> != 0 ? 1 : 2;
+template <class Out>
+inline constexpr std::size_t output_bytes = matrix_bytes<Out>;
+template <class... Y>
+inline constexpr std::size_t output_rows<writes<Y...>> = (output_rows<Y> + ... + 0);
+template <class... Y>
+inline constexpr std::size_t output_bytes<writes<Y...>> = narrowest({matrix_bytes<Y>...});
+
 template <class... X>
 inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
 
@@ -294,17 +313,18 @@ template <class B, class Operand>
 TIGON_INLINE auto source(nearby<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
-  if constexpr (!schedule<B>::prefetches_for_map)
+  if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
     return nearby_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  if constexpr (!schedule<B>::prefetches_for_map) {
+  constexpr row_plan plan = plan_of<B, row_shape{}>;
+  if constexpr (!plan.reduce_brings_operands) {
     return source<B>(o.operand, at);
   } else {
-    if constexpr (schedule<B>::times_until_mapped != 1) at.matrices *= schedule<B>::times_until_mapped;
+    at.matrices *= plan.rows_until_mapped;
     const auto given = source<B>(o.operand, at);
     return asking_source<std::remove_const_t<decltype(given)>>{given};
   }

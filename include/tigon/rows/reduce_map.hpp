@@ -300,12 +300,20 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
     return false;
 }
 
-// One row at a time. An output that needs no reduction is stored by the first pass where memory is read while it is
-// written, but not if the second pass reads it as an operand, nor of 16 bits, which compute for longer.
+// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so, but not if the
+// second pass reads it as an operand.
 template <class B, class Bound, class... X, class... M, class... Y, class T>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct) {
   using V = vec_of<B, X...>;
+  constexpr std::size_t matrices = matrices_of<X..., M...>;
+  constexpr row_plan plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                 .matrices = matrices,
+                                                 .vectors = sizeof...(X) + sizeof...(M) - matrices,
+                                                 .element_bytes = sizeof(T),
+                                                 .lanes = V::size,
+                                                 .reduction = reduction_kind::imperative,
+                                                 .outputs = 1 + output_rows<writes<Y...>>}>;
   const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const matrix_view<T> first = std::get<0>(direct.y);
   [[maybe_unused]] const bool early =
@@ -315,7 +323,7 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
     const auto map_to = [&](auto output, auto f) TIGON_LAMBDA {
       std::apply([&](auto... x) TIGON_LAMBDA { row.map(reads(x...), output, f); }, std::tuple_cat(in.x, more.x));
     };
-    if constexpr (schedule<B>::interleaved && sizeof(T) > 2) {
+    if constexpr (plan.reduce_writes) {
       if (early) {
         const auto sum = row.map_sum(in, writes(first), [p = bound.p](auto... v) TIGON_LAMBDA {
           return joined(as_pack(p.direct(v...)), as_pack(p.reduce(v...)));

@@ -66,18 +66,24 @@ inline constexpr bool is_vector<optional_source<T, false>> = true;
 template <class... Source>
 inline constexpr std::size_t with_rows = (std::size_t{has_rows<Source>} + ... + 0);
 
-// Maps that read nothing but matrices, a cache line with every vector, wait for memory, and memory waits for the order in
-// which it is asked: for the next row first, then vector by vector. Narrower vectors and elements compute for longer, and
-// gain more where they mix.
-template <class V, class Source>
-constexpr bool reads_lines() {
+// Bytes of an element of a matrix, otherwise 0.
+template <class Source>
+constexpr std::size_t row_bytes() {
   if constexpr (has_rows<Source>)
-    return V::size * sizeof(typename Source::element_type) >= 64;
+    return sizeof(typename Source::element_type);
   else
-    return false;
+    return 0;
 }
-template <class V, class... Source>
-inline constexpr bool waits_for_memory = sizeof...(Source) > 1 && (reads_lines<V, Source>() && ...);
+
+// What a pass over a row reads, and so many sums that it makes.
+template <row_pass Pass, class V, std::size_t Sums, class... Source>
+inline constexpr row_shape pass_shape{.pass = Pass,
+                                      .matrices = with_rows<Source...>,
+                                      .vectors = (std::size_t{is_vector<Source>} + ... + 0),
+                                      .others = (std::size_t{!has_rows<Source> && !is_vector<Source>} + ... + 0),
+                                      .sums = Sums,
+                                      .element_bytes = narrowest({row_bytes<Source>()...}),
+                                      .lanes = V::size};
 
 // Whether rows of so many columns of an operand lie one behind the other, or there are none: processors follow those by
 // themselves.
@@ -345,9 +351,8 @@ class row_worker {
     constexpr std::size_t U = B::row.unroll;
     constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
     constexpr std::size_t block = 64 * sets * N;
-    constexpr std::size_t rows = N == 1 ? 0 : detail::with_rows<Source...>;
-    // Elsewhere of two or three rows, if there is something to ask for: lines asked for in vain cost a tenth.
-    constexpr bool asks = N > 1 && schedule<B>::reduce_prefetches, may_ask = schedule<B>::reduce_may_prefetch(rows);
+    constexpr row_plan plan = plan_of<B, detail::pass_shape<row_pass::reduce, V, K, Source...>>;
+    constexpr bool asks = plan.reduce_prefetches, may_ask = plan.reduce_may_prefetch;
     const auto ask = [&](auto u, std::size_t j)
                          TIGON_LAMBDA { (detail::ask_in_sum<u * N, B::row.cpu.prefetch_into>(x, j), ...); };
     [[maybe_unused]] const bool is_asked = may_ask && (detail::asked_for(x) || ...);
@@ -363,7 +368,7 @@ class row_worker {
         if constexpr (may_ask)
           if (is_asked) detail::unrolled<U>([&](auto u) TIGON_LAMBDA { ask(u, j); });
         detail::unrolled<U>([&](auto u) TIGON_LAMBDA {
-          if constexpr (schedule<B>::reduce_prefetches_ahead(rows)) (detail::prefetch_ahead<u * N>(x, j), ...);
+          if constexpr (plan.reduce_prefetches_far) (detail::prefetch_ahead<u * N>(x, j), ...);
           if constexpr (asks) ask(u, j);
           acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
         });
@@ -384,7 +389,8 @@ class row_worker {
   // The place of operands whose next rows are asked for.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
-    return {at_.row, at_.column, schedule<B>::sharing(detail::matrices_of<X...>), at_.ahead};
+    constexpr std::size_t sharing = plan_of<B, row_shape{}>.rows_share_cache ? detail::matrices_of<X...> : 1;
+    return {at_.row, at_.column, sharing, at_.ahead};
   }
 
   template <class... Y>
@@ -438,13 +444,13 @@ class row_worker {
     const auto add = [&](auto& sums, const R& r) TIGON_LAMBDA {
       detail::unrolled<K>([&](auto k) TIGON_LAMBDA { sums.v[k] = join(k, sums.v[k], r.v[W + k]); });
     };
-    constexpr bool in_order = schedule<B>::in_order && K == 0 && detail::waits_for_memory<V, Source...>;
+    constexpr row_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
+    constexpr bool in_order = plan.in_order;
     const auto barrier = []() TIGON_LAMBDA {
       if constexpr (in_order) asm volatile("" ::: "memory");
     };
     // The processor alone follows a single one too closely: that is asked for a little ahead.
-    const bool followed =
-        schedule<B>::follows_contiguous && K == 0 && !read_ && !leads_ && (detail::lies_in_line(x, cols) && ...);
+    const bool followed = plan.leaves_contiguous && !read_ && !leads_ && (detail::lies_in_line(x, cols) && ...);
     const auto ask = [&](std::size_t j) TIGON_LAMBDA {
       if constexpr (Errand::prefetches) {
         if (!followed)
@@ -466,9 +472,7 @@ class row_worker {
       }
     };
     const std::size_t last = head + (cols - head) / (U * N) * (U * N);
-    constexpr bool turns_round =
-        K == 0 && schedule<B>::serpentine(detail::with_rows<Source...>, (detail::is_vector<Source> || ...));
-    const bool backwards = !Errand::any && read_ && (schedule<B>::backwards || (turns_round && at_.row % 2 != 0));
+    const bool backwards = !Errand::any && read_ && (plan.backwards || (plan.serpentine && at_.row % 2 != 0));
     std::size_t at = backwards ? last - U * N : head;
     const std::size_t step = backwards ? std::size_t{0} - U * N : U * N;
     const auto join_all = [&](auto a, const auto& b) TIGON_LAMBDA {

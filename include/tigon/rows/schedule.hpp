@@ -1,70 +1,234 @@
-// The rules by which row kernels are scheduled, one line each: what a backend's core (backend/cores.hpp) makes of a loop.
-// They change the order in which memory is read and written, never a result. Measured: docs/findings.md.
+// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and plan() makes of it, and of
+// a core (backend/cores.hpp), the order in which memory is read and written. No rule changes a result. Measured:
+// docs/findings.md.
+//
+//   pass       a loop over the columns of a row: a reduction, or a map that writes
+//   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without
+//   group      rows of a program that are reduced before the first of them is mapped
+//   block      columns of a row that are mapped in one go, the same of every row of a group
 #ifndef TIGON_ROWS_SCHEDULE_HPP
 #define TIGON_ROWS_SCHEDULE_HPP
 
 #include <tigon/backend/tuning.hpp>
+#include <tigon/simd/vec.hpp>
 
 #include <algorithm>
 #include <cstddef>
 
-namespace tigon::simd {
+namespace tigon {
+
+/// What a plan is asked for.
+enum class row_pass {
+  operand,  ///< reading an operand: what depends on the core alone
+  reduce,   ///< a reduction over the columns of a row
+  map,      ///< a map over the columns of a row
+  program,  ///< a reduction and a map of many rows
+};
+
+/// How a program's rows are reduced before they are mapped.
+enum class reduction_kind {
+  none,
+  declared,    ///< by a function of a column: a row_sum
+  imperative,  ///< by passes that the program makes itself
+};
+
+/// What the rules need to know of a pass or a program.
+struct row_shape {
+  row_pass pass = row_pass::operand;
+  std::size_t matrices = 0;       ///< operands that have a row for every row; of a program: those of its map
+  std::size_t vectors = 0;        ///< operands that are the same for every row
+  std::size_t others = 0;         ///< of a pass: constants, column indices, pairs, matrices that may be absent
+  std::size_t sums = 0;           ///< of a pass: over the columns; of a program: over the rows, parameter gradients
+  std::size_t element_bytes = 0;  ///< of the matrices, the narrowest where they differ; 0: there are none
+  std::size_t lanes = 1;
+  // Of a program.
+  reduction_kind reduction = reduction_kind::none;
+  std::size_t reduced_bytes = 0;  ///< a column of what the declared reduction reads
+  std::size_t outputs = 0;        ///< of a declared map; 0: the map is a function of a row
+  friend constexpr bool operator==(row_shape, row_shape) = default;
+};
+
+/// What follows for the loops.
+struct row_plan {
+  // A reduction.
+  bool reduce_prefetches = false;      ///< prefetches the next rows of operands that are read again
+  bool reduce_may_prefetch = false;    ///< the same behind a branch: if there is one to prefetch
+  bool reduce_prefetches_far = false;  ///< prefetches 2 KiB ahead of the loads
+
+  // A map.
+  bool map_prefetches = true;      ///< prefetches the next rows of its operands
+  bool leaves_contiguous = false;  ///< not those that lie behind each other and have not been reduced
+  bool in_order = false;           ///< prefetches first, and keeps loads in program order
+  bool backwards = false;          ///< maps a row that was reduced from its end
+  bool serpentine = false;         ///< maps every other row that was reduced from its end
+
+  // An operand.
+  bool reduce_brings_operands = true;  ///< reductions also prefetch what the map reads: read_again, nearby
+  std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, in the cache at a time
+  bool rows_share_cache = true;        ///< a row is prefetched if those of all matrices fit, not it alone
+
+  // A program.
+  row_order order = row_order::reduce_then_map;  ///< of its reduction and its map
+  std::size_t rows = 1;                          ///< rows mapped together, with their sums in registers
+  bool reduce_writes = false;                    ///< outputs that need no reduction are written by it, not by the map
+  bool prefetches = false;                       ///< both passes prefetch, and a group is `rows` rows
+  bool column_blocks = false;                    ///< a group is mapped block by block
+  std::size_t group_rows = 32;                   ///< most rows of a group
+  std::size_t group_elements = 0;                ///< most elements of a group of more than one row
+};
+
 inline namespace TIGON_ABI {
+/// Every rule, in one place.
+constexpr row_plan plan(core cpu, row_shape s) {
+  const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
+  const bool vectorised = s.lanes > 1, narrow = s.element_bytes <= 2;
+  const bool reduced = s.reduction == reduction_kind::declared;
+  row_plan p;
 
+  // Memory is read while it is written: every reduction prefetches the next rows.
+  p.reduce_prefetches = interleaved && vectorised;
+  // Elsewhere those over two or three matrices, if their rows fit into the cache together: a single matrix is left to the
+  // hardware prefetcher.
+  p.reduce_may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectorised;
+  // More matrices than the hardware prefetcher follows: beside the loads, not a row ahead.
+  p.reduce_prefetches_far = s.matrices > 3 && vectorised;
+
+  // The hardware prefetcher crosses the ends of contiguous rows.
+  p.leaves_contiguous = interleaved && s.sums == 0;
+  // Bandwidth-bound: nothing but matrices, and a cache line with every vector. Narrower vectors compute for longer.
+  const bool bandwidth_bound = s.matrices > 1 && s.vectors + s.others == 0 && s.lanes * s.element_bytes >= 64;
+  p.in_order = !lookahead && s.sums == 0 && bandwidth_bound;
+  // The end of a row that was just reduced is still in L1.
+  p.backwards = lookahead;
+  // A vector that leaves L1 with every row begins with the columns that the row before has left there.
+  p.serpentine = interleaved && s.sums == 0 && s.matrices == 1 && s.vectors != 0;
+
+  // The map comes long after the reduction: what it reads would have left the cache.
+  p.reduce_brings_operands = !lookahead;
+  // Rows that are reduced and those that are mapped are in the cache at the same time, unless few rows are both.
+  p.rows_until_mapped = interleaved ? 1 : 2;
+  // Measured: where reduction and map share a loop, prefetching pays while a row of one matrix fits.
+  p.rows_share_cache = !lookahead;
+
+  // Lookahead needs a reduction that can run beside the map. Not with single numbers: compilers contract their products
+  // and sums in one loop and not in another, and a row's bits would depend on its place.
+  p.order = lookahead && !(reduced && vectorised) ? row_order::reduce_then_map : cpu.order;
+  p.rows = [&]() -> std::size_t {
+    // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and lookahead.
+    if (s.outputs != 1 || !vectorised || lookahead) return 1;
+    // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
+    if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
+    // Two vectors and more leave L1 with every row that was reduced before.
+    if (s.sums == 0 && !reduced)
+      return interleaved && s.reduction == reduction_kind::imperative && s.vectors > 1 ? 2 : 1;
+    // No reduction has brought the rows into the cache.
+    if (s.reduction == reduction_kind::none) return 2;
+    // One row was reduced.
+    if (s.reduction == reduction_kind::imperative) return 1;
+    // Eight streams fit into the ways of L1.
+    if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
+    // Non-temporal stores to several rows in turns cost more than three matrices and more save.
+    if (s.matrices > 2 && !narrow) return 1;
+    return s.sums > 1 ? 4 : 3;
+  }();
+  // Outputs that need no reduction: where memory is read while it is written; not of 16 bits, which compute for longer.
+  p.reduce_writes = interleaved && !narrow;
+  const bool shares_loop = p.order == row_order::lookahead;
+  // Where memory is read while it is written, where rows are mapped together unreduced, and where a map is a function.
+  p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || s.outputs == 0 : p.rows > 1);
+  // A map of rows that were reduced finds the next ones prefetched by the reduction, unless both passes prefetch.
+  p.map_prefetches = !reduced || p.prefetches;
+  // Rows that are mapped one at a time keep vectors and sums over rows in L1 by blocks of columns.
+  const bool whole_rows = p.rows > 1 || s.sums == 0 || p.prefetches || s.reduction == reduction_kind::imperative;
+  p.column_blocks = shares_loop || !whole_rows;
+  // Rows that were reduced whole, block by block: two, because four are slower.
+  const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
+  p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
+  // As many rows as stay in the cache from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
+  const std::size_t near_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
+  p.group_elements =
+      !p.column_blocks || reduced_blocks ? near_bytes / std::max<std::size_t>(s.reduced_bytes, 1) : cpu.group_elements;
+  return p;
+}
+}  // namespace TIGON_ABI
+
+namespace simd {
+inline namespace TIGON_ABI {
+/// The plan that the loops of a backend read. A backend that wants to see what is asked for specialises it
+/// (examples/tigon_info/noted_plans.hpp).
+template <class B, row_shape Shape>
+inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
+
+// What operators may ask: extents of blocks, and prefetching.
+
+/// Columns of a block of a row: a few rows of so many numbers stay in L1.
 template <class B>
-struct schedule {
-  static constexpr core cpu = B::row.cpu;
-  static constexpr bool interleaved = cpu.order == row_order::interleaved;
-  static constexpr bool lookahead = cpu.order == row_order::lookahead;
+constexpr std::size_t columns_per_block() {
+  return B::row.block_cols;
+}
+/// Columns of a block of a row whose intermediate values take the place of the row itself: they stay in L2.
+template <class B>
+constexpr std::size_t columns_in_place() {
+  return B::row.cpu.near_cols;
+}
+/// Columns of one step of an unrolled loop in accumulator type A.
+template <class B, class A>
+constexpr std::size_t columns_per_step() {
+  return B::row.unroll * vec<typename B::engine, A>::size;
+}
+/// Elements of the rows of a task.
+template <class B>
+constexpr std::size_t elements_per_task() {
+  return B::row.task_elements;
+}
+/// Most tasks of a program with sums over the rows.
+template <class B>
+constexpr std::size_t most_tasks_with_sums() {
+  return B::row.partials;
+}
+/// Whether a row of so many bytes can be prefetched while another is computed.
+template <class B>
+constexpr bool prefetches_rows_of(std::size_t bytes) {
+  return bytes <= B::row.cpu.prefetch_row_bytes;
+}
+/// Prefetches n elements into L2, where rows are prefetched at all.
+template <class B, class T>
+TIGON_INLINE void prefetch_elements(const T* from, std::size_t n) {
+  if constexpr (B::row.cpu.prefetch_row_bytes != 0)
+    for (std::size_t j = 0; j < n; j += 64 / sizeof(T)) __builtin_prefetch(from + j, 0, 2);
+}
 
-  // Prefetching.
-  /// Every reduction prefetches the next rows: memory is read while it is written.
-  static constexpr bool reduce_prefetches = interleaved;
-  /// Elsewhere those over two or three matrices, while the rows fit beside each other: a single one the hardware follows.
-  static constexpr bool reduce_may_prefetch(std::size_t matrices) {
-    return !interleaved && (matrices == 2 || matrices == 3);
-  }
-  /// More matrices than the hardware prefetcher follows are prefetched 2 KiB ahead of the loads.
-  static constexpr bool reduce_prefetches_ahead(std::size_t matrices) { return matrices > 3; }
-  /// Matrices whose rows share the cache with a row that is prefetched; lookahead decides for each of them alone.
-  static constexpr std::size_t sharing(std::size_t matrices) { return lookahead ? 1 : matrices; }
-  /// So many times as many where rows are reduced and read again: half as many bytes stay until both passes are done.
-  static constexpr std::size_t times_until_mapped = interleaved ? 1 : 2;
-  /// Reductions prefetch what the map reads again, unless that is long after.
-  static constexpr bool prefetches_for_map = !lookahead;
-  /// Maps leave consecutive rows to the hardware prefetcher, which crosses their ends.
-  static constexpr bool follows_contiguous = interleaved;
-
-  // Order of the columns.
-  /// Bandwidth-bound maps issue prefetches first and keep loads in program order.
-  static constexpr bool in_order = !lookahead;
-  /// A row that was just reduced is mapped from its end: the end is still in L1.
-  static constexpr bool backwards = lookahead;
-  /// Serpentine: with vectors that leave L1 with every row, every other row is mapped from its end.
-  static constexpr bool serpentine(std::size_t matrices, bool vectors) {
-    return interleaved && matrices == 1 && vectors;
-  }
-
-  // How many rows at a time.
-  /// Map and reduction of a later row share one loop.
-  static constexpr bool reduces_while_mapping = lookahead;
-  /// Rows mapped together that add to `sums` partial rows. Interleaved: eight streams fit into the ways of L1. Elsewhere
-  /// three, four where they save more than one sum; one of three matrices and more, unless of 16 bits: non-temporal
-  /// stores to several rows in turns cost more than they save.
-  static constexpr std::size_t rows_adding(std::size_t matrices, bool narrow, std::size_t sums) {
-    if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(matrices, 1), 1, 3);
-    return matrices > 2 && !narrow ? 1 : sums > 1 ? 4 : 3;
-  }
-  /// The same without a reduction that has brought the rows near.
-  static constexpr std::size_t rows_adding_unreduced = lookahead ? 1 : 2;
-  /// Rows mapped together without partial rows: of 16 bits four, which widen the vectors beside them once; of others two
-  /// beside two vectors and more, which leave L1 with every row.
-  static constexpr std::size_t rows_mapped(std::size_t bytes, std::size_t vectors, bool reduced) {
-    return lookahead ? 1 : bytes == 2 ? 4 : interleaved && reduced && vectors > 1 ? 2 : 1;
-  }
+/// B, with a task for every row.
+template <class B>
+struct with_row_tasks : B {
+  static constexpr row_tuning row = [] {
+    row_tuning one = B::row;
+    one.task_elements = 1;
+    return one;
+  }();
+};
+/// B, with whole rows for blocks: programs with sums over the rows see whole rows.
+template <class B>
+struct with_whole_rows : B {
+  static constexpr row_tuning row = [] {
+    row_tuning whole = B::row;
+    whole.block_cols = std::size_t{1} << 48;
+    return whole;
+  }();
 };
 
 }  // namespace TIGON_ABI
-}  // namespace tigon::simd
+}  // namespace simd
+
+using simd::columns_in_place;
+using simd::columns_per_block;
+using simd::columns_per_step;
+using simd::elements_per_task;
+using simd::most_tasks_with_sums;
+using simd::prefetch_elements;
+using simd::prefetches_rows_of;
+using simd::with_row_tasks;
+using simd::with_whole_rows;
+}  // namespace tigon
 
 #endif  // TIGON_ROWS_SCHEDULE_HPP

@@ -47,7 +47,7 @@ void for_rows_in_turns(context& ctx, std::size_t rows, std::size_t cols, std::si
   const std::size_t stride = workspace::padded<A>(cols);
   width = detail::turn_cols(cols, width, State::most);
   const std::size_t blocks = (cols + width - 1) / width;
-  by_turns = by_turns && cols * sizeof(A) <= B::row.cpu.prefetch_row_bytes;
+  by_turns = by_turns && prefetches_rows_of<B>(cols * sizeof(A));
   workspace::frame frame(ctx.workspace());
   A* scratch = frame.template take<A>(ctx.executor().workers() * 2 * scratch_rows * stride);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {

@@ -1,0 +1,7 @@
+// The plans of the row kernels of every operator (tigon/rows/schedule.hpp), for the default backend and its core.
+#ifndef TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
+#define TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
+
+void print_plans();
+
+#endif  // TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
