@@ -559,7 +559,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
       fn(row, value);
   };
   workspace::frame frame(ctx.workspace());
-  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * stride + detail::page / sizeof(A)));
+  A* partials = nullptr;
+  if constexpr (K != 0)
+    partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * stride + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     A* own = partials + task * sums * stride;
     std::fill(own, own + sums * stride, A(0));

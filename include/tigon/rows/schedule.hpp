@@ -132,7 +132,8 @@ constexpr row_plan plan(core cpu, row_shape s) {
     return s.sums > 1 ? 4 : 3;
   }();
   // Outputs that need no reduction: where memory is read while it is written; not of 16 bits, which compute for longer.
-  p.reduce_writes = interleaved && !narrow;
+  // Beside sums over the rows, wherever reduction and map are two passes: the map has outputs enough.
+  p.reduce_writes = s.sums == 0 ? interleaved && !narrow : !lookahead;
   const bool shares_loop = p.order == row_order::lookahead;
   // Where memory is read while it is written, where rows are mapped together unreduced, and where a map is a function.
   p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || s.outputs == 0 : p.rows > 1);
