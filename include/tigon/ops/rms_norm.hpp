@@ -58,18 +58,6 @@ Options options_for_weight(Options opt, in_vector<W> w) {
   if (!w) opt.offset = 0, opt.casting = casting::none;
   return opt;
 }
-
-/// 1 / rms of a row of x, which a map will read again; kept in rstd.
-template <class Row, class X, class A>
-TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
-  const A square = row.sum(reads(read_again(x)), [](auto v) { return v * v; }) / static_cast<A>(row.cols) + eps;
-  const A scale = scale_for_squares<A>(square);
-  const A r = scale == A(1) ? math::rsqrt(square)
-                            : rstd_by_scale(
-                                  row, scale, eps, [](auto v) { return v; }, x);
-  if (row.first()) rstd[row.i] = r;
-  return r;
-}
 }  // namespace TIGON_ABI
 }  // namespace detail
 
