@@ -538,6 +538,83 @@ TEST(chunked_logprob, tiles_take_the_memory_of_a_tile) {
   expect_memory_of_logprob<bfloat16>();
 }
 
+// ---- Very many tiles of columns, whose shares are alike: each addition to a running sum is rounded the same way.
+
+using slivers = with_chunks<usual_backend, chunk_tuning::stream(2, 4)>;
+
+/// Logits are the bias, and w is the same for all columns but the target's, which has none.
+template <class T>
+struct many_tiles {
+  static constexpr std::size_t rows = 3, hidden = 2, vocab = 1 << 13, target = 6;
+  guarded_matrix<T> x{rows, hidden, 0}, w{vocab, hidden, 0}, dx{rows, hidden, 0}, dw{vocab, hidden, 0};
+  guarded<T> bias = guarded<T>(vocab);
+  double lse = 0, mean = 0, p_target = 0;
+
+  /// The largest logit comes first, last, or each tile has a larger one than those before it.
+  explicit many_tiles(int order) {
+    x.assign(std::vector<double>(rows * hidden, 0));
+    std::vector<double> of_w(vocab * hidden), b(vocab, -0.3);
+    for (std::size_t k = 0; k < of_w.size(); ++k) of_w[k] = k / hidden == target ? 0 : k % 2 == 0 ? 0.1 : 0.7;
+    w.assign(of_w);
+    if (order == 0) b.front() = 0;
+    if (order == 1) b.back() = 0;
+    for (std::size_t j = 0; j < vocab && order == 2; ++j) b[j] = static_cast<double>(j / 4) * 0x1p-14;
+    bias.assign(b);
+    double sum = 0;
+    for (const T v : bias) sum += std::exp(to_f64(v)), mean += to_f64(v) / vocab;
+    lse = std::log(sum), p_target = std::exp(to_f64(bias[target]) - lse);
+  }
+  double log_p() const { return to_f64(bias[target]) - lse; }
+  /// dx from the gradient `up` of every row's log_p.
+  std::vector<double> wanted_dx(double up) const {
+    std::vector<double> out;
+    for (std::size_t k = 0; k < rows * hidden; ++k) out.push_back(-up * (1 - p_target) * to_f64(w(0, k % hidden)));
+    return out;
+  }
+};
+
+template <class T>
+void expect_errors_of_many_tiles() {
+  using B = slivers;
+  using A = accumulator_t<T>;
+  for (const int order : {0, 1, 2})
+    for (const double smoothing : {0.0, 0.25}) {
+      SCOPED_TRACE(testing::Message() << "order " << order << ", smoothing " << smoothing);
+      many_tiles<T> p(order);
+      const std::vector<std::int64_t> target(p.rows, p.target);
+      std::vector<A> loss(1), logp(p.rows), ones(p.rows, 1);
+      std::vector<tigon::lse_parts<A>> saved(p.rows);
+      const tigon::fused_linear_cross_entropy_options opt{
+          .loss = {.reduction = reduction::sum, .label_smoothing = smoothing}};
+      tigon::workspace scratch;
+      const context sizes(tigon::serial(), scratch);
+      with_workspace_of(
+          tigon::fused_linear_cross_entropy_workspace<B, T>(p.rows, p.hidden, p.vocab, sizes), [&](context& ctx) {
+            tigon::fused_linear_cross_entropy_forward<B, T>(p.x, p.w.view(), target, loss, p.dx.view(), p.dw.view(),
+                                                            opt, p.bias, tigon::absent, tigon::absent, {}, {}, ctx);
+          });
+      const double value = -(1 - smoothing) * p.log_p() + smoothing * (p.lse - p.mean);
+      EXPECT_NEAR(loss[0] / (p.rows * value), 1, 2 * loss_bound.of<T>());
+      if (smoothing != 0) continue;
+      EXPECT_TRUE(close(p.dx.f64(), p.wanted_dx(-1), gradient_bound.of<T>()));
+      const std::size_t bytes = tigon::selective_logprob_workspace<B, T>(p.rows, p.hidden, p.vocab, sizes);
+      with_workspace_of(bytes, [&](context& ctx) {
+        tigon::selective_logprob_forward<B>(p.x.view(), p.w.view(), target, logp, saved, {}, p.bias, ctx);
+      });
+      for (const A got : logp) EXPECT_NEAR(got / p.log_p(), 1, 2 * loss_bound.of<T>());
+      with_workspace_of(bytes, [&](context& ctx) {
+        tigon::selective_logprob_backward<B, T>(p.x, p.w.view(), target, ones, saved, p.dx.view(), p.dw.view(), {},
+                                                p.bias, tigon::absent, ctx);
+      });
+      EXPECT_TRUE(close(p.dx.f64(), p.wanted_dx(1), gradient_bound.of<T>()));
+    }
+}
+
+TEST(very_many_tiles_of_columns, keep_the_errors) {
+  expect_errors_of_many_tiles<float>();
+  expect_errors_of_many_tiles<bfloat16>();
+}
+
 // ---- A loss on sequences: whole rows of logits, as many as the policy says.
 
 TEST(chunked_preference, gives_the_same_for_every_policy) {

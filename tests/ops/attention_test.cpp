@@ -319,6 +319,69 @@ TEST(attention_products, are_those_of_the_backend_and_its_blocks_change_nothing_
   EXPECT_TRUE(close(p.dk.f64(), p.wanted().dk, gradient_bound.f32));
 }
 
+/// Blocks of so few queries that a short sequence has very many.
+template <std::size_t Rows>
+struct few_queries : usual_backend {
+  using parent = usual_backend;
+  static constexpr tigon::backend_info info{"few_queries", {tigon::device::cpu}};
+  static constexpr tigon::attention_tuning attention{.query_block = Rows};
+  using overrides = tigon::op_list<>;
+};
+
+/// Scores of 0, so that every query of a group adds the same to dk and dv of a key: each addition to a running sum is
+/// rounded the same way.
+template <class T, std::size_t Rows>
+void sums_over_queries_keep_their_error(std::size_t heads, std::size_t n, attention_mask mask, double bound) {
+  using B = few_queries<Rows>;
+  using A = accumulator_t<T>;
+  for (const double g : {0.1, 1.0 / 3, 0.7}) {
+    std::vector<T> q(heads * n, from_f64<T>(0.75)), k(n, from_f64<T>(0)), v(n), o(heads * n),
+        d_o(heads * n, from_f64<T>(g));
+    std::vector<T> dq(heads * n), dk(n), dv(n);
+    std::vector<A> lse(heads * n);
+    std::vector<double> want_dk(n), want_dv(n);
+    for (std::size_t j = 0; j < n; ++j) v[j] = from_f64<T>(j % 2 == 0 ? 1 : -1);
+    const double up = to_f64(d_o[0]);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t seen = mask == attention_mask::causal ? i + 1 : n;
+      const double p = 1 / static_cast<double>(seen), mean = seen % 2 == 0 ? 0 : p;
+      for (std::size_t h = 0; h < heads; ++h)
+        o[h * n + i] = from_f64<T>(mean), lse[h * n + i] = static_cast<A>(std::log(static_cast<double>(seen)));
+      for (std::size_t j = 0; j < seen; ++j) {
+        want_dv[j] += static_cast<double>(heads) * p * up;
+        want_dk[j] += static_cast<double>(heads) * p * up * 0.75 * (to_f64(v[j]) - mean);
+      }
+    }
+    const auto view = [&](auto& of, std::size_t of_heads) {
+      return heads_view<std::remove_reference_t<decltype(of[0])>>::of_heads(of.data(), 1, of_heads, n, 1);
+    };
+    const auto backward = [&](context& ctx) {
+      tigon::attention_backward<B, T>(view(std::as_const(d_o), heads), view(std::as_const(q), heads),
+                                      view(std::as_const(k), 1), view(std::as_const(v), 1),
+                                      view(std::as_const(o), heads), lse, view(dq, heads), view(dk, 1), view(dv, 1),
+                                      {.mask = mask}, ctx);
+    };
+    with_workspace_of(tigon::attention_backward_workspace<B, T>(n, 1, {.mask = mask}), backward);
+    const auto f64 = [](const std::vector<T>& from) {
+      std::vector<double> to;
+      for (const T x : from) to.push_back(to_f64(x));
+      return to;
+    };
+    EXPECT_TRUE(close(f64(dv), want_dv, bound)) << g;
+    EXPECT_TRUE(close(f64(dk), want_dk, bound)) << g;
+  }
+}
+
+TEST(attention_sums, over_very_many_blocks_of_queries_keep_their_error) {
+  for (const attention_mask mask : {attention_mask::causal, attention_mask::none})
+    sums_over_queries_keep_their_error<float, 1>(1, 2048, mask, gradient_bound.f32);
+  sums_over_queries_keep_their_error<tigon::bfloat16, 1>(1, 2048, attention_mask::none, gradient_bound.bf16);
+}
+
+TEST(attention_sums, over_a_large_group_of_heads_keep_their_error) {
+  sums_over_queries_keep_their_error<float, 1>(128, 48, attention_mask::none, gradient_bound.f32);
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 class attention_doors : public testing::Test {
  protected:

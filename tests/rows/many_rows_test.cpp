@@ -4,13 +4,17 @@
 
 #include <cmath>
 #include <tigon/backends/ascend/backend.hpp>
+#include <tigon/losses/cross_entropy.hpp>
 #include <tigon/ops/dyt.hpp>
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/fused_add_rms_norm.hpp>
 #include <tigon/ops/group_norm.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/modulated_rms_norm.hpp>
+#include <tigon/ops/poly_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/softmax.hpp>
+#include <tigon/ops/sparsemax.hpp>
 #include <vector>
 
 #include "support/backends.hpp"
@@ -242,6 +246,90 @@ TEST(very_long_rows, keep_the_error_of_rms_norm) {
   };
   keeps(std::type_identity<backends::generic>());
   keeps(std::type_identity<backends::highway>());
+}
+
+/// A chip with little memory, so that a row has very many blocks of columns.
+struct small_chip : backends::ascend {
+  using parent = backends::ascend;
+  static constexpr tigon::backend_info info{"small_chip", {tigon::device::npu}};
+  using overrides = tigon::op_list<>;
+  static constexpr std::size_t tile_capacity_bits = 48 * 8192;
+};
+
+/// One row whose blocks of columns are all alike.
+TEST(very_long_rows, in_blocks_of_columns_keep_their_error) {
+  using B = small_chip;
+  constexpr std::size_t cols = std::size_t{1} << 22;
+  constexpr double n = cols;
+  std::vector<float> x(cols), dy(cols, 0.7f), y(cols), dx(cols), mean(1), rstd(3), loss(1);
+  for (std::size_t j = 0; j < cols; ++j) x[j] = j % 2 == 0 ? 0.1f : 0.3f;
+  const auto row = [=](auto& v) { return matrix_view(v.data(), 1, cols); };
+  const auto in = [=](const auto& v) { return matrix_view<const float>(v.data(), 1, cols); };
+  const double a = x[0], b = x[1], up = dy[0];
+  const auto expect = [](double got, double want, double bound) { EXPECT_NEAR(got / want, 1, 2 * bound); };
+
+  const double root = std::sqrt((a * a + b * b) / 2 + eps), of_rms = (a + b) / 2 / root;
+  tigon::rms_norm_forward<B>(in(x), absent, row(y), std::span(rstd).first(1), {.eps = eps});
+  expect(y[0], a / root, 4e-7);
+  rstd[0] = static_cast<float>(1 / root);
+  tigon::rms_norm_backward<B>(in(dy), in(x), absent, std::span<const float>(rstd).first(1), row(dx), absent);
+  expect(dx[0], up * (1 - a / root * of_rms) / root, 1e-6);
+
+  const double m = (a + b) / 2, deviation = std::sqrt((b - a) * (b - a) / 4 + eps);
+  tigon::layer_norm_forward<B>(in(x), absent, absent, row(y), mean, std::span(rstd).first(1), {.eps = eps});
+  expect(mean[0], m, 4e-7), expect(y[0], (a - m) / deviation, 4e-7);
+  mean[0] = static_cast<float>(m), rstd[0] = static_cast<float>(1 / deviation);
+  for (std::size_t j = 0; j < cols; ++j) dy[j] = j % 4 < 2 ? 0.7f : 0;  // nothing of xh, and a mean
+  tigon::layer_norm_backward<B>(in(dy), in(x), absent, mean, std::span<const float>(rstd).first(1), row(dx), absent,
+                                absent, {.eps = eps});
+  expect(dx[0], up / 2 / deviation, 2e-6);
+
+  const double sum = n / 2 * (std::exp(a - b) + 1), p = 1 / sum;
+  tigon::softmax_forward<B>(in(x), row(y));
+  expect(y[1], p, 1e-6);
+  for (float& v : y) v = static_cast<float>(1 / n);
+  for (std::size_t j = 0; j < cols; ++j) dy[j] = j % 4 == 0 ? 0.7f : 0;
+  tigon::softmax_backward<B>(in(dy), in(y), row(dx));
+  expect(dx[1], -up / 4 / n, 1e-6);
+
+  const std::vector<std::int32_t> target{1};
+  tigon::cross_entropy_forward<B, float>(in(x), target, loss, row(dx), {.label_smoothing = 0.25});
+  expect(loss[0], 0.75 * std::log(sum) + 0.25 * (std::log(sum) - (a - b) / 2), 4e-7);
+
+  const double k1 = root, k2 = std::sqrt((std::pow(a, 4) + std::pow(b, 4)) / 2 + eps),
+               k3 = std::sqrt((std::pow(a, 6) + std::pow(b, 6)) / 2 + eps);
+  const std::vector<float> w{0.5f, 0.25f, 1}, bias{0};
+  tigon::poly_norm_forward<B, float>(in(x), w, bias, row(y), rstd, {.eps = eps});
+  expect(y[1], 0.5 * b * b * b / k3 + 0.25 * b * b / k2 + b / k1, 4e-7);
+}
+
+/// Lines of an axis that share a sum of 1, along the rows and down the columns.
+TYPED_TEST(many_rows, sparsemax_keeps_its_error) {
+  constexpr std::size_t axis = 3 * (std::size_t{1} << 16) + 7, inner = 2;
+  std::vector<float> x(axis * inner, 0.3f), dy(x.size()), y(x.size()), dx(x.size());
+  const double share = 1 / static_cast<double>(axis), mean = 0.1f * static_cast<double>(axis / 2) * share;
+  for (std::size_t k = 0; k < x.size(); ++k) dy[k] = k / inner % 2 == 0 ? 0 : 0.1f;  // far from all alike
+  const auto down = [=](auto& v) {
+    return tigon::axis_view<std::remove_reference_t<decltype(v[0])>>(v.data(), 1, axis, inner, axis * inner, inner);
+  };
+  const auto expect_results = [&](std::size_t n, const char* name) {
+    for (std::size_t k = 0; k < n; ++k) {
+      ASSERT_NEAR(y[k], share, 2e-6 * share) << name << ' ' << k;
+      ASSERT_NEAR(dx[k], dy[k] - mean, 1e-7) << name << ' ' << k;  // their size is 0.05
+    }
+  };
+  with_workspace_of(tigon::sparsemax_workspace<TypeParam, float>(axis, inner), [&](context& ctx) {
+    tigon::sparsemax_forward<TypeParam, float>(down(std::as_const(x)), down(y), {}, ctx);
+  });
+  with_workspace_of(tigon::sparsemax_backward_workspace<TypeParam, float>(axis, inner), [&](context& ctx) {
+    tigon::sparsemax_backward<TypeParam, float>(down(std::as_const(dy)), down(std::as_const(y)), down(dx), {}, ctx);
+  });
+  expect_results(x.size(), "columns");
+  for (std::size_t k = 0; k < axis; ++k) dy[k] = k % 2 == 0 ? 0 : 0.1f;
+  const auto row = [=](auto& v) { return matrix_view(v.data(), 1, axis); };
+  tigon::sparsemax_forward<TypeParam, float>(row(std::as_const(x)), row(y));
+  tigon::sparsemax_backward<TypeParam, float>(row(std::as_const(dy)), row(std::as_const(y)), row(dx));
+  expect_results(axis, "rows");
 }
 
 /// Rows of tasks that end before, at and behind the rows of a plain sum.

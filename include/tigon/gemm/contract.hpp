@@ -3,6 +3,7 @@
 #define TIGON_GEMM_CONTRACT_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/core/division.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <string_view>
@@ -84,8 +85,8 @@ struct gemm_operand {
 namespace gemm_detail {
 inline namespace TIGON_ABI {
 
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-constexpr std::size_t round_up(std::size_t a, std::size_t b) { return ceil_div(a, b) * b; }
+using detail::ceil_div;
+using detail::round_up;
 
 template <class T>
 constexpr std::size_t rows_of(matrix_view<T> m, transpose t) {

@@ -9,6 +9,7 @@
 #include <Eigen/Core>
 
 #include <tigon/gemm/contract.hpp>
+#include <tigon/simd/totals.hpp>
 
 #include <algorithm>
 
@@ -149,7 +150,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
       for (std::size_t p = 0; p < k; p += s.depth, ++plain) {
         const std::size_t depth = std::min(s.depth, k - p);
         if (s.total && plain == gemm_detail::eigen_calls) {
-          add_to_total<V>(tile, p == plain * s.depth, false);
+          add_to_total<V, simd::sums_after::same>(tile, p == plain * s.depth);
           plain = 0;
         }
         const auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
@@ -161,7 +162,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
                                      gemm_detail::part_of<V>(b.view, opt.b, p, depth, j, cols, sums + s.c + s.a), opt.b,
                                      tile, plain != 0);
       }
-      if (s.total) add_to_total<V>(tile, false, true);
+      if (s.total) add_to_total<V, simd::sums_after::total>(tile, false);
       for (std::size_t y = 0; y < rows; ++y)
         gemm_detail::finish<V>(sums + y * cols, cols, scale, bias ? bias.data + j : nullptr, c.row(i + y) + j);
       epilogue(c.rows_from(i, rows).cols_from(j, cols), i, j, worker);
@@ -171,25 +172,11 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
  private:
   static constexpr std::size_t tile_rows = gemm_detail::eigen_tile_rows, tile_cols = gemm_detail::eigen_tile_cols;
 
-  /// Adds a tile to its total, the two tiles behind it, which begins with it; at the end the tile is the total.
-  template <class V, class Tile>
-  static void add_to_total(Tile& tile, bool first, bool last) {
-    using A = typename V::value_type;
+  /// Adds a tile to its total, the two tiles behind it.
+  template <class V, simd::sums_after After, class Tile>
+  static void add_to_total(Tile& tile, bool first) {
     const std::size_t n = static_cast<std::size_t>(tile.size());
-    A *const sums = tile.data(), *const high = sums + n, *const low = high + n;
-    const auto add = [&](std::size_t i, auto load, auto store) {
-      const V zero(A(0));
-      const auto t = simd::add_compensated(first ? zero : load(high + i), first ? zero : load(low + i), load(sums + i));
-      store(t.v[0], high + i), store(t.v[1], low + i);
-      if (last) store(t.v[0] + t.v[1], sums + i);
-    };
-    std::size_t i = 0;
-    for (; i + V::size <= n; i += V::size)
-      add(
-          i, [](const A* p) { return simd::load<V>(p); }, [](V v, A* p) { simd::store(v, p); });
-    if (const std::size_t rest = n - i; rest != 0)
-      add(
-          i, [=](const A* p) { return simd::load_n<V>(p, rest); }, [=](V v, A* p) { simd::store_n(v, p, rest); });
+    simd::add_to_total<V, After>(tile.data(), tile.data() + n, tile.data() + 2 * n, n, first);
   }
 
   /// Elements of a worker's scratch, the depth of one call, and whether tiles have totals.

@@ -13,6 +13,7 @@
 #define TIGON_GEMM_PACKED_HPP
 
 #include <tigon/gemm/contract.hpp>
+#include <tigon/simd/totals.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -561,17 +562,13 @@ class product {
     epilogue_(view, plan_.share_a ? shared_first_ : first, plan_.share_a ? first : shared_first_, worker);
   }
 
-  /// Adds the sums of the tiles of rows x cols to their totals, which begin with them; at the end the sums are the totals.
+  /// Adds the sums of the tiles of rows x cols to their totals, behind them; at the end the sums are the totals.
   void add_to_total(A* sums, std::size_t rows, std::size_t cols, bool first, bool last) const {
-    const std::size_t n = round_up(rows, U) * round_up(cols, W);
-    A *const high = sums + plan_.part * plan_.shared, *const low = high + plan_.part * plan_.shared;
-    for (std::size_t i = 0; i < n; i += L) {
-      const V zero(A(0));
-      const auto t = simd::add_compensated(first ? zero : simd::load<V>(high + i),
-                                           first ? zero : simd::load<V>(low + i), simd::load<V>(sums + i));
-      simd::store(t.v[0], high + i), simd::store(t.v[1], low + i);
-      if (last) simd::store(t.v[0] + t.v[1], sums + i);
-    }
+    const std::size_t n = round_up(rows, U) * round_up(cols, W), step = plan_.part * plan_.shared;
+    if (last)
+      simd::add_to_total<V, simd::sums_after::total>(sums, sums + step, sums + 2 * step, n, first);
+    else
+      simd::add_to_total<V, simd::sums_after::same>(sums, sums + step, sums + 2 * step, n, first);
   }
 
   /// What this worker most likely packs next: the next block of this part, or the first of the next part.

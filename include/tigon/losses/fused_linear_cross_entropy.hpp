@@ -31,14 +31,14 @@ struct fused_linear_cross_entropy {
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
 ///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
 ///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More than
-///            64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, so that its error does not
-///            grow with their number. See fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles
+///            64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64 tiles of
+///            columns two for dx, so that errors do not grow with their number. See fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles
 ///            do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
 ///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3, for any
-///            number of rows and chunks (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp).
+///            number of rows, chunks and tiles (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp).
 struct fused_linear_cross_entropy_options {
   cross_entropy_options loss;
   bool token_scaling = false;              ///< loss and gradient of a row times the probability of its target
@@ -170,6 +170,7 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
     if (detail::streams<B>(vocab))
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
              (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
+             detail::tiled_layer<B, T, detail::every_row<T>>::total_bytes(rows, hidden, vocab) +
              detail::tiled_linear_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
                                                   gemm_detail::ceil_div(rows, chunk), ctx);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +

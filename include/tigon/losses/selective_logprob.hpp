@@ -62,10 +62,11 @@ struct kernel<op::selective_logprob, backends::generic> {
                             std::size_t n, double temperature, accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse,
                             context& ctx) {
     using A = accumulator_t<T>;
-    const A inverse = static_cast<A>(1 / temperature);
+    const double inverse = static_cast<A>(1 / temperature);
     workspace::frame frame(ctx.workspace());
     const detail::chosen_tiles<B, T> rows(frame, head, row, n, ctx);
     detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, {}, ctx);
+    auto* all = frame.template take<lse_parts<double>>(n);
     auto* part = frame.template take<lse_parts<A>>(rows.tile);
     A* unused = frame.template take<A>(rows.tile);
     auto* local = frame.template take<std::int64_t>(rows.tile);
@@ -80,11 +81,14 @@ struct kernel<op::selective_logprob, backends::generic> {
                                                                                                  unused, part, ctx);
       for (std::size_t i = 0; i < z.rows; ++i)
         if (first == 0)
-          lse[begin + i] = part[i];
+          all[begin + i] = {part[i].top, part[i].rest};
         else
-          detail::add_part(lse[begin + i], part[i], inverse);
+          detail::add_part(all[begin + i], part[i], inverse);
     });
-    for (std::size_t i = 0; i < n; ++i) logp[i] = static_cast<A>(lse[i].log_p(logp[i], temperature));
+    for (std::size_t i = 0; i < n; ++i) {
+      lse[i] = {static_cast<A>(all[i].top), static_cast<A>(all[i].rest)};
+      logp[i] = static_cast<A>(lse[i].log_p(logp[i], temperature));
+    }
   }
 
   template <backend B, element T>

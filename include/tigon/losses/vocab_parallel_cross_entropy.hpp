@@ -79,26 +79,26 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
         if (row.first()) losses[row.i] = tops[row.i] = rests[row.i] = 0;
         return;
       }
-      lse_parts<A> parts{-std::numeric_limits<A>::infinity(), A(-1)};
+      lse_parts<double> parts{-std::numeric_limits<double>::infinity(), -1};
       A own(0);
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * numbers + row.i;
-        detail::add_part(parts, {of[0], of[rows]}, A(1));
+        detail::add_part<A>(parts, {of[0], of[rows]}, 1);
         if (static_cast<std::size_t>(t) - shard[r].first < shard[r].cols) own = of[2 * rows];
       }
-      const A top = parts.top, d = parts.rest;
+      const A top = static_cast<A>(parts.top), d = static_cast<A>(parts.rest);
       const A tail = math::log1p(d), minus_log_p = tail - (own - top);
       A value = minus_log_p;
       if (smooth) {
-        A sum(0);  // of s_j - top over the K classes
+        double sum = 0;  // of s_j - top over the K classes
         if (global)
           for (std::size_t r = 0; r < ranks; ++r) {
             const A* of = all + r * numbers + row.i;
-            sum += detail::seen_from(of[3 * rows], of[0], top, A(1), static_cast<A>(shard[r].cols));
+            sum += detail::seen_from(of[3 * rows], of[0], top, 1, static_cast<double>(shard[r].cols));
           }
         else
-          sum = detail::seen_from(mine[3 * rows + row.i], mine[row.i], top, A(1), static_cast<A>(own_cols));
-        value = (A(1) - share.target) * minus_log_p + share.target * (tail - sum * of_class);
+          sum = detail::seen_from(mine[3 * rows + row.i], mine[row.i], top, 1, static_cast<double>(own_cols));
+        value = (A(1) - share.target) * minus_log_p + share.target * (tail - static_cast<A>(sum) * of_class);
       }
       if (row.first()) losses[row.i] = value, tops[row.i] = top, rests[row.i] = d;
     });

@@ -4,6 +4,7 @@
 
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/ops/attention_contract.hpp>
+#include <tigon/ops/key_sums.hpp>
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>
@@ -108,11 +109,13 @@ struct kernel<op::attention, backends::generic> {
     detail::for_tasks(ctx, tasks, backward_workspace<B, T>(n, d, opt), [&](std::size_t task, context& own) {
       workspace::frame scratch(own.workspace());
       const std::size_t b = task / k.heads, h_kv = task % k.heads;
-      const matrix_view dk_sums(scratch.take<A>(n * d), n, d), dv_sums(scratch.take<A>(n * d), n, d);
+      const auto keys = [&](heads_view<T> gradient) {
+        return detail::key_sums<row_backend<B>, T>(scratch, gradient.head(b, h_kv), blocks.size());
+      };
+      auto dk_sums = keys(dk), dv_sums = keys(dv);
 
-      double beta = 0;  // the first block sees every key: it begins all sums
       for (std::size_t h = h_kv * group; h < (h_kv + 1) * group; ++h)
-        for (std::size_t i = 0; i < blocks.size(); ++i, beta = 1) {
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
           const detail::query_block at = blocks[i];
           const auto block_of = [&](auto heads) { return heads.head(b, h).rows_from(at.first, at.rows); };
           const auto keys_of = [&](auto heads) { return heads.head(b, h_kv).rows_from(0, at.keys); };
@@ -124,10 +127,14 @@ struct kernel<op::attention, backends::generic> {
           gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, own);
           score_gradients<row_backend<B>>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
           gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, own);
-          gemm<B>(ds, block_of(q), dk_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
-          gemm<B>(p, block_of(d_o), dv_sums.rows_from(0, at.keys), {.beta = beta, .a = transpose::yes}, own);
+          const auto add_share = [&](auto& sums, matrix_view<A> of, matrix_view<const T> x) {
+            const auto [to, more] = sums.next();
+            gemm<B>(of, x, to.rows_from(0, at.keys), {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
+          };
+          add_share(dk_sums, ds, block_of(q)), add_share(dv_sums, p, block_of(d_o));
         }
-      key_gradients<row_backend<B>>(dk_sums, dv_sums, static_cast<A>(scale), dk.head(b, h_kv), dv.head(b, h_kv), own);
+      key_gradients<row_backend<B>>(dk_sums.finish(), dv_sums.finish(), static_cast<A>(scale), dk.head(b, h_kv),
+                                    dv.head(b, h_kv), own);
     });
   }
 
@@ -213,12 +220,13 @@ struct kernel<op::attention, backends::generic> {
   template <backend B, element T>
   static std::size_t backward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
-    const std::size_t of_block = detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
+    const detail::query_blocks<B> blocks{seq_len, opt.mask};
+    const std::size_t of_block = blocks.most([=](detail::query_block at) {
       return 2 * detail::scores_bytes<A>(at) +
              std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
                        gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
     });
-    return of_block + 2 * workspace::bytes_for<A>(seq_len, d);
+    return of_block + 2 * detail::key_sums<row_backend<B>, T>::bytes(seq_len, d, blocks.size());
   }
 };
 

@@ -30,7 +30,7 @@ struct sparsemax {
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Edges      -inf gives 0; what has only -inf, +inf or NaN along the axis is NaN throughout, and so is its dx.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square over the support, both ways
-///            (tests/ops/sparsemax_test.cpp).
+///            (tests/ops/sparsemax_test.cpp), for an axis of any length.
 struct sparsemax_options {};
 
 namespace detail {
@@ -172,9 +172,8 @@ std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const conte
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.
 template <class B = default_backend, class T>
 std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
-  (void)axis;
   using tiles = detail::column_tiles<B>;
-  constexpr std::size_t lines = detail::sparsemax_columns::backward_lines;
+  const std::size_t lines = detail::sparsemax_columns::backward_lines(axis);
   return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(inner), lines, ctx);
 }
 

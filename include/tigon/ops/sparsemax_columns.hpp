@@ -48,20 +48,24 @@ struct column_tiles : with_row_tasks<B> {   // a tile is a row
 
 /// Forward and backward of kernel<op::sparsemax, generic> along such an axis.
 struct sparsemax_columns {
-  /// Lines whose sum is made apart.
-  static constexpr std::size_t apart = 32;
+  /// Lines whose sum is made apart, and lines that are added up so before the sum goes to a compensated total: neither
+  /// the rounding error nor what a count lacks grows with the axis.
+  static constexpr std::size_t apart = 32, plain = simd::plain_rows * apart;
 
   /// The lines of scratch that forward takes: what every column has, the largest of every eight lines of the axis,
-  /// and of every eight of those, where that is worth while.
+  /// and of every eight of those, where that is worth while; behind them the totals of the sum and of the number.
   struct scratch_lines {
     static constexpr std::size_t high = 0, low = 1, support = 2, sum = 3, number = 4, part = 5, tops = 6;
     std::size_t eighth, few;  // how many of the tops
+    bool totals;
 
     constexpr explicit scratch_lines(std::size_t axis)
-        : eighth(axis < 64 ? 0 : (axis + 7) / 8), few(eighth < 64 ? 0 : (eighth + 7) / 8) {}
-    constexpr std::size_t lines() const { return tops + eighth + few; }
+        : eighth(axis < 64 ? 0 : (axis + 7) / 8), few(eighth < 64 ? 0 : (eighth + 7) / 8), totals(axis > plain) {}
+    constexpr std::size_t of_totals() const { return tops + eighth + few; }
+    constexpr std::size_t lines() const { return of_totals() + (totals ? 4 : 0); }
   };
-  static constexpr std::size_t backward_lines = 7;
+  /// Of backward: a number near dy, three sums, their parts and their totals.
+  static constexpr std::size_t backward_lines(std::size_t axis) { return axis > plain ? 13 : 7; }
 
   /// f(k...), k = 0, ..., N - 1.
   template <std::size_t N, class F>
@@ -90,6 +94,30 @@ struct sparsemax_columns {
     });
   }
 
+  /// A sum's compensated total, two lines.
+  template <class A>
+  struct total {
+    vector_view<A> sum, high, low;
+
+    /// The total += sum, and sum is 0 again.
+    template <class Row>
+    TIGON_INLINE void add(Row row) const {
+      row.map(reads(high, low, sum), writes(high, low, sum), [](auto h, auto l, auto s) {
+        const auto t = simd::add_compensated(h, l, s);
+        return pack{t.v[0], t.v[1], decltype(s)(0)};
+      });
+    }
+    /// sum += the total, and the total is 0 again.
+    template <class Row>
+    TIGON_INLINE void take(Row row) const {
+      row.map(reads(high, low, sum), writes(high, low, sum), [](auto h, auto l, auto s) {
+        const auto t = simd::add_compensated(h, l, s);
+        const decltype(s) zero(0);
+        return pack{zero, zero, t.v[0] + t.v[1]};
+      });
+    }
+  };
+
   template <backend B, element T>
   static void forward(axis_view<const T> x, axis_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
@@ -102,6 +130,10 @@ struct sparsemax_columns {
       const auto row = worker.narrow(count);
       const auto high = row.scratch(in.high), low = row.scratch(in.low), support = row.scratch(in.support),
                  sum = row.scratch(in.sum), number = row.scratch(in.number), part = row.scratch(in.part);
+      const auto of_totals = [=](std::size_t k) TIGON_LAMBDA { return row.scratch(in.of_totals() + k); };
+      const auto total_of = [=](vector_view<A> of, std::size_t k) TIGON_LAMBDA {
+        return total<A>{of, of_totals(k), of_totals(k + 1)};
+      };
       // What stands for line `at.i + k` of the axis, of the largest of every eight, and of those.
       const auto all = [=](auto, std::size_t k) TIGON_LAMBDA { return lines_from(x, o, k, first, count); };
       const auto eighth = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + at.i + k); };
@@ -140,7 +172,9 @@ struct sparsemax_columns {
                      });
             });
             add_part(row, sum, part);
+            if (in.totals && (begin + apart) % plain == 0) total_of(sum, 0).add(row), total_of(number, 2).add(row);
           }
+          if (in.totals) total_of(sum, 0).take(row), total_of(number, 2).take(row);
           // As sparsemax_threshold; a column that is done has a support of 0 and keeps what it has.
           moved = row.map_sum(reads(sum, number, high, low, support), writes(high, low, support, sum, number),
                               [](auto s, auto k, auto h, auto l, auto before) {
@@ -160,6 +194,7 @@ struct sparsemax_columns {
 
       fill(row, high, -infinity), fill(row, low, A(-1));
       for (const auto zero : {sum, number, part}) fill(row, zero, A(0));
+      for (std::size_t k = 0; in.totals && k < 4; ++k) fill(row, of_totals(k), A(0));
       if (in.eighth != 0) fold(all, x.axis, eighth);
       if (in.few != 0) {
         fold(eighth, in.eighth, few);
@@ -185,12 +220,17 @@ struct sparsemax_columns {
     using tiles = column_tiles<B>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
     const std::size_t width = tiles::width(y.inner), n = tiles::count(y.inner, width);
-    for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, backward_lines, [=] TIGON_FN(auto worker) {
+    const bool totals = y.axis > plain;
+    for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, backward_lines(y.axis), [=] TIGON_FN(auto worker) {
       const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, y.inner - first);
       const auto row = worker.narrow(count);
       const auto near = row.scratch(0);
       const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
       const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
+      const auto total_of = [=](std::size_t k) TIGON_LAMBDA {
+        return total<A>{sum[k], row.scratch(7 + 2 * k), row.scratch(8 + 2 * k)};
+      };
+      for (std::size_t k = 7; totals && k < 13; ++k) fill(row, row.scratch(k), A(0));
       // As in backward_rows; where one column's mean is made once more, those of the tile are.
       row.map(reads(dy.line(o, 0, first, count)), writes(near),
               [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); });
@@ -214,7 +254,9 @@ struct sparsemax_columns {
                    });
           });
           for (std::size_t k = 0; k < 3; ++k) add_part(row, sum[k], part[k]);
+          for (std::size_t k = 0; k < 3 && totals && (begin + apart) % plain == 0; ++k) total_of(k).add(row);
         }
+        for (std::size_t k = 0; k < 3 && totals; ++k) total_of(k).take(row);
         moved = row.map_sum(reads(near, sum[0], sum[1], sum[2]), writes(near, sum[0]),
                             [=](auto m, auto s, auto squares, auto number) {
                               using V = decltype(m);

@@ -4,7 +4,9 @@
 #ifndef TIGON_ROWS_GRADIENTS_HPP
 #define TIGON_ROWS_GRADIENTS_HPP
 
+#include <tigon/core/division.hpp>
 #include <tigon/rows/row.hpp>
+#include <tigon/simd/totals.hpp>
 
 #include <algorithm>
 #include <array>
@@ -223,27 +225,12 @@ TIGON_INLINE bool write_together(std::size_t cols, const std::array<Sink, R>& y,
 /// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
 template <class B>
 constexpr std::size_t partial_tasks(rows_of_all rows) {
-  const auto ceil_div = [](std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); };
+  using tigon::detail::ceil_div;
   return ceil_div(rows.count, std::max<std::size_t>(ceil_div(rows.all, B::row.partials), 16));
 }
 /// Rows that a task of so many adds up.
 constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
   return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
-}
-
-// high + low += sums, sums = 0: n columns, rounded up to whole vectors.
-template <class V, class A = typename V::value_type>
-[[gnu::noinline]] void add_to_total(A* sums, A* high, A* low, std::size_t n) {
-  for (std::size_t j = 0; j < n; j += V::size) {
-    const auto total = add_compensated(load<V>(high + j), load<V>(low + j), load<V>(sums + j));
-    store(total.v[0], high + j), store(total.v[1], low + j), store(V(A(0)), sums + j);
-  }
-}
-// The same for the last time: sums = high + low + sums.
-template <class V, class A = typename V::value_type>
-[[gnu::noinline]] void round_total(A* sums, A* high, A* low, std::size_t n) {
-  add_to_total<V>(sums, high, low, n);
-  for (std::size_t j = 0; j < n; j += V::size) store(load<V>(high + j) + load<V>(low + j), sums + j);
 }
 
 // Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
@@ -266,12 +253,12 @@ class running_total {
     if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
     groups_ = 0;
     A* const from = sums + first_;
-    add_to_total<V>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
+    add_to_total<V, sums_after::zero>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
     first_ = first_ + width_ < columns_ ? first_ + width_ : 0;
   }
   /// After the last: the sums become the totals.
   void finish(A* sums) const {
-    if (columns_ != 0) round_total<V>(sums, sums + columns_, sums + 2 * columns_, columns_);
+    if (columns_ != 0) add_to_total<V, sums_after::total>(sums, sums + columns_, sums + 2 * columns_, columns_);
   }
 
  private:

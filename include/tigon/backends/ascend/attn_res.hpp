@@ -34,7 +34,7 @@ struct kernel<op::attn_res, backends::ascend> {
     (one(tile), ...);
   }
   template <class A, std::size_t N>
-  static TIGON_INLINE void add(std::array<A, N>& sums, const std::array<A, N>& more) {
+  static TIGON_INLINE void add(std::array<double, N>& sums, const std::array<A, N>& more) {
     for (std::size_t k = 0; k < N; ++k) sums[k] += more[k];
   }
 
@@ -56,7 +56,7 @@ struct kernel<op::attn_res, backends::ascend> {
           for (std::size_t n = 0; n < v.blocks; n += together) {
             const std::size_t count = std::min(together, v.blocks - n);
             aim(core, v, n, t0, t1, t2, t3);
-            std::array<A, 2 * together> s{};
+            std::array<double, 2 * together> s{};
             core.pass(
                 ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
                 [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
@@ -69,11 +69,11 @@ struct kernel<op::attn_res, backends::ascend> {
             std::array<double, together> scale, score;
             bool held = true;
             for (std::size_t k = 0; k < together; ++k) {
-              const double square = static_cast<double>(s[k]) / cols + eps;
+              const double square = static_cast<A>(s[k]) / cols + eps;
               scale[k] = k < count ? detail::scale_for_squares<A>(square) : A(1);
               held &= scale[k] == 1;
               r[k] = math::rsqrt(square);
-              score[k] = static_cast<double>(s[together + k]) * r[k];
+              score[k] = s[together + k] * r[k];
             }
             if (!held) {  // as the parent: in f64, multiplied by a power of two
               std::array<double, 2 * together> wide{};
@@ -93,7 +93,7 @@ struct kernel<op::attn_res, backends::ascend> {
                 r[k] = of_scaled * scale[k], score[k] = wide[together + k] * of_scaled;
               }
             }
-            std::array<A, together> key{};
+            std::array<double, together> key{};
             if (round_key) {
               const A r0 = static_cast<A>(r[0]), r1 = static_cast<A>(r[1]), r2 = static_cast<A>(r[2]),
                       r3 = static_cast<A>(r[3]);
@@ -108,7 +108,7 @@ struct kernel<op::attn_res, backends::ascend> {
             }
             for (std::size_t k = 0; k < count; ++k) {
               rs[n + k] = static_cast<A>(r[k]);
-              over.add(k, round_key ? static_cast<double>(key[k]) : score[k]);
+              over.add(k, round_key ? key[k] : score[k]);
             }
             over.weigh(count);
             for (std::size_t m = 0; m < n; ++m) as[m] *= over.before;
@@ -164,7 +164,7 @@ struct kernel<op::attn_res, backends::ascend> {
           A* const of = products + 2 * core.row * v.blocks;  // sums of dy v and u v, block by block
           for (std::size_t n = 0; n < v.blocks; n += together) {
             aim(core, v, n, t0, t1, t2, t3);
-            std::array<A, 2 * together> s{};
+            std::array<double, 2 * together> s{};
             core.pass(ub::reads(t0, t1, t2, t3, dt, qt, gt), ub::writes(),
                       [&](auto row, auto v0, auto v1, auto v2, auto v3, auto dyv, auto qv, auto gv) TIGON_LAMBDA {
                         add(s, row.sum(reads(v0, v1, v2, v3, dyv, qv, gv),
@@ -174,7 +174,7 @@ struct kernel<op::attn_res, backends::ascend> {
                                        }));
                       });
             for (std::size_t k = 0; k < together && n + k < v.blocks; ++k)
-              of[2 * (n + k)] = s[k], of[2 * (n + k) + 1] = s[together + k];
+              of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
           }
           // As the parent: where one block has nearly all weight, its da and the mean nearly cancel.
           std::size_t most = 0;

@@ -92,7 +92,7 @@ struct kernel<op::cross_entropy, backends::ascend> {
               best = here.value, predicted = static_cast<std::int64_t>(core.col + here.column);
           });
 
-          A sum = 0, uniform_part = 0;
+          double sum = 0, uniform_part = 0;
           core.pass(ub::reads(xt, wt), ub::writes(), [&](auto row, auto xv, auto wv) TIGON_LAMBDA {
             if constexpr (weighted) {
               const auto s = row.sum(reads(xv, wv), [=](auto v, auto w) {
@@ -106,19 +106,19 @@ struct kernel<op::cross_entropy, backends::ascend> {
             }
           });
           // d = sum - 1. Where that cancels, the rest is summed without the maximum.
-          A d = sum - A(1);
+          A d = static_cast<A>(sum) - A(1);
           if (d < A(1)) {
-            A rest = 0, ones = -1;
+            double rest = 0, ones = -1;
             core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
               const auto s = row.sum(
                   reads(xv), [=](auto v) { return detail::apart_from_one(exp_nonpositive(kind.distance(v, top))); });
               rest += s[0], ones += s[1];
             });
-            d = rest + ones;
+            d = static_cast<A>(rest + ones);
           }
           const auto of_row = terms.of(kind, top, own, d, weight ? weight.data[column] : A(1));
           if (out.predicted != nullptr) out.predicted[i] = predicted;
-          terms.put_loss(out, i, of_row, uniform_part);
+          terms.put_loss(out, i, of_row, static_cast<A>(uniform_part));
           if (dlogits.data == nullptr) return;
 
           const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);

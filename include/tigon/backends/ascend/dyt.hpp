@@ -104,26 +104,12 @@ struct kernel<op::dyt, backends::ascend> {
         [=](auto& core, std::size_t strip, auto blocks, auto& pgt, auto& pbt, auto& dt, auto& xt, auto& gt, auto& dxt)
             TIGON_LAMBDA {
               A* own = partials + strip / s.across * step;
-              // Rows k and k + 2 n are the sums and the totals of gradient k.
-              for (std::size_t k = 0; k < 2 * sums.rows; ++k)
-                std::fill_n(own + k * stride + core.col, core.col_count, A(0));
+              ub::program_sums<V> partial_rows(own, 2, stride, sums.rows > 1, core.col, core.col_count);
               core.point(pgt, ub::partial<A>{own}), core.point(pbt, ub::partial<A>{own + stride});
-              const auto each_sum = [&](auto f) TIGON_LAMBDA {
-                core.flush(pgt), core.flush(pbt);
-                for (std::size_t k = 0; k < 2 && sums.rows > 1; ++k) {
-                  A* const from = own + k * stride + core.col;
-                  f(from, from + 2 * stride, from + 4 * stride);
-                }
-              };
-              std::size_t plain = 0;
+              const auto flush = [&]() TIGON_LAMBDA { core.flush(pgt), core.flush(pbt); };
               double sum = 0;
               blocks([&]() TIGON_LAMBDA {
-                if (sums.rows > 1 && plain + by.rows > simd::plain_rows) {
-                  each_sum([&](A* of, A* high, A* low)
-                               TIGON_LAMBDA { simd::detail::add_to_total<V>(of, high, low, core.col_count); });
-                  plain = 0;
-                }
-                plain += by.rows;
+                partial_rows.before(by.rows, flush);
                 core.part(ub::reads(pgt, pbt, dt, xt, gt), ub::writes(dxt),
                           [&](auto row, auto pgv, auto pbv, auto dv, auto xv, auto gv, auto dxv) TIGON_LAMBDA {
                             sum += row.map_sum(reads(dv, xv, gv, pgv, pbv), writes(dxv, pgv, pbv),
@@ -134,8 +120,7 @@ struct kernel<op::dyt, backends::ascend> {
                                                });
                           });
               });
-              each_sum([&](A* of, A* high, A* low)
-                           TIGON_LAMBDA { simd::detail::round_total<V>(of, high, low, core.col_count); });
+              partial_rows.finish(flush);
               if (!in_f64) by_strip[strip] = sum;
             },
         ub::partial<A>{partials}, ub::partial<A>{partials}, dy, x, gamma, dx);

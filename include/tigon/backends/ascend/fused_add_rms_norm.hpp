@@ -41,10 +41,10 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
-        [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q, auto& p) TIGON_LAMBDA {
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = 0; });
+        [=](auto& core, auto& xt, auto& rt, auto& wt, auto& yt, auto& st, auto& q, auto& p, auto& sum) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = 0; });
           core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
-            q[row.i] += row.sum(reads(xv, rv), [](auto a, auto b) {
+            sum[row.i] += row.sum(reads(xv, rv), [](auto a, auto b) {
               const auto v = round_computed_to<T>(a + b);
               return v * v;
             });
@@ -52,22 +52,22 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
           // Rows whose squares leave the range are multiplied by a power of two.
           bool held = true;
           core.each_row([&](std::size_t i) TIGON_LAMBDA {
-            const A square = q[i] / n + eps;
+            const A square = static_cast<A>(sum[i]) / n + eps;
             p[i] = detail::scale_for_squares<A>(square);
             held &= p[i] == A(1);
-            q[i] = p[i] == A(1) ? math::rsqrt(square) : A(0);
+            q[i] = math::rsqrt(square), sum[i] = 0;
           });
           if (!held) {
             core.pass(ub::reads(xt, rt), ub::writes(), [=](auto row, auto xv, auto rv) TIGON_LAMBDA {
               const A scale = p[row.i];
               if (scale == A(1)) return;
-              q[row.i] += row.sum(reads(xv, rv), [=](auto a, auto b) {
+              sum[row.i] += row.sum(reads(xv, rv), [=](auto a, auto b) {
                 const auto v = round_computed_to<T>(a + b) * scale;
                 return v * v;
               });
             });
             core.each_row([=](std::size_t i) TIGON_LAMBDA {
-              if (p[i] != A(1)) q[i] = detail::rstd_of_scaled(q[i] / n + eps * p[i] * p[i], p[i]);
+              if (p[i] != A(1)) q[i] = detail::rstd_of_scaled(static_cast<A>(sum[i]) / n + eps * p[i] * p[i], p[i]);
             });
           }
           core.pass(ub::reads(xt, rt, wt), ub::writes(st, yt),
@@ -80,7 +80,7 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                     });
           core.store(q);
         },
-        x, r, w, y, s, ub::column(rstd), ub::local<A>{});
+        x, r, w, y, s, ub::column(rstd), ub::local<A>{}, ub::local<double>{});
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
@@ -89,29 +89,29 @@ struct kernel<op::fused_add_rms_norm, backends::ascend> {
                               rms_norm_options opt, context& ctx) {
     using plan = ub::plan<B, op::fused_add_rms_norm, tiling::pass::backward, A>;
     const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
-    ub::for_row_blocks_with_partials<plan, A>(
+    ub::for_row_blocks_with_partials<plan, double>(
         ctx, s.rows, s.cols, plan::cut_of(s.cols),
-        [=](auto& core, A* c, auto&, auto& dt, auto&, auto& st, auto& wt, auto& rt, auto&, auto&) TIGON_LAMBDA {
+        [=](auto& core, double* c, auto&, auto& dt, auto&, auto& st, auto& wt, auto& rt, auto&, auto&) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
           core.pass(ub::reads(dt, st, wt), ub::writes(), [=](auto row, auto dv, auto sv, auto wv) TIGON_LAMBDA {
             c[row.i] += row.sum(reads(dv, sv, wv), [=](auto d, auto v, auto g) { return d * (g + offset) * v; });
           });
           core.fetch(rt);
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * static_cast<A>(c[i]) / n * rt[i] * rt[i]; });
         },
-        [=](auto& core, const A* c, auto& pt, auto& dt, auto& et, auto& st, auto& wt, auto& rt, auto& dxt, auto& drt)
-            TIGON_LAMBDA {
-              core.fetch(rt);
-              core.part(ub::reads(pt, dt, et, st, wt), ub::writes(dxt, drt),
-                        [=](auto row, auto pv, auto dv, auto ev, auto sv, auto wv, auto dxv, auto drv) TIGON_LAMBDA {
-                          const A r = detail::canonical(rt[row.i]), k = c[row.i];
-                          row.map(reads(dv, ev, sv, wv, pv), writes(dxv, drv, pv),
-                                  [=](auto d, auto e, auto v, auto g, auto acc) {
-                                    const auto to_x = d * (g + offset) * r - v * k + e;
-                                    return pack{to_x, to_x, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
-                                  });
-                        });
-            },
+        [=](auto& core, const double* c, auto& pt, auto& dt, auto& et, auto& st, auto& wt, auto& rt, auto& dxt,
+            auto& drt) TIGON_LAMBDA {
+          core.fetch(rt);
+          core.part(ub::reads(pt, dt, et, st, wt), ub::writes(dxt, drt),
+                    [=](auto row, auto pv, auto dv, auto ev, auto sv, auto wv, auto dxv, auto drv) TIGON_LAMBDA {
+                      const A r = detail::canonical(rt[row.i]), k = static_cast<A>(c[row.i]);
+                      row.map(reads(dv, ev, sv, wv, pv), writes(dxv, drv, pv),
+                              [=](auto d, auto e, auto v, auto g, auto acc) {
+                                const auto to_x = d * (g + offset) * r - v * k + e;
+                                return pack{to_x, to_x, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
+                              });
+                    });
+        },
         std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, ds, s, w, ub::column(rstd), dx, dr);
   }
 };

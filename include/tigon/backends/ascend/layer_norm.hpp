@@ -36,43 +36,46 @@ struct kernel<op::layer_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, forward_cut<plan>(x.rows, x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of) TIGON_LAMBDA {
-          // Sums m and r of every row, until no row asks for another pass. All do after the first, for their mean.
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
-          for (bool again = true; again;) {
-            core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] = r[i] = 0; });
-            core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-              const A p = of[row.i].scale, about = of[row.i].about;
-              if (e[row.i] == A(0)) return;
-              const auto s = row.sum(reads(xv), [=](auto v) {
-                const auto c = fma(v, p, -about);
-                return pack{c, c * c};
+        [=](auto& core, auto& xt, auto& wt, auto& bt, auto& yt, auto& m, auto& r, auto& e, auto& of, auto& sum)
+            TIGON_LAMBDA {
+              // The sums of every row, until no row asks for another pass. All do after the first, for their mean.
+              core.each_row([=](std::size_t i) TIGON_LAMBDA { of[i] = {}, e[i] = 1; });
+              for (bool again = true; again;) {
+                core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = {}; });
+                core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
+                  const A p = of[row.i].scale, about = of[row.i].about;
+                  if (e[row.i] == A(0)) return;
+                  const auto s = row.sum(reads(xv), [=](auto v) {
+                    const auto c = fma(v, p, -about);
+                    return pack{c, c * c};
+                  });
+                  sum[row.i][0] += s[0], sum[row.i][1] += s[1];
+                });
+                again = false;
+                core.each_row([&](std::size_t i) TIGON_LAMBDA {
+                  if (e[i] != A(0))
+                    e[i] = of[i].again(static_cast<A>(sum[i][0]) / n, static_cast<A>(sum[i][1]) / n, eps, true);
+                  again |= e[i] != A(0);
+                });
+              }
+              // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
+              core.each_row([=](std::size_t i) TIGON_LAMBDA {
+                const auto result = of[i].about_mean_rstd(eps);
+                m[i] = result[0], e[i] = result[1], r[i] = result[2];
               });
-              m[row.i] += s[0], r[row.i] += s[1];
-            });
-            again = false;
-            core.each_row([&](std::size_t i) TIGON_LAMBDA {
-              if (e[i] != A(0)) e[i] = of[i].again(m[i] / n, r[i] / n, eps, true);
-              again |= e[i] != A(0);
-            });
-          }
-          // The mean is rounded; what it lacks, e, shows in the sum of the centred row.
-          core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            const auto result = of[i].about_mean_rstd(eps);
-            m[i] = result[0], e[i] = result[1], r[i] = result[2];
-          });
-          core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
-                    [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
-                      const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
-                      row.map(reads(xv, wv, bv), writes(yv),
-                              [=](auto v, auto g, auto c) { return fma((fma(v, A(0.5), -about) - rest) * s, g, c); });
-                    });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
-          core.store(m);
-          core.store(r);
-        },
+              core.pass(ub::reads(xt, wt, bt), ub::writes(yt),
+                        [=](auto row, auto xv, auto wv, auto bv, auto yv) TIGON_LAMBDA {
+                          const A about = m[row.i] / A(2), rest = e[row.i] / A(2), s = r[row.i] * A(2);
+                          row.map(reads(xv, wv, bv), writes(yv), [=](auto v, auto g, auto c) {
+                            return fma((fma(v, A(0.5), -about) - rest) * s, g, c);
+                          });
+                        });
+              core.each_row([=](std::size_t i) TIGON_LAMBDA { m[i] += e[i]; });
+              core.store(m);
+              core.store(r);
+            },
         x, or_ones(w), or_zeros(b), y, ub::column(mean.data()), ub::column(rstd.data()), ub::local<A>{},
-        ub::local<detail::row_moments<A>>{});
+        ub::local<detail::row_moments<A>>{}, ub::local<std::array<double, 2>>{});
   }
 
   template <backend B, element T, element W>
@@ -81,7 +84,7 @@ struct kernel<op::layer_norm, backends::ascend> {
                        layer_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::layer_norm, tiling::pass::backward, A>;
-    using sums = std::array<A, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks
+    using sums = std::array<double, 3>;  // of xh h, of h, and of x - m: what the rounded mean lacks
     const A n = static_cast<A>(x.cols);
     const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
     if (!detail::holds_products(rstd.data(), x.rows))
@@ -96,14 +99,14 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
             const A m = mt[row.i];
             const auto s = row.sum(reads(dv, xv, wv), [=](auto d, auto v, auto g) {
-              const auto h = d * g, c = v - m;
-              return pack{c * h, h, c};
+              const auto h = d * g, centred = v - m;
+              return pack{centred * h, h, centred};
             });
             for (std::size_t k = 0; k < 3; ++k) c[row.i][k] += s[k];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            const A e = c[i][2] / n;
-            c[i] = {(c[i][0] - e * c[i][1]) * rt[i] / n, c[i][1] / n, e};
+            const A xh_h = static_cast<A>(c[i][0]), h = static_cast<A>(c[i][1]), e = static_cast<A>(c[i][2]) / n;
+            c[i] = {(xh_h - e * h) * rt[i] / n, h / n, e};
           });
         },
         [=](auto& core, const sums* c, auto& pwt, auto& pbt, auto& dt, auto& xt, auto& wt, auto& mt, auto& rt,
@@ -112,7 +115,8 @@ struct kernel<op::layer_norm, backends::ascend> {
           core.fetch(rt);
           core.part(ub::reads(pwt, pbt, dt, xt, wt), ub::writes(dxt),
                     [=](auto row, auto pwv, auto pbv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                      const A m = mt[row.i], r = rt[row.i], c1 = c[row.i][0], c2 = c[row.i][1], e = c[row.i][2];
+                      const A m = mt[row.i], r = rt[row.i], c1 = static_cast<A>(c[row.i][0]),
+                              c2 = static_cast<A>(c[row.i][1]), e = static_cast<A>(c[row.i][2]);
                       row.map(reads(dv, xv, wv, pwv, pbv), writes(dxv, pwv, pbv),
                               [=](auto d, auto v, auto g, auto sw, auto sb) {
                                 const auto xh = (v - m - e) * r;

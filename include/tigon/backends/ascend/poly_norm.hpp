@@ -28,12 +28,13 @@ struct kernel<op::poly_norm, backends::ascend> {
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, auto& xt, auto& yt, auto& r, auto& q) TIGON_LAMBDA {
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = {}, q[i] = {}; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { q[i] = {}; });
           core.pass(ub::reads(xt), ub::writes(),
-                    [=](auto row, auto xv) TIGON_LAMBDA { add(r[row.i], powers(row, xv)); });
+                    [=](auto row, auto xv) TIGON_LAMBDA { add(q[row.i], powers(row, xv)); });
           bool held = true;
           core.each_row([&](std::size_t i) TIGON_LAMBDA {
-            r[i] = detail::rstd_of_powers(r[i][0], r[i][1], r[i][2], n, eps);
+            const auto s = lanes::template numbers<A>(q[i].data());
+            r[i] = detail::rstd_of_powers(s[0], s[1], s[2], n, eps), q[i] = {};
             held &= lanes::holds(r[i][0]);
           });
           if (!held) {

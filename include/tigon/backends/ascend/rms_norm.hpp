@@ -40,30 +40,30 @@ struct kernel<op::rms_norm, backends::ascend> {
     const A n = static_cast<A>(x.cols), eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
-        [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r, auto& p) TIGON_LAMBDA {
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { r[i] = 0; });
+        [=](auto& core, auto& xt, auto& wt, auto& yt, auto& r, auto& p, auto& sum) TIGON_LAMBDA {
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { sum[i] = 0; });
           core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-            r[row.i] += row.sum(reads(xv), [](auto v) { return v * v; });
+            sum[row.i] += row.sum(reads(xv), [](auto v) { return v * v; });
           });
           // Rows whose squares leave the range are multiplied by a power of two.
           bool held = true;
           core.each_row([&](std::size_t i) TIGON_LAMBDA {
-            const A square = r[i] / n + eps;
+            const A square = static_cast<A>(sum[i]) / n + eps;
             p[i] = detail::scale_for_squares<A>(square);
             held &= p[i] == A(1);
-            r[i] = p[i] == A(1) ? math::rsqrt(square) : A(0);
+            r[i] = math::rsqrt(square), sum[i] = 0;
           });
           if (!held) {
             core.pass(ub::reads(xt), ub::writes(), [=](auto row, auto xv) TIGON_LAMBDA {
               const A scale = p[row.i];
               if (scale == A(1)) return;
-              r[row.i] += row.sum(reads(xv), [=](auto v) {
+              sum[row.i] += row.sum(reads(xv), [=](auto v) {
                 const auto c = v * scale;
                 return c * c;
               });
             });
             core.each_row([=](std::size_t i) TIGON_LAMBDA {
-              if (p[i] != A(1)) r[i] = detail::rstd_of_scaled(r[i] / n + eps * p[i] * p[i], p[i]);
+              if (p[i] != A(1)) r[i] = detail::rstd_of_scaled(static_cast<A>(sum[i]) / n + eps * p[i] * p[i], p[i]);
             });
           }
           core.pass(ub::reads(xt, wt), ub::writes(yt), [=](auto row, auto xv, auto wv, auto yv) TIGON_LAMBDA {
@@ -73,7 +73,7 @@ struct kernel<op::rms_norm, backends::ascend> {
           });
           core.store(r);
         },
-        x, w, y, ub::column(rstd), ub::local<A>{});
+        x, w, y, ub::column(rstd), ub::local<A>{}, ub::local<double>{});
   }
 
   template <backend B, casting C, element T, class Weight, element W, class A>
@@ -83,22 +83,22 @@ struct kernel<op::rms_norm, backends::ascend> {
     using narrow = kernel<op::rms_norm, backends::generic>;
     const A n = static_cast<A>(x.cols), offset = static_cast<A>(opt.offset);
     if (x.cols <= narrow::narrow) return backward_narrow<B, C, T>(dy, x, w, dx, dw, opt, ctx);
-    ub::for_row_blocks_with_partials<plan, A>(
+    ub::for_row_blocks_with_partials<plan, double>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
-        [=](auto& core, A* c, auto&, auto& dt, auto& xt, auto& wt, auto& rt, auto&) TIGON_LAMBDA {
+        [=](auto& core, double* c, auto&, auto& dt, auto& xt, auto& wt, auto& rt, auto&) TIGON_LAMBDA {
           core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = 0; });
           core.pass(ub::reads(dt, xt, wt), ub::writes(), [=](auto row, auto dv, auto xv, auto wv) TIGON_LAMBDA {
             c[row.i] += row.sum(reads(dv, xv, wv), [=](auto d, auto v, auto g) { return d * (g + offset) * v; });
           });
           core.fetch(rt);
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * c[i] / n * rt[i] * rt[i]; });
+          core.each_row([=](std::size_t i) TIGON_LAMBDA { c[i] = rt[i] * static_cast<A>(c[i]) / n * rt[i] * rt[i]; });
         },
-        [=](auto& core, const A* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
+        [=](auto& core, const double* c, auto& pt, auto& dt, auto& xt, auto& wt, auto& rt, auto& dxt) TIGON_LAMBDA {
           core.fetch(rt);
           core.part(
               ub::reads(pt, dt, xt, wt), ub::writes(dxt),
               [=](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
-                const A r = detail::canonical(rt[row.i]), k = c[row.i];
+                const A r = detail::canonical(rt[row.i]), k = static_cast<A>(c[row.i]);
                 row.map(reads(dv, xv, wv, pv), writes(dxv, pv), [=](auto d, auto v, auto g, auto acc) {
                   return pack{d * (g + offset) * r - v * k, fma(d, detail::cast_normalised_again<C, T>(v * r), acc)};
                 });

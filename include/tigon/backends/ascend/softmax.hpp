@@ -38,11 +38,11 @@ struct kernel<op::softmax, backends::ascend> {
           const bool gone = !core.whole_rows();
           core.pass(ub::reads(xt, et), ub::writes(yt), [=](auto row, auto xv, auto ev, auto yv) TIGON_LAMBDA {
             if (gone) exponentials(row, xv, ev);
-            const A r = A(1) / sum[row.i];
+            const A r = A(1) / static_cast<A>(sum[row.i]);
             row.map(reads(ev), writes(yv), [=](auto p) { return p * r; });
           });
         },
-        x, y, ub::scratch<A>{}, ub::local<A>{}, ub::local<A>{});
+        x, y, ub::scratch<A>{}, ub::local<A>{}, ub::local<double>{});
   }
 
   template <backend B, element T>
@@ -59,19 +59,19 @@ struct kernel<op::softmax, backends::ascend> {
             near[row.i] += row.sum(reads(dv, yv), [](auto d, auto p) { return d * p; });
           });
           core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
-            const A first = near[row.i];
+            const A first = static_cast<A>(near[row.i]);
             const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) { return pack{(d - first) * p, p}; });
             rest[row.i] += s[0], total[row.i] += s[1];
           });
           core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            if (total[i] > A(0)) rest[i] /= total[i];
+            if (total[i] > 0) rest[i] = static_cast<A>(rest[i]) / static_cast<A>(total[i]);
           });
           core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
-            const A first = near[row.i], second = rest[row.i];
+            const A first = static_cast<A>(near[row.i]), second = static_cast<A>(rest[row.i]);
             row.map(reads(dv, yv), writes(dxv), [=](auto d, auto p) { return (d - first - second) * p * scale; });
           });
         },
-        dy, y, dx, ub::local<A>{}, ub::local<A>{}, ub::local<A>{});
+        dy, y, dx, ub::local<double>{}, ub::local<double>{}, ub::local<double>{});
   }
 };
 

@@ -75,7 +75,7 @@ struct kernel<op::sparsemax, backends::ascend> {
           }
           t = threshold{t.high, t.low};
           const auto support = [&]() TIGON_LAMBDA {
-            std::array<A, 2> all{};
+            std::array<double, 2> all{};
             for (std::size_t j = 0; j < core.col_blocks(); ++j) {
               core.cols_at(j);
               if (!(highest(core.col, core.col + core.col_count) - t.high > t.low)) continue;
@@ -84,7 +84,7 @@ struct kernel<op::sparsemax, backends::ascend> {
                 all[0] += s[0], all[1] += s[1];
               });
             }
-            return all;
+            return std::array{static_cast<A>(all[0]), static_cast<A>(all[1])};
           };
           while (t.rise(support())) {
           }
@@ -112,7 +112,7 @@ struct kernel<op::sparsemax, backends::ascend> {
         [=](auto& core, auto& dt, auto& yt, auto& dxt) TIGON_LAMBDA {
           // As the parent: the mean from a number near dy, once more where it lies far off compared with the deviation.
           const auto from = [&](A near) TIGON_LAMBDA {
-            std::array<A, 3> all{};
+            std::array<double, 3> all{};
             core.pass(ub::reads(dt, yt), ub::writes(), [&](auto row, auto dv, auto yv) TIGON_LAMBDA {
               const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) {
                 using V = decltype(d);
@@ -122,7 +122,7 @@ struct kernel<op::sparsemax, backends::ascend> {
               });
               for (std::size_t k = 0; k < 3; ++k) all[k] += s[k];
             });
-            return all;
+            return std::array{static_cast<A>(all[0]), static_cast<A>(all[1]), static_cast<A>(all[2])};
           };
           const A any = static_cast<A>(*dy.row(core.row));
           A near = any - any == A(0) ? any : A(0);

@@ -17,6 +17,7 @@
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_HPP
 
 #include <tigon/backend/tiling.hpp>
+#include <tigon/core/division.hpp>
 #include <tigon/rows/gradients.hpp>
 
 #include <cstdio>
@@ -107,7 +108,7 @@ struct plan {
   }
 };
 
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+using detail::ceil_div;
 constexpr std::size_t whole_lines(std::size_t bytes) { return ceil_div(bytes, guard_bytes) * guard_bytes; }
 
 inline constexpr std::size_t nothing = ~std::size_t{0};
@@ -546,6 +547,49 @@ struct sums_of_programs {
   }
 };
 
+/// The partial rows of one program, `count` of them, in columns [first, first + n). Where it adds up more than
+/// simd::plain_rows rows, the high and the low parts of their compensated totals lie behind them.
+template <class V>
+class program_sums {
+  using A = typename V::value_type;
+
+ public:
+  TIGON_INLINE program_sums(A* memory, std::size_t count, std::size_t stride, bool totals, std::size_t first,
+                            std::size_t n)
+      : memory_(memory + first), count_(count), stride_(stride), n_(n), totals_(totals) {
+    for (std::size_t k = 0; k < (totals ? 3 : 1) * count; ++k) std::fill_n(memory_ + k * stride, n, A(0));
+  }
+  /// Before so many rows more; flush() writes back what a tile holds of the sums.
+  template <class F>
+  TIGON_INLINE void before(std::size_t rows, F flush) {
+    if (totals_ && plain_ + rows > simd::plain_rows) {
+      flush();
+      add_to_totals<simd::sums_after::zero>();
+      plain_ = 0;
+    }
+    plain_ += rows;
+  }
+  /// After the last: the partial rows become the totals.
+  template <class F>
+  TIGON_INLINE void finish(F flush) const {
+    flush();
+    if (totals_) add_to_totals<simd::sums_after::total>();
+  }
+
+ private:
+  template <simd::sums_after After>
+  TIGON_INLINE void add_to_totals() const {
+    for (std::size_t k = 0; k < count_; ++k) {
+      A* const sums = memory_ + k * stride_;
+      simd::add_to_total<V, After>(sums, sums + count_ * stride_, sums + 2 * count_ * stride_, n_);
+    }
+  }
+
+  A* memory_;
+  std::size_t count_, stride_, n_, plain_ = 0;
+  bool totals_;
+};
+
 /// As for_row_blocks, in two steps: sum(core, values, tiles...) leaves in values[i] what row i of the block needs of
 /// its whole length; write(core, values, tiles...) works on the present block of columns. `sum` and `write` are given
 /// a tile of each partial row of a parameter gradient first, and then those of the operands. Where rows have several
@@ -570,8 +614,7 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
   A* partials = frame.template take<A>(grid * step);
   for_programs<Plan>(ctx, row_blocks, grid, [=](auto& core, std::size_t program, auto blocks) TIGON_LAMBDA {
     A* own = partials + program * step;
-    std::fill(own, own + step, A(0));
-    A *const high = own + K * stride, *const low = high + K * stride;
+    program_sums<V> partial_rows(own, K, stride, sums.rows > 1, 0, cols);
     core.shape(rows, cols, by);
     auto tiles = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
       return core.place(local<S>{}, (static_cast<void>(k), partial<A>{own + k * stride})..., operand...);
@@ -579,14 +622,10 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
     std::apply(
         [&](auto& values, auto&... t) TIGON_LAMBDA {
           const std::size_t most = core.whole_rows() ? 1 : Plan::group;
-          std::size_t group[Plan::group], count = 0, plain = 0;
+          std::size_t group[Plan::group], count = 0;
+          const auto flush = [&]() TIGON_LAMBDA { (core.flush(t), ...); };
           const auto work = [&]() TIGON_LAMBDA {
-            if (sums.rows > 1 && plain + count * by.rows > simd::plain_rows) {
-              (core.flush(t), ...);
-              simd::detail::add_to_total<V>(own, high, low, K * stride);
-              plain = 0;
-            }
-            plain += count * by.rows;
+            partial_rows.before(count * by.rows, flush);
             for (std::size_t k = 0; k < count; ++k) {
               core.rows_at(group[k]);
               sum(core, values.data + k, t...);
@@ -605,8 +644,7 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
             if (count == most) work();
           });
           if (count != 0) work();
-          (core.flush(t), ...);
-          if (sums.rows > 1) simd::detail::round_total<V>(own, high, low, K * stride);
+          partial_rows.finish(flush);
         },
         tiles);
   });

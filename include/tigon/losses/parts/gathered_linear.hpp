@@ -166,11 +166,12 @@ std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::si
     n = padded_rows(n + 1, tile);
     most = std::max(most, tiled_linear_workspace<B, T>(hidden, vocab, n, n, gemm_detail::ceil_div(rows, tile), ctx));
   }
-  const std::size_t forward = workspace::bytes_for<lse_parts<A>>(tile) + workspace::bytes_for<A>(tile) +
-                              workspace::bytes_for<std::int64_t>(tile);
+  const std::size_t forward = workspace::bytes_for<lse_parts<double>>(rows) + workspace::bytes_for<lse_parts<A>>(tile) +
+                              workspace::bytes_for<A>(tile) + workspace::bytes_for<std::int64_t>(tile);
   const std::size_t held = chosen_tiles<B, T>::held_rows(rows, tile);
-  return most + std::max(forward, workspace::bytes_for<A>(held, hidden)) + workspace::bytes_for<T>(tile, hidden) +
-         workspace::bytes_for<A>(tile, B::chunk.cols);
+  using layer = tiled_layer<B, T, chosen_tiles<B, T>>;
+  return most + std::max(forward, workspace::bytes_for<A>(held, hidden) + layer::total_bytes(held, hidden, vocab)) +
+         workspace::bytes_for<T>(tile, hidden) + workspace::bytes_for<A>(tile, B::chunk.cols);
 }
 
 /// Zeros in the rows [begin, end) of dx that are not among row[0] < row[1] < ... < row[n - 1].

@@ -43,21 +43,23 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
   return out;
 }
 
+// Parts of a row are put together in f64, so that in f32 nothing is lost however many there are.
+
 /// all = all and part, for s = scale * squash(logit): the larger maximum keeps its excluded 1, the other's is summed.
 template <class A>
-TIGON_INLINE void add_part(lse_parts<A>& all, lse_parts<A> part, A scale) {
+TIGON_INLINE void add_part(lse_parts<double>& all, lse_parts<A> part_of_row, double scale) {
+  const lse_parts<double> part{part_of_row.top, part_of_row.rest};
   if (part.top > all.top)
-    all = {part.top, part.rest + (all.rest + A(1)) * math::exp((all.top - part.top) * scale)};
-  else if (part.top == -std::numeric_limits<A>::infinity())
-    all.rest += (part.rest + A(1)) * A(0);
+    all = {part.top, part.rest + (all.rest + 1) * math::exp((all.top - part.top) * scale)};
+  else if (part.top == -std::numeric_limits<double>::infinity())
+    all.rest += (part.rest + 1) * 0.0;
   else
-    all.rest += (part.rest + A(1)) * math::exp((part.top - all.top) * scale);
+    all.rest += (part.rest + 1) * math::exp((part.top - all.top) * scale);
 }
 
 /// sum_j w_j (s_j - to) from sum_j w_j (s_j - from), where the weights add up to w.
-template <class A>
-TIGON_INLINE A seen_from(A sum, A from, A to, A scale, A w) {
-  return w == A(0) ? sum : sum + (from - to) * scale * w;
+TIGON_INLINE double seen_from(double sum, double from, double to, double scale, double w) {
+  return w == 0 ? sum : sum + (from - to) * scale * w;
 }
 
 }  // namespace TIGON_ABI

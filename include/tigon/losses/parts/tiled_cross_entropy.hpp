@@ -11,16 +11,18 @@ inline namespace TIGON_ABI {
 /// What of every row outlives its tiles: first statistics, then, made of them, what its gradient needs.
 template <class A>
 struct tiled_rows {
-  lse_parts<A>* parts;
-  A *own, *weighted, *best;
+  lse_parts<double>* parts;
+  double* weighted;
+  A *own, *best;
 
   static constexpr std::size_t bytes(std::size_t rows) {
-    return workspace::bytes_for<lse_parts<A>>(rows) + 3 * workspace::bytes_for<A>(rows);
+    return workspace::bytes_for<lse_parts<double>>(rows) + workspace::bytes_for<double>(rows) +
+           2 * workspace::bytes_for<A>(rows);
   }
   tiled_rows(workspace::frame& frame, std::size_t rows)
-      : parts(frame.template take<lse_parts<A>>(rows)),
+      : parts(frame.template take<lse_parts<double>>(rows)),
+        weighted(frame.template take<double>(rows)),
         own(frame.template take<A>(rows)),
-        weighted(frame.template take<A>(rows)),
         best(frame.template take<A>(rows)) {}
   tiled_rows from(std::size_t begin) const {
     tiled_rows part = *this;
@@ -63,7 +65,7 @@ class tiled_cross_entropy {
     const kind logits = kind_of();
     const std::int64_t ignored = opt_.ignore_index;
     const std::size_t first = first_;
-    const A before = static_cast<A>(before_), here = static_cast<A>(own_weight_);
+    const double before = before_, here = own_weight_;
     for_rows<B, A>(ctx_, z.rows, z.cols, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) return;
@@ -78,15 +80,16 @@ class tiled_cross_entropy {
         }
       }
       const auto part = part_of_row<Weighted>(row, vector_view<A>{z.row(row.i), row.cols}, logits, z, weight);
-      lse_parts<A> all = part.parts;
-      A weighted = part.weighted;
+      lse_parts<double> all{part.parts.top, part.parts.rest};
+      double weighted = part.weighted;
       if (first != 0) {
+        const double scale = logits.scale();
         all = rows.parts[row.i];
-        const A old = all.top;
-        add_part(all, part.parts, logits.scale());
+        const double old = all.top;
+        add_part(all, part.parts, scale);
         if constexpr (Weighted)
-          weighted = seen_from(rows.weighted[row.i], old, all.top, logits.scale(), before) +
-                     seen_from(part.weighted, part.parts.top, all.top, logits.scale(), here);
+          weighted = seen_from(rows.weighted[row.i], old, all.top, scale, before) +
+                     seen_from(part.weighted, part.parts.top, all.top, scale, here);
       }
       if (row.first()) {
         if (column < row.cols) rows.own[row.i] = own;
@@ -114,12 +117,13 @@ class tiled_cross_entropy {
         if (row.first()) put_ignored(out, i);
         return;
       }
-      const A top = rows.parts[i].top, own = rows.own[i];
-      const A d = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::quiet_NaN() : rows.parts[i].rest;
+      const A top = static_cast<A>(rows.parts[i].top), own = rows.own[i];
+      const A d = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::quiet_NaN()
+                                                             : static_cast<A>(rows.parts[i].rest);
       const auto of_row = terms.of(logits, top, own, d, weight != nullptr ? weight[t] : A(1));
       const A up = g == nullptr ? of_row.token : of_row.token * g[i * step];
       if (row.first()) {
-        terms.put_loss(out, i, of_row, rows.weighted[i]);
+        terms.put_loss(out, i, of_row, static_cast<A>(rows.weighted[i]));
         rows.parts[i] = {top, terms.factor(of_row, up)};
         rows.weighted[i] = terms.subtract(up);
         rows.own[i] = terms.at_target(of_row, up, logits, own);
@@ -141,7 +145,8 @@ class tiled_cross_entropy {
         row.map(reads(constant(A(0))), writes(z), [](auto zero) { return zero; });
         return;
       }
-      const A top = rows.parts[row.i].top, factor = rows.parts[row.i].rest, subtract = rows.weighted[row.i];
+      const A top = static_cast<A>(rows.parts[row.i].top), factor = static_cast<A>(rows.parts[row.i].rest),
+              subtract = static_cast<A>(rows.weighted[row.i]);
       if constexpr (Capped) {
         row.map(reads(z, weight), writes(z), [=](auto v, auto w) {
           const auto r = logits.squash(v);

@@ -54,11 +54,11 @@ class tiled_linear {
     linear_product<B>(x, w(), packed_operand<T>{}, z, in_vector<A>(bias()), {.b = transpose::yes}, ctx_);
   }
 
-  /// The gradients of rows x from the gradient d of their logits in these columns. dx: their sums over all columns, set
-  /// by the first tile; not wanted without memory.
-  void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx) {
+  /// The gradients of rows x from the gradient d of their logits in these columns. dx: where their share of it goes, to
+  /// what is there if `more`; not wanted without memory.
+  void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx, bool more_dx) {
     if (dx.data != nullptr)
-      linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = first_ == 0 ? 0.0 : 1.0}, ctx_);
+      linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = more_dx ? 1.0 : 0.0}, ctx_);
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);
       share_product<B, A, T>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
@@ -154,7 +154,16 @@ class tiled_layer {
         ctx_(ctx),
         logits_(frame.template take<A>(rows.tile * B::chunk.cols)),
         layer_(frame, head, out, gemm_detail::ceil_div(rows.size(), rows.tile), ctx) {
-    if (to_.data != nullptr) dx_ = rows_.sums(frame, to_);
+    if (to_.data == nullptr) return;
+    dx_ = rows_.sums(frame, to_);
+    dx_sums_ = sums(frame, dx_.rows * dx_.cols, column_tiles(head.w.rows), true);
+    dx_sums_.begin(dx_.rows, dx_.cols, dx_, false);
+  }
+
+  /// Bytes that sums of dx take beside those that rows_.sums() gives, for so many rows of it: where there are more tiles
+  /// of columns than are added up one after the other.
+  static constexpr std::size_t total_bytes(std::size_t rows, std::size_t hidden, std::size_t vocab) {
+    return sums::bytes(workspace::product(rows, hidden), column_tiles(vocab), true);
   }
 
   /// f(begin, first, z) for every tile: the logits z of rows [begin, begin + z.rows) in columns [first, first +
@@ -170,19 +179,25 @@ class tiled_layer {
     });
   }
 
-  /// The gradients from that of the logits that f was given, in their place.
+  /// The gradients from that of the logits that f was given, in their place; for every tile of a column or for none.
   void backward(std::size_t begin, matrix_view<A> z) {
+    if (dx_sums_ && begin == 0) share_ = dx_sums_.next(ctx_);
     const matrix_view<A> d(logits_, x_.rows, z.cols);
     std::fill(d.row(z.rows), d.row(d.rows), A(0));
-    layer_.backward(x_, d, dx_.data == nullptr ? dx_ : dx_.rows_from(begin, d.rows));
+    layer_.backward(x_, d, dx_sums_ ? share_.sum.rows_from(begin, d.rows) : matrix_view<A>{}, share_.more);
   }
 
   /// dx, after the last tile.
-  void finish() const {
-    if (to_.data != nullptr) rows_.template finish<B>(matrix_view<const A>(dx_), to_, ctx_);
+  void finish() {
+    if (to_.data == nullptr) return;
+    dx_sums_.finish(dx_, false, ctx_);
+    rows_.template finish<B>(matrix_view<const A>(dx_), to_, ctx_);
   }
 
  private:
+  using sums = chunk_sums<row_backend<B>, A>;
+  static constexpr std::size_t column_tiles(std::size_t vocab) { return gemm_detail::ceil_div(vocab, B::chunk.cols); }
+
   Rows rows_;
   matrix_view<T> to_;
   context& ctx_;
@@ -190,6 +205,8 @@ class tiled_layer {
   tiled_linear<B, T> layer_;
   matrix_view<const T> x_;
   matrix_view<A> dx_;
+  sums dx_sums_;                  ///< in dx_
+  typename sums::place share_{};  ///< of these columns
 };
 
 }  // namespace TIGON_ABI

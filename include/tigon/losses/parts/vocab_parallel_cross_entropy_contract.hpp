@@ -44,7 +44,7 @@ enum class smoothing_classes { global, partition };
 /// Edges      NaN or +inf in a row on any rank: that row is NaN on all. -inf at the target: loss inf, finite gradient.
 ///            All -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
-///            same (tests/losses/vocab_parallel_cross_entropy_test.cpp).
+///            same (tests/losses/vocab_parallel_cross_entropy_test.cpp). The ranks' parts are put together in f64.
 struct vocab_parallel_cross_entropy_options {
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;  ///< l, from 0 to below 1
