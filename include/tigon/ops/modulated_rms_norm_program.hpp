@@ -24,14 +24,22 @@ struct modulated_rms_norm_program : inverse_rms<A> {
 
 /// k = sum_j u (offset + w) x,   c = rstd^2 k / cols,   xh = x rstd                         u = dy (1 + scale)
 /// dx = rstd (u (offset + w) - c xh),   dscale += dy xh (offset + w),   dshift += dy,   dw += u xh
-/// `dscale` and `dshift` are the numbers that are added to. k is made of u times a power of two.
+/// `dscale` and `dshift` are the numbers that are added to. k is made of u times a power of two, scale_of_row.
 template <casting C, element T, class A>
 struct modulated_rms_norm_gradient {
   A cols, offset;
 
+  /// scale_of_row without a branch, which would end up in the loop over columns.
+  template <class V>
+  static TIGON_INLINE V vector_scale(V rstd) {
+    const A small = A(0x1p-24), large = A(0x1p24);
+    return select(rstd < V(small), V(scale_of_row(small / A(2))),
+                  select(V(large) < rstd, V(scale_of_row(large * A(2))), V(A(1))));
+  }
+
   template <class V>
   TIGON_INLINE V reduce(A rstd, V dy, V x, V w, V scale, V) const {
-    const V p(scale_of_row(rstd));
+    const V p = vector_scale(V(rstd));
     return dy * fma(scale, p, p) * (w + offset) * x;
   }
   TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
