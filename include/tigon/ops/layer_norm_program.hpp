@@ -16,9 +16,9 @@ struct layer_norm_program {
   A cols, eps;
 
   using state = row_moments<A>;
-  /// The mean is `about + rest`: the second is what the first lost when it was rounded.
+  /// Of halves: x - mean need not be finite. The mean is a rounded one and the rest, what that lost.
   struct row {
-    A about, rest, rstd;
+    A mean, half, half_rest, twice_rstd;
   };
   template <class V>
   TIGON_INLINE pack<V, 2> reduce(V c) const {
@@ -33,14 +33,12 @@ struct layer_norm_program {
   }
   TIGON_INLINE row finish(state s, std::array<A, 2>) const {
     const auto [about, rest, rstd] = s.about_mean_rstd(eps);
-    return {about, rest, rstd};
+    return {about + rest, about / A(2), rest / A(2), rstd * A(2)};
   }
-  TIGON_INLINE std::array<A, 2> save(row of) const { return {of.about + of.rest, of.rstd}; }
-  /// Of halves: x - mean need not be finite.
+  TIGON_INLINE std::array<A, 2> save(row of) const { return {of.mean, of.twice_rstd / A(2)}; }
   template <class V>
   TIGON_INLINE V map(row of, V x, V w, V b) const {
-    const V about(of.about / A(2)), rest(of.rest / A(2)), twice(of.rstd * A(2));
-    return fma((fma(x, V(A(0.5)), -about) - rest) * twice, w, b);
+    return fma((fma(x, V(A(0.5)), V(-of.half)) - V(of.half_rest)) * V(of.twice_rstd), w, b);
   }
 };
 
