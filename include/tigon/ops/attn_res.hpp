@@ -1,10 +1,13 @@
 // Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
+//
+// Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is known at
+// run time; forward goes on from block to block by the highest score so far, and backward by all of a token's sums.
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
 #include <tigon/ops/attn_res_contract.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
@@ -36,6 +39,26 @@ struct depth_softmax {
   }
   /// The factor of a weight that is part of the mean, after the last.
   TIGON_INLINE A factor(bool last) const { return last ? A(1) / sum : A(1); }
+};
+
+/// u = w_query w_norm
+struct product_program {
+  template <class V>
+  TIGON_INLINE V map(V query, V norm) const {
+    return query * norm;
+  }
+};
+
+/// dw_query = p w_norm,   dw_norm = p w_query;   or added to what they are
+struct attn_res_weight_gradients {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V p, V query, V norm) const {
+    return {{p * norm, p * query}};
+  }
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V p, V query, V norm, V dquery, V dnorm) const {
+    return {{fma(p, norm, dquery), fma(p, query, dnorm)}};
+  }
 };
 
 }  // namespace TIGON_ABI
@@ -208,25 +231,21 @@ struct kernel<op::attn_res, backends::generic> {
   template <backend B, class A, element W>
   static in_vector<A> query(in_vector<W> w_query, in_vector<W> w_norm, workspace::frame& frame, context& ctx) {
     const vector_view<A> u{frame.template take<A>(w_query.size), w_query.size};
-    for_rows<B, A>(ctx, 1, u.size, [=] TIGON_FN(auto row) {
-      row.map(reads(w_query, w_norm), writes(u), [](auto q, auto g) { return q * g; });
-    });
+    map_rows<B>(ctx, detail::product_program{}, reads(as_row(w_query), as_row(w_norm)), writes(as_row(u)));
     return u;
   }
 
   template <backend B, class A, element W>
   static void weight_gradients(in_vector<A> p, in_vector<W> w_query, in_vector<W> w_norm, vector_view<W> dw_query,
                                vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
-    const bool accumulate = opt.dparams == gradient::accumulate;
-    for_rows<B, A>(ctx, 1, p.size, [=] TIGON_FN(auto row) {
-      const auto outputs = writes(dw_query, dw_norm);
-      if (accumulate)
-        row.map(reads(p, w_query, w_norm, dw_query, dw_norm), outputs, [](auto s, auto q, auto g, auto dq, auto dg) {
-          return pack{fma(s, g, dq), fma(s, q, dg)};
-        });
-      else
-        row.map(reads(p, w_query, w_norm), outputs, [](auto s, auto q, auto g) { return pack{s * g, s * q}; });
-    });
+    const auto run = [&](auto... old) {
+      map_rows<B>(ctx, detail::attn_res_weight_gradients{}, reads(as_row(p), as_row(w_query), as_row(w_norm), old...),
+                  writes(as_row(dw_query), as_row(dw_norm)));
+    };
+    if (opt.dparams == gradient::accumulate)
+      run(as_row(dw_query), as_row(dw_norm));
+    else
+      run();
   }
 };
 

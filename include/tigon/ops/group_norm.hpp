@@ -1,12 +1,27 @@
 // GroupNorm over the channels of a group and all positions, forward and backward.
+//
+// Written row by row (rows/row.hpp), not as a program: what is reduced together are several rows, a channel each, which are
+// mapped with numbers of their own; how often they are reduced depends on the data; and backward's map makes sums too.
 #ifndef TIGON_OPS_GROUP_NORM_HPP
 #define TIGON_OPS_GROUP_NORM_HPP
 
 #include <tigon/ops/group_norm_contract.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// dw += what a sample's channels add to it, db likewise.
+struct sum_of_shares {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V dw_share, V db_share, V dw, V db) const {
+    return {{dw + dw_share, db + db_share}};
+  }
+};
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 template <>
 struct kernel<op::group_norm, backends::generic> {
@@ -73,16 +88,8 @@ struct kernel<op::group_norm, backends::generic> {
       backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, dw_share, db_share, opt, ctx);
     const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
         db_shares{db_share.data, x.rows / channels, channels};
-    for_rows_with_partials<B, A>(
-        ctx, x.rows / channels, channels, no_statistic{},
-        [=] TIGON_FN(auto row, int) {
-          const auto dw_row = row.partial(0), db_row = row.partial(1);
-          row.map(reads(dw_shares, db_shares, dw_row, db_row), writes(dw_row, db_row),
-                  [](auto p, auto s, auto sw, auto sb) {
-                    return pack{sw + p, sb + s};
-                  });
-        },
-        parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
+    map_rows<B>(ctx, detail::sum_of_shares{}, reads(dw_shares, db_shares), writes(),
+                adds_to(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}));
   }
 
   template <backend B, element T, element W, class A>

@@ -3,9 +3,9 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/ops/layer_norm_program.hpp>
 #include <tigon/ops/norm_gradients.hpp>
-#include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
@@ -51,32 +51,9 @@ struct kernel<op::layer_norm, backends::generic> {
                       std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const A eps = static_cast<A>(opt.eps);
-    const auto statistic = [=] TIGON_FN(const auto& row) {
-      const A n = static_cast<A>(row.cols);
-      const auto sums = [=](auto centred) {
-        return row.sum(reads(read_again(x)), [=](auto v) {
-          const auto c = centred(v);
-          return pack{c, c * c};
-        });
-      };
-      detail::row_moments<A> of;
-      auto s = sums([](auto v) { return v; });
-      while (of.again(s[0] / n, s[1] / n, eps, row.cols <= 16))
-        s = sums([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
-      const auto result = of.about_mean_rstd(eps);
-      const auto [m, e, r] = result;
-      if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
-      return result;
-    };
-    map_rows<B, A>(ctx, x.rows, x.cols, statistic,
-                   row_map(
-                       y,
-                       [](std::size_t, std::array<A, 3> of) {  // of halves: x - mean need not be finite
-                         const A m = of[0] / A(2), e = of[1] / A(2), r = of[2] * A(2);
-                         return [=](auto v, auto g, auto c) { return pack{fma((fma(v, A(0.5), -m) - e) * r, g, c)}; };
-                       },
-                       x, or_ones(w), or_zeros(b)));
+    const detail::layer_norm_program<A> program{static_cast<A>(x.cols), static_cast<A>(opt.eps)};
+    reduce_map<B>(ctx, program, reads(x), map_reads(or_ones(w), or_zeros(b)), writes(y),
+                  saves(mean.data(), rstd.data()));
   }
 
   template <backend B, element T, element W>
@@ -106,38 +83,12 @@ struct kernel<op::layer_norm, backends::generic> {
     return far && !std::same_as<T, bfloat16>;
   }
 
-  /// Exact: what a mean m lacks is the mean of x - m, and xh and its sums are made up for it.
   template <backend B, bool Exact, element T, element W, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, std::span<const A> mean,
                             std::span<const A> rstd, matrix_view<T> dx, parameter_gradient<W> to_dw,
                             parameter_gradient<W> to_db, context& ctx) {
-    const A n = static_cast<A>(x.cols);
-    const row_sum sums(
-        [=](std::size_t i) {
-          const A m = mean[i];
-          return [=](auto d, auto v, auto g) {
-            const auto h = d * g, c = m - v;  // v - m would load v first: one operation more that waits for memory
-            if constexpr (Exact)
-              return pack{c * h, h, c};
-            else
-              return pack{c * h, h};
-          };
-        },
-        dy, x, or_ones(w));
-    const row_map gradients(
-        dx,
-        [=](std::size_t i, auto s) {
-          const A m = mean[i], r = rstd[i], e = Exact ? s.back() / n : A(0);  // of m - x
-          const A c1 = (s[0] - e * s[1]) * r / n, c2 = s[1] / n;
-          return [=](auto d, auto v, auto g, auto sw, auto sb) {
-            auto c = v - m;
-            if constexpr (Exact) c = c + e;
-            const auto xh = c * r;
-            return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
-          };
-        },
-        dy, x, or_ones(w));
-    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, to_dw, to_db);
+    reduce_map<B>(ctx, detail::layer_norm_gradient<Exact, A>{static_cast<A>(x.cols)}, reads(dy, x, or_ones(w)),
+                  of_rows(mean.data(), rstd.data()), writes(dx), adds_to(to_dw, to_db));
   }
 
   /// Rows of any size.

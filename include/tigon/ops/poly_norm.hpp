@@ -3,70 +3,10 @@
 #define TIGON_OPS_POLY_NORM_HPP
 
 #include <tigon/ops/poly_norm_contract.hpp>
-#include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/ops/poly_norm_program.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Three numbers of a row: of the cube, the square and the row itself.
-template <class A>
-using of_powers = std::array<A, 3>;
-
-template <class A>
-TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps) {
-  return {math::rsqrt(cube / n + eps), math::rsqrt(square / n + eps), math::rsqrt(linear / n + eps)};
-}
-/// The same of a row that was multiplied by p.
-TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square, double linear, double n, double eps,
-                                                     double p) {
-  const double of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
-  return {math::rsqrt(cube / n + of_cube), math::rsqrt(square / n + of_square), math::rsqrt(linear / n + of_linear)};
-}
-/// And as the row itself has them.
-template <class A>
-TIGON_INLINE of_powers<A> unscaled(of_powers<double> r, double p) {
-  return {static_cast<A>(r[0] * p * p * p), static_cast<A>(r[1] * p * p), static_cast<A>(r[2] * p)};
-}
-
-/// y of one element.
-template <class A>
-struct polynomial {
-  A a3, a2, a1, b;
-
-  template <class W>
-  TIGON_INLINE polynomial(of_powers<W> w, of_powers<A> r, W bias)
-      : a3(w[0] * r[0]), a2(w[1] * r[1]), a1(w[2] * r[2]), b(bias) {}
-  template <class V>
-  TIGON_INLINE V operator()(V v) const {
-    return fma(v * v, fma(v, V(a3), V(a2)), fma(v, V(a1), V(b)));
-  }
-};
-
-/// dx of one element, from the sums S_p of its row: dy (c3 x^2 + c2 x + c1) - x (g3 x^4 + g2 x^2 + g1).
-template <class A>
-struct polynomial_slope {
-  A c3, c2, c1, g3, g2, g1;
-
-  template <class W>
-  TIGON_INLINE polynomial_slope(of_powers<W> w, of_powers<A> r, of_powers<A> s, A n)
-      : c3(A(3) * w[0] * r[0]),
-        c2(A(2) * w[1] * r[1]),
-        c1(w[2] * r[2]),
-        g3(c3 * (r[0] * s[0] / n) * r[0]),
-        g2(c2 * (r[1] * s[1] / n) * r[1]),
-        g1(c1 * (r[2] * s[2] / n) * r[2]) {}
-  template <class V>
-  TIGON_INLINE V operator()(V d, V v) const {
-    const V t = v * v;
-    return fnma(v, fma(t, fma(t, V(g3), V(g2)), V(g1)), d * fma(t, V(c3), fma(v, V(c2), V(c1))));
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::poly_norm, backends::generic> {
@@ -78,20 +18,18 @@ struct kernel<op::poly_norm, backends::generic> {
                       std::span<accumulator_t<T>> rstd, poly_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const auto weight = numbers<A>(w.data);
-    const A bias = static_cast<A>(b.data[0]), eps = static_cast<A>(opt.eps);
-    const double wide_eps = opt.eps;
-    A* saved = rstd.data();
+    const A bias = static_cast<A>(b.data[0]);
+    const detail::poly_norm_program<A> program{weight, bias, static_cast<A>(x.cols), static_cast<A>(opt.eps)};
+    auto* const saved = reinterpret_cast<detail::of_powers<A>*>(rstd.data());
+    reduce_map<B>(ctx, program, reads(x), writes(y), saves(saved));
+    bool all_held = true;
+    for (std::size_t i = 0; i < x.rows; ++i) all_held &= holds(saved[i][0]);
+    if (all_held) return;
+    const double eps = opt.eps;
     for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const auto powers = [](auto v) {
-        const auto t = v * v;
-        return pack{t * t * t, t * t, t};
-      };
-      const auto s = row.sum(reads(read_again(x)), powers);
-      auto r = detail::rstd_of_powers(s[0], s[1], s[2], static_cast<A>(row.cols), eps);
-      const bool held = holds(r[0]);
-      if (!held) r = forward_in_f64(row, x, weight, bias, y, wide_eps);
-      if (row.first()) saved[3 * row.i] = r[0], saved[3 * row.i + 1] = r[1], saved[3 * row.i + 2] = r[2];
-      if (held) row.map(reads(x), writes(y), detail::polynomial<A>(weight, r, bias));
+      if (holds(saved[row.i][0])) return;
+      const auto r = forward_in_f64(row, x, weight, bias, y, eps);
+      if (row.first()) saved[row.i] = r;
     });
   }
 
@@ -104,30 +42,17 @@ struct kernel<op::poly_norm, backends::generic> {
     const vector_view<P> db = gradients.db;
     using A = accumulator_t<T>;
     const auto weight = numbers<A>(w.data);
-    const A* saved = rstd.data();
-    const A n = static_cast<A>(x.cols);
+    const auto* const saved = reinterpret_cast<const detail::of_powers<A>*>(rstd.data());
     const double eps = opt.eps;
     const bool all_in_f64 = x.cols <= narrow || x.rows * x.cols <= small;
     workspace::frame frame(ctx.workspace());
     const matrix_view<double> by_row{frame.template take<double>(4 * x.rows), 4, x.rows};  // terms of dw and db
-    for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
-      if (all_in_f64 || !holds(saved[3 * row.i])) backward_in_f64(row, dy, x, weight, dx, by_row, eps);
-    });
-    const auto sums = [](auto d, auto v) {
-      const auto dv = d * v;
-      return pack{dv * v * v, dv * v, dv, d};
-    };
-    const auto program = [=] TIGON_FN(auto row, std::array<A, 4> s) {
-      const auto r = numbers<A>(saved + 3 * row.i);
-      if (!holds(r[0])) {                              // dx is there; this map is for the sums of the rows that follow
-        if (row.first()) by_row.row(3)[row.i] = s[3];  // as in every row, whatever x is
-        return row.map(reads(dx), writes(dx), [](auto v) { return v; });
-      }
-      put_terms(row, by_row, r, s);
-      row.map(reads(dy, x), writes(dx), detail::polynomial_slope<A>(weight, r, {s[0], s[1], s[2]}, n));
-    };
     if (!all_in_f64)
-      for_rows_with_partials<B, A>(ctx, x.rows, x.cols, row_sum([=](std::size_t) { return sums; }, dy, x), program);
+      reduce_map<B>(ctx, detail::poly_norm_gradient<A>{weight, static_cast<A>(x.cols)}, reads(dy, x), of_rows(saved),
+                    writes(dx), saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
+    for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
+      if (all_in_f64 || !holds(saved[row.i][0])) backward_in_f64(row, dy, x, weight, dx, by_row, all_in_f64, eps);
+    });
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
       const double sum = row.sum(reads(by_row), [](auto v) { return v; });
@@ -139,19 +64,13 @@ struct kernel<op::poly_norm, backends::generic> {
   /// f64 takes care of it.
   static constexpr std::size_t narrow = 8, small = std::size_t{1} << 15;
 
-  /// Whether sums hold sixth powers of the size of this row, and what backward makes of their inverses.
-  static TIGON_INLINE bool holds(float r3) { return r3 >= 0x1p-60f && r3 <= 0x1p60f; }
-  static TIGON_INLINE bool holds(double r3) { return r3 >= 0x1p-400 && r3 <= 0x1p400; }
-
+  template <class A>
+  static TIGON_INLINE bool holds(A rstd_3) {
+    return detail::holds_sixth_powers(rstd_3);
+  }
   template <class A, class W>
   static TIGON_INLINE detail::of_powers<A> numbers(const W* w) {
     return {static_cast<A>(w[0]), static_cast<A>(w[1]), static_cast<A>(w[2])};
-  }
-  template <class Row, class A, std::size_t N>
-  static TIGON_INLINE void put_terms(Row row, matrix_view<double> by_row, detail::of_powers<A> r, std::array<A, N> s) {
-    if (!row.first()) return;
-    for (std::size_t k = 0; k < 3; ++k) by_row.row(k)[row.i] = static_cast<double>(r[k]) * static_cast<double>(s[k]);
-    by_row.row(3)[row.i] = s[3];
   }
   template <class P>
   static TIGON_INLINE void put(vector_view<P> gradient, std::size_t k, double sum, bool accumulate) {
@@ -186,10 +105,11 @@ struct kernel<op::poly_norm, backends::generic> {
     return detail::unscaled<A>(r, p);
   }
 
+  /// The row's term of db is made here only `with_db`: in f32 it has the same bits whatever x is.
   template <class Row, element T, class A>
   static TIGON_INLINE void backward_in_f64(Row row, matrix_view<const T> dy, matrix_view<const T> x,
                                            detail::of_powers<A> w, matrix_view<T> dx, matrix_view<double> by_row,
-                                           double eps) {
+                                           bool with_db, double eps) {
     const auto wide_dy = row.scratch(0), wide_x = row.scratch(1);
     const double p = scale_of(largest(row, x), eps);
     for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
@@ -200,7 +120,8 @@ struct kernel<op::poly_norm, backends::generic> {
     const auto s = row.sum(reads(wide_dy, wide_x), sums);
     const double n = static_cast<double>(row.cols);
     const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, eps, p);
-    put_terms(row, by_row, r, s);
+    const auto terms = detail::terms_of_parameters(r, s);
+    for (std::size_t k = 0; k < (with_db ? 4 : 3) && row.first(); ++k) by_row.row(k)[row.i] = terms[k];
     row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }

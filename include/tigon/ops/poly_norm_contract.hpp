@@ -45,8 +45,7 @@ struct poly_norm_options {
 /// Bytes of workspace that poly_norm_backward takes.
 template <class B = default_backend, class T>
 std::size_t poly_norm_workspace(std::size_t rows, std::size_t cols, const context& ctx = default_context()) {
-  return workspace::bytes_for<double>(4, rows) + std::max(simd::scratch_workspace<B, double>(cols, 2, ctx),
-                                                          simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 0));
+  return workspace::bytes_for<double>(4, rows) + simd::scratch_workspace<B, double>(cols, 2, ctx);
 }
 
 /// y and rstd from x, w and b. See poly_norm_options for the contract.

@@ -144,7 +144,9 @@ void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Stat
   const detail::partial_tasks_of<B, A, Statistic, F, sizeof...(T)> program(of.count, tasks, cols, statistic, fn);
   const std::size_t sums = program.sums();
   workspace::frame frame(ctx.workspace());
-  A* partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * row + detail::page / sizeof(A)));
+  A* partials = nullptr;
+  if constexpr (sizeof...(T) != 0)
+    partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * row + detail::page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     program.run(task, partials + task * sums * row);
     stream_fence();

@@ -1,49 +1,12 @@
-// Row programs: a kernel as a struct of three plain functions, and the driver that runs it over all rows.
-//
-//   /// rstd = rsqrt(mean x^2 + eps),   y = x rstd w
-//   template <class A>
-//   struct rms_norm_program {
-//     A cols, eps;
-//     TIGON_INLINE auto reduce(auto x) const { return x * x; }                              // summed over the row
-//     TIGON_INLINE A finish(A sum) const { return math::rsqrt(sum / cols + eps); }          // once for the row
-//     TIGON_INLINE A save(A rstd) const { return rstd; }                                    // kept for backward
-//     TIGON_INLINE auto map(A rstd, auto x, auto w) const { return x * rstd * w; }          // every element
-//   };
-//   reduce_map<B>(ctx, rms_norm_program<A>{n, eps}, reads(x), map_reads(w), writes(y), saves(rstd));
-//
-// The words. A program computes one row; operands are data, and the driver passes their elements to it as vectors of the
-// engine. How many rows are computed at a time, in which order, what is prefetched and in which pass an output is stored
-// is the driver's choice (rows/schedule.hpp), and no result depends on it.
-//
-//   reads(x...)          operands of reduce and of map: matrices (their row i), vectors (the same for every row),
-//                        or_ones(w) and or_zeros(b), which may be absent, constant(a), columns
-//   map_reads(x...)      operands of map alone; it takes them behind those
-//   writes(y...)         what map returns: a vector for each output, as a pack if there are several
-//   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
-//                        last, these sums with what its row adds
-//   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
-//   saves(s...)          a number for every row, to memory: what save(value) returns
-//   reduce_writes(y...)  outputs that need no reduction: what direct(x...) returns, stored in either pass
-//
-//   reduce(x...)         what is summed over the row: a vector, or a pack of several
-//   finish(sum)          what map needs of the whole row, its value: any type. An array of sums where there are several
-//   map(value, x...)     the outputs at one column
-//
-// A program may also have
-//   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
-//                        the row is reduced anew; finish then takes the state first
-//   skips(value)         rows that are left alone: nothing is written or added
-//   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
-//                        step ahead; map takes it behind the value
-//
-// A program without a reduction is a struct with map(x...) alone, run by map_rows. What depends on data in other ways is
-// written with for_rows (rows/row.hpp).
+// A program with its operands (rows/reduce_map.hpp says what these are): the groups of arguments that a driver takes, and a
+// program bound to its numbers of every row. Any driver may use them.
 #ifndef TIGON_ROWS_PROGRAM_HPP
 #define TIGON_ROWS_PROGRAM_HPP
 
 #include <tigon/rows/partial_sums.hpp>
 #include <tigon/rows/row_map.hpp>
 
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -55,6 +18,14 @@ template <class... X>
 struct map_reads {
   std::tuple<X...> x;
   explicit constexpr TIGON_INLINE map_reads(X... operands) : x(operands...) {}
+};
+
+/// Operand of a map: row i / rows of a matrix for row i, which so many rows in succession share.
+template <class Operand>
+struct row_of_group {
+  Operand operand;
+  std::size_t rows;
+  constexpr TIGON_INLINE row_of_group(Operand o, std::size_t shared_by) : operand(o), rows(shared_by) {}
 };
 
 /// Outputs of a program that need no reduction.
@@ -125,6 +96,49 @@ constexpr extents first_extents(First first, Rest... rest) {
     return first_extents(rest...);
 }
 
+// The rows of a program, and of all that run beside it, if they are given.
+inline rows_of_all rows_beside(std::size_t rows) { return rows; }
+template <class... Rest>
+TIGON_INLINE rows_of_all rows_beside(std::size_t, rows_of_all given, Rest...) {
+  return given;
+}
+template <class First, class... Rest>
+TIGON_INLINE rows_of_all rows_beside(std::size_t rows, First, Rest... rest) {
+  return rows_beside(rows, rest...);
+}
+
+// Rows that share a row of an operand, the same number for all such operands; all rows, if there is none.
+inline std::size_t group_size(std::size_t rows) { return rows; }
+template <class Operand, class... Rest>
+TIGON_INLINE std::size_t group_size(std::size_t, row_of_group<Operand> shared, Rest...) {
+  return shared.rows;
+}
+template <class First, class... Rest>
+TIGON_INLINE std::size_t group_size(std::size_t rows, First, Rest... rest) {
+  return group_size(rows, rest...);
+}
+// The operand of a group of rows.
+template <class T>
+TIGON_INLINE vector_view<T> vector_of(matrix_view<T> m, std::size_t i) {
+  if (m.data == nullptr) return {};
+  return {m.row(i), m.cols};
+}
+template <class Operand, int Value>
+TIGON_INLINE auto vector_of(given_or<Operand, Value> o, std::size_t i) {
+  using row = decltype(vector_of(o.operand, i));
+  return given_or<row, Value>(vector_of(o.operand, i));
+}
+template <class X>
+TIGON_INLINE X of_group(X x, std::size_t) {
+  return x;
+}
+template <class Operand>
+TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
+  return vector_of(shared.operand, group);
+}
+
+template <class B>
+concept brings_driver = requires { typename B::rows; };
 template <class P>
 concept has_state = requires { typename P::state; };
 template <class P, class V>
@@ -163,19 +177,30 @@ struct row_reduction {
 
 // map behind the value of the row, if there is one.
 template <class P, class... Value>
-struct row_mapping {
+struct row_mapping;
+template <class P, class Value>
+struct row_mapping<P, Value> {
   P p;
-  std::tuple<Value...> value;
+  Value value;
 
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
-    return std::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
+    return as_pack(p.map(value, x...));
   }
   TIGON_INLINE bool skipped() const {
-    if constexpr (skips_rows<P, Value...>)
-      return p.skips(std::get<0>(value));
+    if constexpr (skips_rows<P, Value>)
+      return p.skips(value);
     else
       return false;
+  }
+};
+template <class P>
+struct row_mapping<P> {
+  P p;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    return as_pack(p.map(x...));
   }
 };
 template <class V, class P, class... Value>
@@ -184,7 +209,7 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
     return staged{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
                   [=](auto prepared, auto... x) TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
   else
-    return row_mapping<P, Value...>{p, std::tuple<Value...>(value...)};
+    return row_mapping<P, Value...>{p, value...};
 }
 
 // A program with its numbers of every row.
@@ -264,6 +289,7 @@ using simd::adds_to;
 using simd::map_reads;
 using simd::of_rows;
 using simd::reduce_writes;
+using simd::row_of_group;
 using simd::saves;
 }  // namespace tigon
 

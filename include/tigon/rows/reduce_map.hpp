@@ -1,4 +1,48 @@
-// The driver of row programs (rows/program.hpp) on a CPU.
+// Row programs: a kernel as a struct of three plain functions, and the driver that runs it over all rows.
+//
+//   /// rstd = rsqrt(mean x^2 + eps),   y = x rstd w
+//   template <class A>
+//   struct rms_norm_program {
+//     A cols, eps;
+//     TIGON_INLINE auto reduce(auto x) const { return x * x; }                              // summed over the row
+//     TIGON_INLINE A finish(A sum) const { return math::rsqrt(sum / cols + eps); }          // once for the row
+//     TIGON_INLINE A save(A rstd) const { return rstd; }                                    // kept for backward
+//     TIGON_INLINE auto map(A rstd, auto x, auto w) const { return x * rstd * w; }          // every element
+//   };
+//   reduce_map<B>(ctx, rms_norm_program<A>{n, eps}, reads(x), map_reads(w), writes(y), saves(rstd));
+//
+// The words. A program computes one row; operands are data, and the driver passes their elements to it as vectors of the
+// engine. How many rows are computed at a time, in which order, what is prefetched and in which pass an output is stored
+// is the driver's choice (rows/schedule.hpp), and no result depends on it.
+//
+//   reads(x...)          operands of reduce and of map: matrices (their row i), vectors (the same for every row),
+//                        or_ones(w) and or_zeros(b), which may be absent, constant(a), columns
+//   map_reads(x...)      operands of map alone; it takes them behind those
+//   writes(y...)         what map returns: a vector for each output, as a pack if there are several
+//   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
+//                        last, these sums with what its row adds
+//   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
+//   saves(s...)          a number for every row, to memory: what save(value) returns
+//   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass
+//   row_of_group(m, n)   operand of map: a matrix whose row i / n is read in row i, which n rows in succession share
+//   rows_of_all{n, all}  where many small programs with adds_to run side by side: the rows of one, and of all
+//
+//   reduce(x...)         what is summed over the row: a vector, or a pack of several
+//   finish(sum)          what map needs of the whole row, its value: any type. An array of sums where there are several
+//   map(value, x...)     the outputs at one column
+//
+// A program may also have
+//   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
+//                        the row is reduced anew; finish then takes the state first
+//   skips(value)         rows that are left alone: nothing is written or added
+//   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
+//                        step ahead; map takes it behind the value
+//
+// A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
+// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
+//
+// A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
+// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there (backends/ascend).
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -57,50 +101,123 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
     return false;
 }
 
-// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so, but not if the
-// second pass reads it as an operand.
+// The plan of a program with an output that needs no reduction.
+template <class B, class V, class T, std::size_t Sums, class Out, class... X>
+inline constexpr row_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                             .matrices = matrices_of<X...>,
+                                                             .vectors = sizeof...(X) - matrices_of<X...>,
+                                                             .sums = Sums,
+                                                             .element_bytes = sizeof(T),
+                                                             .lanes = V::size,
+                                                             .reduction = reduction_kind::imperative,
+                                                             .outputs = 1 + output_rows<Out>}>;
+
+// Whether the reduction may store that output: no operand begins there, nor another output, which would be overwritten.
+template <class T, class... X>
+bool reduction_may_write(matrix_view<T> first, const std::tuple<X...>& others) {
+  return rows_begin_lines(first) && std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, others);
+}
+
+// direct of the first X operands, and map of all.
+template <std::size_t X, class Mapping>
+struct direct_and_map {
+  Mapping of_row;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    const std::tuple<V...> all(v...);
+    return joined(first(all, std::make_index_sequence<X>{}), of_row(v...));
+  }
+  template <class... V, std::size_t... k>
+  TIGON_INLINE auto first(const std::tuple<V...>& all, std::index_sequence<k...>) const {
+    return as_pack(of_row.p.direct(std::get<k>(all)...));
+  }
+};
+// direct and reduce of the same operands.
+template <class P, class Reduction>
+struct direct_and_reduce {
+  P p;
+  Reduction reduction;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+  }
+};
+
+// row.map to these outputs and to the row's partial sums.
+template <class Row, class... X, class... Y, class F, std::size_t... k>
+TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f,
+                                    std::index_sequence<k...>) {
+  const auto operands = std::tuple_cat(x, std::make_tuple(row.partial(k)...));
+  const auto outputs = std::tuple_cat(y, std::make_tuple(row.partial(k)...));
+  std::apply(
+      [&](auto... from) TIGON_LAMBDA {
+        std::apply([&](auto... to) TIGON_LAMBDA { row.map(reads(from...), writes(to...), f); }, outputs);
+      },
+      operands);
+}
+
+// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so.
 template <class B, class Bound, class... X, class... M, class... Y, class T>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct) {
   using V = vec_of<B, X...>;
-  constexpr std::size_t matrices = matrices_of<X..., M...>;
-  constexpr row_plan plan = plan_of<B, row_shape{.pass = row_pass::program,
-                                                 .matrices = matrices,
-                                                 .vectors = sizeof...(X) + sizeof...(M) - matrices,
-                                                 .element_bytes = sizeof(T),
-                                                 .lanes = V::size,
-                                                 .reduction = reduction_kind::imperative,
-                                                 .outputs = 1 + output_rows<writes<Y...>>}>;
+  constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
   const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const matrix_view<T> first = std::get<0>(direct.y);
-  [[maybe_unused]] const bool early =
-      rows_begin_lines(first) &&
-      std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, std::tuple_cat(in.x, more.x));
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+  constexpr std::index_sequence<> no_partials;
+  [[maybe_unused]] const bool early = reduction_may_write(first, std::tuple_cat(operands, out.y));
   for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
-    const auto map_to = [&](auto output, auto f) TIGON_LAMBDA {
-      std::apply([&](auto... x) TIGON_LAMBDA { row.map(reads(x...), output, f); }, std::tuple_cat(in.x, more.x));
-    };
     if constexpr (plan.reduce_writes) {
       if (early) {
-        const auto sum = row.map_sum(in, writes(first), [p = bound.p](auto... v) TIGON_LAMBDA {
-          return joined(as_pack(p.direct(v...)), as_pack(p.reduce(v...)));
-        });
-        map_to(out, mapping<V>(bound.p, bound.value_after(row, sum, in)));
+        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
+        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
+        const auto sum =
+            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), no_partials);
         return;
       }
     }
-    const auto again = std::apply([](auto... x) TIGON_LAMBDA { return reads(reduced_first(x)...); }, in.x);
     const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
-    std::apply(
-        [&](auto... y) TIGON_LAMBDA {
-          map_to(writes(first, y...), [=](auto... v) TIGON_LAMBDA {
-            const std::tuple<decltype(v)...> all(v...);
-            const auto direct_of = [&]<std::size_t... k>(std::index_sequence<k...>)
-                                       TIGON_LAMBDA { return as_pack(of_row.p.direct(std::get<k>(all)...)); };
-            return joined(direct_of(std::make_index_sequence<sizeof...(X)>{}), of_row(v...));
-          });
-        },
-        out.y);
+    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      no_partials);
+  });
+}
+
+// The same with parameter gradients.
+template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
+void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, rows_of_all rows,
+                              std::size_t cols) {
+  using V = vec_of<B, X...>;
+  using A = typename V::value_type;
+  constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  const matrix_view<T> first = std::get<0>(direct.y);
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  constexpr std::make_index_sequence<sizeof...(G)> partials;
+  const auto run = [&](auto reduction, auto program) {
+    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, rows, cols, reduction, program, g...); },
+               gradients.g);
+  };
+  if constexpr (plan.reduce_writes)
+    if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
+      return run(own_statistic{}, [=] TIGON_FN(auto row, int) {
+        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
+        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
+        const auto sum =
+            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
+      });
+  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+  run(std::apply([&](auto... x) { return row_sum(reduction, x...); }, in.x), [=] TIGON_FN(auto row, auto sum) {
+    const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
+    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      partials);
   });
 }
 
@@ -110,6 +227,22 @@ auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operand
   return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
 }
 
+// No map: the reduction alone, which stores what needs no reduction.
+template <class B, class Bound, class... X, class... Y>
+void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct) {
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  for_rows<B, typename vec_of<B, X...>::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if constexpr (sizeof...(Y) == 0) {
+      (void)bound.value_of(row, in);
+    } else {
+      const auto reduction = bound.template reduction<sizeof...(X)>(row.i);
+      using both = direct_and_reduce<decltype(bound.p), std::remove_const_t<decltype(reduction)>>;
+      const auto output = std::apply([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
+      (void)bound.value_after(row, row.map_sum(in, output, both{bound.p, reduction}), in);
+    }
+  });
+}
+
 template <class B, class Bound, class... X, class... M, class... Y>
 void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out) {
   using V = vec_of<B, X...>;
@@ -117,28 +250,38 @@ void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads
   const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
   const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
   const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
-  map_rows<B, typename V::value_type>(ctx, of.rows, of.cols, value,
-                                      map_program(map_of, out, std::tuple_cat(in.x, more.x)));
+  const auto maps_of = [=](std::size_t group) TIGON_LAMBDA {
+    const auto shared =
+        std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
+    return map_program(map_of, out, std::tuple_cat(in.x, shared));
+  };
+  const std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);
+  map_rows<B, typename V::value_type>(ctx, of.rows, std::max<std::size_t>(size, 1), of.cols, value, maps_of);
 }
 
 template <class B, class Bound, class... X, class... M, class... Y, class... T>
 void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       adds_to<T...> gradients) {
+                       adds_to<T...> gradients, rows_of_all rows, std::size_t cols) {
   using V = vec_of<B, X...>;
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const auto near = std::apply([](auto... m) { return std::tuple_cat(nearby_matrix(m)...); }, more.x);
   const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
   const auto sums = std::apply([&](auto... x) { return row_sum(reduction, x...); }, std::tuple_cat(in.x, near));
   const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
   const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
-  std::apply(
-      [&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, sums, maps, g...); },
-      gradients.g);
+  std::apply([&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
+             gradients.g);
+}
+
+// A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
+// It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
+template <class P, class... N, class... S, class... X>
+constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, const reads<X...>&) {
+  return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
 }
 
 }  // namespace detail
 
-/// Runs a program with a reduction over all rows. Groups, in any order: reads, writes; where there are any map_reads,
+/// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
 /// of_rows, saves, adds_to, reduce_writes. Outputs may be operands. With adds_to it takes
 /// partials_workspace<B, A>(rows, cols, gradients) from the workspace; without rows the gradients are zero.
 template <class B, class P, class... Group>
@@ -149,30 +292,59 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const auto gradients = detail::group<adds_to>(groups...);
   const auto direct = detail::group<reduce_writes>(groups...);
   const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
-  if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
+  const detail::extents of = std::apply([](auto... x) { return detail::first_extents(x...); }, in.x);
+  const rows_of_all rows = detail::rows_beside(of.rows, groups...);
+  constexpr bool adds = std::tuple_size_v<decltype(gradients.g)> != 0;
+  if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
+    detail::reduce_rows<B>(ctx, bound, in, direct);
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
+    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, rows, of.cols);
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct);
-  else if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
-    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients);
+  else if constexpr (adds || detail::is_backward(bound, in))
+    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
   else
     detail::reduce_map_rows<B>(ctx, bound, in, more, out);
 }
 
+template <class B, class P, class... Group>
+  requires detail::brings_driver<B>
+void reduce_map(context& ctx, P program, Group... groups) {
+  B::rows::reduce_map(ctx, program, groups...);
+}
+
 /// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
 /// which it takes workspace as reduce_map.
-template <class B, class P, class... X, class... Y, class... T>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>()) {
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
+              Beside... beside) {
   using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
                               decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
-  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return detail::mapping<V>(program); };
+  const auto of_columns = detail::mapping<V>(program);
+  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
   const auto maps = detail::map_program(map_of, out, in.x);
   const detail::extents of =
       std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  if constexpr (sizeof...(T) == 0)
+  constexpr row_shape shape = detail::program_shape<V, no_statistic, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  if constexpr (sizeof...(T) != 0)
+    std::apply(
+        [&](auto... g) {
+          const rows_of_all rows = detail::rows_beside(of.rows, beside...);
+          for_rows_with_partials<B, A>(ctx, rows, of.cols, no_statistic{}, maps, g...);
+        },
+        gradients.g);
+  else if constexpr (plan_of<B, shape>.rows > 1)
     map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
   else
-    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
-               gradients.g);
+    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+}
+
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+  requires detail::brings_driver<B>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
+              Beside... beside) {
+  B::rows::map_rows(ctx, program, in, out, gradients, beside...);
 }
 
 }  // namespace TIGON_ABI
