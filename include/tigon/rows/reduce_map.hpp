@@ -36,7 +36,8 @@
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value
 //
-// A program without a reduction is a struct with map(x...) alone, run by map_rows. What depends on data in other ways is
+// A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
+// alone, run by map_rows. What depends on data in other ways is
 // written with for_rows (rows/row.hpp).
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
@@ -163,19 +164,30 @@ struct row_reduction {
 
 // map behind the value of the row, if there is one.
 template <class P, class... Value>
-struct row_mapping {
+struct row_mapping;
+template <class P, class Value>
+struct row_mapping<P, Value> {
   P p;
-  std::tuple<Value...> value;
+  Value value;
 
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
-    return std::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
+    return as_pack(p.map(value, x...));
   }
   TIGON_INLINE bool skipped() const {
-    if constexpr (skips_rows<P, Value...>)
-      return p.skips(std::get<0>(value));
+    if constexpr (skips_rows<P, Value>)
+      return p.skips(value);
     else
       return false;
+  }
+};
+template <class P>
+struct row_mapping<P> {
+  P p;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    return as_pack(p.map(x...));
   }
 };
 template <class V, class P, class... Value>
@@ -184,7 +196,7 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
     return staged{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
                   [=](auto prepared, auto... x) TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
   else
-    return row_mapping<P, Value...>{p, std::tuple<Value...>(value...)};
+    return row_mapping<P, Value...>{p, value...};
 }
 
 // A program with its numbers of every row.
@@ -353,6 +365,34 @@ auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operand
   return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
 }
 
+// direct and reduce of the same operands.
+template <class P, class Reduction>
+struct direct_and_reduce {
+  P p;
+  Reduction reduction;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+  }
+};
+
+// No map: the reduction alone, which stores what needs no reduction.
+template <class B, class Bound, class... X, class... Y>
+void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct) {
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  for_rows<B, typename vec_of<B, X...>::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if constexpr (sizeof...(Y) == 0) {
+      (void)bound.value_of(row, in);
+    } else {
+      const auto reduction = bound.template reduction<sizeof...(X)>(row.i);
+      using both = direct_and_reduce<decltype(bound.p), std::remove_const_t<decltype(reduction)>>;
+      const auto output = std::apply([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
+      (void)bound.value_after(row, row.map_sum(in, output, both{bound.p, reduction}), in);
+    }
+  });
+}
+
 template <class B, class Bound, class... X, class... M, class... Y>
 void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out) {
   using V = vec_of<B, X...>;
@@ -381,7 +421,7 @@ void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_rea
 
 }  // namespace detail
 
-/// Runs a program with a reduction over all rows. Groups, in any order: reads, writes; where there are any map_reads,
+/// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
 /// of_rows, saves, adds_to, reduce_writes. Outputs may be operands. With adds_to it takes
 /// partials_workspace<B, A>(rows, cols, gradients) from the workspace; without rows the gradients are zero.
 template <class B, class P, class... Group>
@@ -392,7 +432,9 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const auto gradients = detail::group<adds_to>(groups...);
   const auto direct = detail::group<reduce_writes>(groups...);
   const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
-  if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
+  if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && std::tuple_size_v<decltype(gradients.g)> == 0)
+    detail::reduce_rows<B>(ctx, bound, in, direct);
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct);
   else if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
     detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients);
@@ -407,15 +449,19 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
   using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
                               decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
-  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return detail::mapping<V>(program); };
+  const auto of_columns = detail::mapping<V>(program);
+  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
   const auto maps = detail::map_program(map_of, out, in.x);
   const detail::extents of =
       std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  if constexpr (sizeof...(T) == 0)
-    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
-  else
+  constexpr row_shape shape = detail::program_shape<V, no_statistic, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  if constexpr (sizeof...(T) != 0)
     std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
                gradients.g);
+  else if constexpr (plan_of<B, shape>.rows > 1)
+    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
+  else
+    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
 }
 
 }  // namespace TIGON_ABI
