@@ -212,7 +212,7 @@ TEST_F(swiglu_fused_doors, forward_refuses) {
     EXPECT_TIGON_ERROR(forward(x, {c.data, 3, 8, 7}), stride, "swiglu_fused_forward: c is of row stride 7", p.c);
     EXPECT_TIGON_ERROR(forward(x, {nullptr, 3, 8}), shape, "swiglu_fused_forward: c is a null pointer", p.c);
     EXPECT_TIGON_ERROR(forward(x, x.cols_from(0, 8)), alias,
-                       "swiglu_fused_forward: c overlaps gate_up; expected no common memory", p.gate_up);
+                       "swiglu_fused_forward: y overlaps gate_up; expected no common memory", p.gate_up);
     EXPECT_TIGON_ERROR(forward(x, c, {.limit = 0}), argument, "swiglu_fused_forward: limit is", p.c);
   }
 }
@@ -235,7 +235,7 @@ TEST_F(swiglu_fused_doors, backward_refuses) {
     EXPECT_TIGON_ERROR(backward(dc.rows_from(0, 2), x.rows_from(0, 2), x.rows_from(1, 2)), alias,
                        "swiglu_fused_backward: dgate_up overlaps gate_up; expected the same buffer or no common memory",
                        p.gate_up);
-    EXPECT_TIGON_ERROR(backward(dx.cols_from(0, 8), x, dx), alias, "swiglu_fused_backward: dgate_up overlaps dc",
+    EXPECT_TIGON_ERROR(backward(dx.cols_from(0, 8), x, dx), alias, "swiglu_fused_backward: dgate_up overlaps dy",
                        p.dgate_up);
     EXPECT_TIGON_ERROR(backward(dc, x, dx, {.slope = -1}), argument, "swiglu_fused_backward: slope is", p.dgate_up);
   }

@@ -227,30 +227,30 @@ void check_gate_doors() {
                         backward + part, p.da, p.db, buffer));
   };
   using enum error_code;
-  refuses_forward(shape, "a is 2 x 8; expected 3 x 8", {a.data, 2, 8, 10}, b, c);
-  refuses_forward(shape, "b is 3 x 7; expected 3 x 8", a, {b.data, 3, 7, 10}, c);
-  refuses_forward(shape, "a is a null pointer", {nullptr, 3, 8, 8}, b, c);
-  refuses_forward(shape, "c is a null pointer", a, b, {nullptr, 3, 8, 8});
-  refuses_forward(stride, "c is of row stride 7; expected at least its 8 columns", a, b, {c.data, 3, 8, 7});
-  refuses_forward(stride, "a is of row stride 7", {a.data, 3, 8, 7}, b, c);
-  refuses_forward(stride, "b is of row stride 7", a, {b.data, 3, 8, 7}, c);
-  refuses_forward(alias, "c overlaps a; expected the same buffer or no common memory", front, b, shifted);
-  refuses_forward(alias, "c overlaps b; expected the same buffer or no common memory", a, front, shifted);
+  refuses_forward(shape, "gate is 2 x 8; expected 3 x 8", {a.data, 2, 8, 10}, b, c);
+  refuses_forward(shape, "up is 3 x 7; expected 3 x 8", a, {b.data, 3, 7, 10}, c);
+  refuses_forward(shape, "gate is a null pointer", {nullptr, 3, 8, 8}, b, c);
+  refuses_forward(shape, "y is a null pointer", a, b, {nullptr, 3, 8, 8});
+  refuses_forward(stride, "y is of row stride 7; expected at least its 8 columns", a, b, {c.data, 3, 8, 7});
+  refuses_forward(stride, "gate is of row stride 7", {a.data, 3, 8, 7}, b, c);
+  refuses_forward(stride, "up is of row stride 7", a, {b.data, 3, 8, 7}, c);
+  refuses_forward(alias, "y overlaps gate; expected the same buffer or no common memory", front, b, shifted);
+  refuses_forward(alias, "y overlaps up; expected the same buffer or no common memory", a, front, shifted);
 
-  refuses_backward(shape, "dc is 2 x 8; expected 3 x 8", {dc.data, 2, 8, 10}, a, b, da, db);
-  refuses_backward(shape, "a is 2 x 8; expected 3 x 8", dc, {a.data, 2, 8, 10}, b, da, db);
-  refuses_backward(shape, "b is 3 x 7; expected 3 x 8", dc, a, {b.data, 3, 7, 10}, da, db);
-  refuses_backward(shape, "db is 3 x 7; expected 3 x 8", dc, a, b, da, {db.data, 3, 7, 10});
-  refuses_backward(shape, "da is a null pointer", dc, a, b, {nullptr, 3, 8, 8}, db);
-  refuses_backward(stride, "da is of row stride 7", dc, a, b, {da.data, 3, 8, 7}, db);
-  refuses_backward(stride, "db is of row stride 7", dc, a, b, da, {db.data, 3, 8, 7});
-  refuses_backward(alias, "da overlaps dc", front, a, b, shifted, db);
-  refuses_backward(alias, "da overlaps a", dc, front, b, shifted, db);
-  refuses_backward(alias, "da overlaps b", dc, a, front, shifted, db);
-  refuses_backward(alias, "db overlaps dc", front, a, b, da, shifted);
-  refuses_backward(alias, "db overlaps a", dc, front, b, da, shifted);
-  refuses_backward(alias, "db overlaps b", dc, a, front, da, shifted);
-  refuses_backward(alias, "da overlaps db; expected no common memory", dc, a, b, front, front);
+  refuses_backward(shape, "dy is 2 x 8; expected 3 x 8", {dc.data, 2, 8, 10}, a, b, da, db);
+  refuses_backward(shape, "gate is 2 x 8; expected 3 x 8", dc, {a.data, 2, 8, 10}, b, da, db);
+  refuses_backward(shape, "up is 3 x 7; expected 3 x 8", dc, a, {b.data, 3, 7, 10}, da, db);
+  refuses_backward(shape, "dup is 3 x 7; expected 3 x 8", dc, a, b, da, {db.data, 3, 7, 10});
+  refuses_backward(shape, "dgate is a null pointer", dc, a, b, {nullptr, 3, 8, 8}, db);
+  refuses_backward(stride, "dgate is of row stride 7", dc, a, b, {da.data, 3, 8, 7}, db);
+  refuses_backward(stride, "dup is of row stride 7", dc, a, b, da, {db.data, 3, 8, 7});
+  refuses_backward(alias, "dgate overlaps dy", front, a, b, shifted, db);
+  refuses_backward(alias, "dgate overlaps gate", dc, front, b, shifted, db);
+  refuses_backward(alias, "dgate overlaps up", dc, a, front, shifted, db);
+  refuses_backward(alias, "dup overlaps dy", front, a, b, da, shifted);
+  refuses_backward(alias, "dup overlaps gate", dc, front, b, da, shifted);
+  refuses_backward(alias, "dup overlaps up", dc, a, front, da, shifted);
+  refuses_backward(alias, "dgate overlaps dup; expected no common memory", dc, a, b, front, front);
 }
 
 /// The eight tests that a gate's file consists of.

@@ -10,14 +10,14 @@ inline namespace TIGON_ABI {
 
 /// Shapes and aliasing of a gate's backward.
 template <class T>
-void expect_gate_gradients(std::string_view op, in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da,
-                           matrix_view<T> db) {
+void expect_gate_gradients(std::string_view op, in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up,
+                           matrix_view<T> dgate, matrix_view<T> dup) {
   arguments args(op);
-  args.in("dc", dc, da.rows, da.cols);
-  args.in("a", a, da.rows, da.cols);
-  args.in("b", b, da.rows, da.cols);
-  args.out("db", db, da.rows, da.cols).may_be("dc", "a", "b");
-  args.out("da", da).may_be("dc", "a", "b");
+  args.in("dy", dy, dgate.rows, dgate.cols);
+  args.in("gate", gate, dgate.rows, dgate.cols);
+  args.in("up", up, dgate.rows, dgate.cols);
+  args.out("dup", dup, dgate.rows, dgate.cols).may_be("dy", "gate", "up");
+  args.out("dgate", dgate).may_be("dy", "gate", "up");
   args.check();
 }
 

@@ -1,4 +1,4 @@
-// swiglu and geglu, a block of the flat arrays at a time: the parent's functions of one element, tiles around them.
+// swiglu and geglu, a block of the flat arrays at a time: the parent's programs, tiles around them.
 #ifndef TIGON_BACKENDS_ASCEND_GATES_HPP
 #define TIGON_BACKENDS_ASCEND_GATES_HPP
 
@@ -12,9 +12,10 @@ namespace tigon {
 namespace unified_buffer {
 inline namespace TIGON_ABI {
 
-/// c = f(a, b).
-template <class Plan, class T, class F>
-void gate(context& ctx, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, F f) {
+/// y of a program of gate and up.
+template <class Plan, class T, class P>
+void gate(context& ctx, matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, P program) {
+  const auto f = [=](auto... v) TIGON_LAMBDA { return program.map(v...); };
   for_blocks<Plan>(
       ctx,
       [=](auto& core, auto& at, auto& bt, auto& ct) TIGON_LAMBDA {
@@ -25,10 +26,11 @@ void gate(context& ctx, matrix_view<const T> a, matrix_view<const T> b, matrix_v
       a, b, c);
 }
 
-/// da and db are f(dc, a, b).
-template <class Plan, class T, class F>
+/// dgate and dup of a program of dy, gate and up.
+template <class Plan, class T, class P>
 void gate_gradient(context& ctx, matrix_view<const T> dc, matrix_view<const T> a, matrix_view<const T> b,
-                   matrix_view<T> da, matrix_view<T> db, F f) {
+                   matrix_view<T> da, matrix_view<T> db, P program) {
+  const auto f = [=](auto... v) TIGON_LAMBDA { return program.map(v...); };
   for_blocks<Plan>(
       ctx,
       [=](auto& core, auto& dct, auto& at, auto& bt, auto& dat, auto& dbt) TIGON_LAMBDA {
@@ -44,7 +46,6 @@ void gate_gradient(context& ctx, matrix_view<const T> dc, matrix_view<const T> a
 
 template <>
 struct kernel<op::swiglu, backends::ascend> {
-  using lanes = kernel<op::swiglu, backends::generic>;
   template <class>
   using saved = no_state;
   template <class B, class T, tiling::pass P>
@@ -52,28 +53,30 @@ struct kernel<op::swiglu, backends::ascend> {
 
   template <backend B, element T>
   static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt, context& ctx) {
-    with_form<B, T>(opt, [&](auto form) { ub::gate<plan<B, T, tiling::pass::forward>, T>(ctx, a, b, c, form); });
+    with_program<B, T>(opt,
+                       [&](auto program) { ub::gate<plan<B, T, tiling::pass::forward>, T>(ctx, a, b, c, program); });
   }
   template <backend B, element T>
   static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
                        swiglu_options opt, context& ctx) {
-    with_form<B, T>(
-        opt, [&](auto form) { ub::gate_gradient<plan<B, T, tiling::pass::backward>, T>(ctx, dc, a, b, da, db, form); });
+    with_program<B, T>(opt, [&](auto program) {
+      ub::gate_gradient<plan<B, T, tiling::pass::backward>, T>(ctx, dc, a, b, da, db, program);
+    });
   }
 
-  /// The parent's forms of one element; without multipliers as with those of 1.
+  /// Without multipliers as with those of 1.
   template <class B, class T, class Run>
-  static void with_form(const swiglu_options& opt, Run run) {
-    if (lanes::holds(opt))
-      run(lanes::held<B, T>(opt));
+  static void with_program(const swiglu_options& opt, Run run) {
+    constexpr std::size_t bits = detail::result_bits<B, T>;
+    if (opt.limit != std::numeric_limits<double>::infinity() || opt.slope != 1 || opt.up_offset != 0)
+      run(detail::clamped_swiglu_program<T, bits, false>(opt));
     else
-      run(lanes::scaled<B, T>(opt));
+      run(detail::scaled_swiglu_program<T, bits>(opt));
   }
 };
 
 template <>
 struct kernel<op::geglu, backends::ascend> {
-  using lanes = kernel<op::geglu, backends::generic>;
   template <class>
   using saved = no_state;
   template <class B, class T, tiling::pass P>
@@ -81,31 +84,16 @@ struct kernel<op::geglu, backends::ascend> {
 
   template <backend B, element T>
   static void forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, geglu_options opt, context& ctx) {
-    const bool round_gate = opt.round_gate && sizeof(T) == 2;
-    const auto with = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
-      ub::gate<plan<B, T, tiling::pass::forward>, T>(ctx, a, b, c, [=](auto x, auto y) TIGON_LAMBDA {
-        const auto v = lanes::template gelu<F, detail::result_bits<B, T>>(x);
-        return (round_gate ? round_to<T>(v) : v) * y;
-      });
-    };
-    opt.form == gelu_form::tanh ? with(form<gelu_form::tanh>{}) : with(form<gelu_form::erf>{});
+    kernel<op::geglu, backends::generic>::with_program<B, T>(
+        opt, [&](auto program) { ub::gate<plan<B, T, tiling::pass::forward>, T>(ctx, a, b, c, program); });
   }
   template <backend B, element T>
   static void backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
                        geglu_options opt, context& ctx) {
-    const bool round_gate = opt.round_gate && sizeof(T) == 2;
-    const auto with = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
-      ub::gate_gradient<plan<B, T, tiling::pass::backward>, T>(
-          ctx, dc, a, b, da, db, [=](auto d, auto x, auto y) TIGON_LAMBDA {
-            const auto [v, slope] = lanes::template gelu_and_slope<F, detail::result_bits<B, T>>(x);
-            return pack{d * y * slope, d * (round_gate ? round_to<T>(v) : v)};
-          });
-    };
-    opt.form == gelu_form::tanh ? with(form<gelu_form::tanh>{}) : with(form<gelu_form::erf>{});
+    kernel<op::geglu, backends::generic>::with_program<B, T>(opt, [&](auto program) {
+      ub::gate_gradient<plan<B, T, tiling::pass::backward>, T>(ctx, dc, a, b, da, db, program);
+    });
   }
-
-  template <gelu_form F>
-  using form = std::integral_constant<gelu_form, F>;
 };
 
 }  // namespace tigon
