@@ -79,13 +79,14 @@ struct kernel<op::group_norm, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> dw_share{frame.template take<A>(x.rows), x.rows / size, size},
         db_share{frame.template take<A>(x.rows), x.rows / size, size};
+    const norm_gradients<T, matrix_view<A>, matrix_view<A>> shares{dx, dw_share, db_share};
     const A *const means = mean.data(), *const rstds = rstd.data();
     if (size * positions <= narrow)
       for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
-        backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], dx, dw_share, db_share, opt);
+        backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], shares, opt);
       });
     else
-      backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, dw_share, db_share, opt, ctx);
+      backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), shares, opt, ctx);
     const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
         db_shares{db_share.data, x.rows / channels, channels};
     map_rows<B>(ctx, detail::sum_of_shares{}, reads(dw_shares, db_shares), writes(),
@@ -94,8 +95,10 @@ struct kernel<op::group_norm, backends::generic> {
 
   template <backend B, element T, element W, class A>
   static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
-                              const A* rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              const A* rstd, norm_gradients<T, matrix_view<A>, matrix_view<A>> shares,
                               group_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = shares.dx;
+    const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, which do not show it.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
@@ -104,7 +107,7 @@ struct kernel<op::group_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       const A m = mean[row.i], r = rstd[row.i];
-      if (!detail::holds_products(r)) return backward_in_f64(row, dy, x, w, m, r, dx, dw_share, db_share, opt);
+      if (!detail::holds_products(r)) return backward_in_f64(row, dy, x, w, m, r, shares, opt);
       const auto weight = [=](std::size_t k) { return w ? row.at(w, row.i % groups * size + k) : A(1); };
       double product = 0, sum = 0, rest = 0;
       for (std::size_t k = 0; k < size; ++k) {
@@ -156,8 +159,10 @@ struct kernel<op::group_norm, backends::generic> {
   static constexpr std::size_t narrow = 8;
   template <class Row, element T, element W, class A>
   static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
-                              A rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              A rstd, norm_gradients<T, matrix_view<A>, matrix_view<A>> shares,
                               group_norm_options opt) {
+    const matrix_view<T> dx = shares.dx;
+    const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     if (!row.first()) return;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     const bool few = row.cols <= narrow;

@@ -46,18 +46,19 @@ struct kernel<op::rope, backends::generic> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, rope_options opt, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, opt, accumulator_t<T>(1), ctx);
+    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
   }
 
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, rope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, opt, accumulator_t<T>(-1), ctx);
+    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> cos, matrix_view<const U> sin,
-                     heads_view<T> q_out, heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
+  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
+                     heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
+    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
     const std::size_t turned = std::min(opt.rotary_dim, q.head_dim), half = turned / 2, rest = q.head_dim - turned;
     const bool shared = cos.rows == q.seq_len;
     for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {

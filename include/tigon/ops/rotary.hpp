@@ -63,6 +63,11 @@ TIGON_INLINE void turn_neighbours(Row row, const T* from, row_at<T> to, std::siz
   }
 }
 
+template <class U>
+struct rotary_tables {
+  matrix_view<const U> cos, sin;
+};
+
 /// Declares q, k and where they go.
 template <class T>
 void declare_rotated(arguments& args, in_heads<T> q, in_heads<T> k, heads_view<T> q_out, heads_view<T> k_out) {
