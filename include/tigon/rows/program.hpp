@@ -136,6 +136,8 @@ TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
   return vector_of(shared.operand, group);
 }
 
+template <class B>
+concept brings_driver = requires { typename B::rows; };
 template <class P>
 concept has_state = requires { typename P::state; };
 template <class P, class V>

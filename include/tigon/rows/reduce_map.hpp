@@ -40,6 +40,9 @@
 //
 // A program without a reduction is a struct with map(x...) alone, run by map_rows. What depends on data in other ways is
 // written with for_rows (rows/row.hpp).
+//
+// A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
+// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there (backends/ascend).
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -285,6 +288,12 @@ void reduce_map(context& ctx, P program, Group... groups) {
     detail::reduce_map_rows<B>(ctx, bound, in, more, out);
 }
 
+template <class B, class P, class... Group>
+  requires detail::brings_driver<B>
+void reduce_map(context& ctx, P program, Group... groups) {
+  B::rows::reduce_map(ctx, program, groups...);
+}
+
 /// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
 /// which it takes workspace as reduce_map.
 template <class B, class P, class... X, class... Y, class... T, class... Beside>
@@ -306,6 +315,13 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
           for_rows_with_partials<B, A>(ctx, rows, of.cols, no_statistic{}, maps, g...);
         },
         gradients.g);
+}
+
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+  requires detail::brings_driver<B>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
+              Beside... beside) {
+  B::rows::map_rows(ctx, program, in, out, gradients, beside...);
 }
 
 }  // namespace TIGON_ABI

@@ -215,6 +215,10 @@ class row_worker {
   TIGON_INLINE void put(matrix_view<T> m, std::size_t j, accumulator_t<T> value) const {
     m.row(i)[j] = static_cast<T>(value);
   }
+  template <class T>
+  TIGON_INLINE void put(vector_view<T> v, std::size_t j, accumulator_t<T> value) const {
+    v.data[j] = static_cast<T>(value);
+  }
 
   /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
   template <class... X, class... Y, class F>
