@@ -10,45 +10,6 @@
 
 namespace tigon {
 
-namespace unified_buffer {
-inline namespace TIGON_ABI {
-
-/// How a matrix whose columns share parameters is cut: strip (c, r) is block c of the columns in every `down`-th block
-/// of the rows, from block r on. As many strips as programs, where there are not more blocks of columns than that.
-struct strips {
-  cut by;
-  std::size_t row_blocks = 0, across = 0, down = 0;
-
-  constexpr strips(cut of, std::size_t rows, std::size_t cols, std::size_t most_down = nothing) : by(of) {
-    if (cols == 0) return;
-    row_blocks = ceil_div(rows, by.rows), across = ceil_div(cols, by.cols);
-    down = std::min({std::max<std::size_t>(by.programs / across, 1), row_blocks, most_down});
-  }
-  constexpr std::size_t count() const { return across * down; }
-};
-
-/// f(core, strip, blocks, tiles...) for every strip: `blocks(g)` calls g() for each block of it.
-template <class Plan, class F, class... Operand>
-void for_strips(context& ctx, std::size_t rows, std::size_t cols, strips s, F f, Operand... operand) {
-  for_programs<Plan>(ctx, s.count(), s.by.programs, [=](auto& core, std::size_t, auto items) TIGON_LAMBDA {
-    core.shape(rows, cols, s.by);
-    auto tiles = core.place(operand...);
-    items([&](std::size_t strip) TIGON_LAMBDA {
-      core.cols_at(strip % s.across);
-      const auto blocks = [&](auto g) TIGON_LAMBDA {
-        for (std::size_t block = strip / s.across; block < s.row_blocks; block += s.down) {
-          core.rows_at(block);
-          g();
-        }
-      };
-      std::apply([&](auto&... t) TIGON_LAMBDA { f(core, strip, blocks, t...); }, tiles);
-    });
-  });
-}
-
-}  // namespace TIGON_ABI
-}  // namespace unified_buffer
-
 template <>
 struct kernel<op::dyt, backends::ascend> {
   using lanes = kernel<op::dyt, backends::generic>;
