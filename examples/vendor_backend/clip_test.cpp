@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "support/backends.hpp"
+#include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
 #include "support/threads.hpp"
@@ -113,8 +114,8 @@ TYPED_TEST(clip_norm, is_its_definition_by_both_drivers) {
     EXPECT_EQ(acme::copied_in - before, 2 * s.rows * s.cols * sizeof(T));
     acme::clip_norm_forward<tigon::backends::highway>(q.x, q.y.view(), std::max(most, 0.5));
     EXPECT_EQ(acme::copied_in - before, 2 * s.rows * s.cols * sizeof(T)) << "not tigon's driver";
-    EXPECT_TRUE(close(p.y.f64(), expected, bound.of<T>(), with));
-    EXPECT_TRUE(close(q.y.f64(), expected, bound.of<T>(), with));
+    EXPECT_TRUE(close(p.y.f64(), expected, bound.template of<T>(), with));
+    EXPECT_TRUE(close(q.y.f64(), expected, bound.template of<T>(), with));
     EXPECT_TRUE(p.y.padding_intact());
   }
 }

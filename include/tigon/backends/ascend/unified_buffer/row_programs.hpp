@@ -329,6 +329,8 @@ constexpr cut cut_of_rows(std::size_t rows, std::size_t cols) {
 /// B, but programs run on tiles that are cut as the rule of operator Op's pass P says.
 template <backend B, class Op, tiling::pass P>
 struct on_tiles : B {
+  using parent = B;
+  using overrides = op_list<>;
   struct rows {
     template <class Program, class... Group>
     static void reduce_map(context& ctx, Program program, Group... groups) {
@@ -419,10 +421,8 @@ struct on_tiles : B {
 
 /// An operator's own kernel with its programs on tiles.
 template <class Op>
-struct kernel_on_tiles {
+struct kernel_on_tiles : kernel<Op, backends::generic> {
   using lanes = kernel<Op, backends::generic>;
-  template <class A>
-  using saved = typename lanes::template saved<A>;
 
   template <backend B, element T, class... Argument>
   static void forward(Argument&&... argument) {
