@@ -4,6 +4,7 @@
 
 #include <tigon/backend/default.hpp>
 #include <tigon/backend/kernel.hpp>
+#include <tigon/core/arguments.hpp>
 #include <tigon/core/context.hpp>
 
 namespace tigon {
@@ -43,21 +44,6 @@ inline constexpr std::size_t result_bits = !B::relaxed_16bit || sizeof(T) > 2 ? 
                                            : std::same_as<T, float16>         ? 11
                                                                               : 8;
 
-// Aliasing of a norm that saves mean and rstd: forward, backward.
-inline void expect_centred_apart(const expects& expect, extent x, extent w, extent b, extent y, extent mean,
-                                 extent rstd) {
-  expect.outside("y", y, "x", x, "w", w, "b", b);
-  expect.outside("mean", mean, "x", x, "y", y, "w", w, "b", b, "rstd", rstd);
-  expect.outside("rstd", rstd, "x", x, "y", y, "w", w, "b", b);
-}
-inline void expect_centred_gradients_apart(const expects& expect, extent dy, extent x, extent w, extent mean,
-                                           extent rstd, extent dx, extent dw, extent db) {
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", w, "mean", mean, "rstd", rstd);
-  expect.outside("dw", dw, "dy", dy, "x", x, "dx", dx, "w", w, "mean", mean, "rstd", rstd, "db", db);
-  expect.outside("db", db, "dy", dy, "x", x, "dx", dx, "w", w, "mean", mean, "rstd", rstd);
-}
 }  // namespace TIGON_ABI
 }  // namespace detail
 

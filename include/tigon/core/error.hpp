@@ -233,13 +233,14 @@ class expects {
     if constexpr (sizeof...(Rest) > 0) outside(a_name, a, rest...);
   }
 
- private:
+ protected:
   [[noreturn]] __attribute__((noinline, cold)) void fail_alias(std::string_view a, std::string_view b,
                                                                const char* expected) const {
     detail::fail(error_code::alias, "tigon: " + std::string(op_) + ": " + std::string(a) + " overlaps " +
                                         std::string(b) + "; expected " + expected);
   }
 
+ private:
   std::string_view op_;
 };
 

@@ -148,13 +148,13 @@ void dyt_forward(in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, const B
   const auto weight = as_in_vector<P>(gamma);
   const auto bias = as_in_vector<P>(beta);
   static_assert(admits_parameter<T, decltype(factor), decltype(weight), decltype(bias)>());
-  const expects expect("dyt_forward");
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.size("alpha", factor.size, 1);
-  expect.size("gamma", weight.size, x.cols);
-  if (bias) expect.size("beta", bias.size, x.cols);
-  expect.outside("y", y, "x", x, "alpha", as_row(factor), "gamma", as_row(weight), "beta", as_row(bias));
+  arguments args("dyt_forward");
+  args.in("x", x);
+  args.in("alpha", factor, 1);
+  args.in("gamma", weight, x.cols);
+  args.optional_in("beta", bias, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.check();
   kernel_for<op::dyt, B>::template forward<B, T>(x, factor, weight, bias, y, ctx);
 }
 
@@ -173,25 +173,16 @@ void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gam
   const auto dbias = as_out_vector<P>(dbeta);
   static_assert(
       admits_parameter<T, decltype(factor), decltype(weight), decltype(dfactor), decltype(dweight), decltype(dbias)>());
-  const expects expect("dyt_backward");
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  expect.size("alpha", factor.size, 1);
-  expect.size("gamma", weight.size, x.cols);
-  if (dfactor) expect.size("dalpha", dfactor.size, 1);
-  if (dweight) expect.size("dgamma", dweight.size, x.cols);
-  if (dbias) expect.size("dbeta", dbias.size, x.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "alpha", as_row(factor), "gamma", as_row(weight));
-  const auto apart = [&](const char* name, auto gradient) {
-    expect.outside(name, as_row(gradient), "dy", dy, "x", x, "dx", dx, "alpha", as_row(factor), "gamma",
-                   as_row(weight));
-  };
-  apart("dalpha", dfactor), apart("dgamma", dweight), apart("dbeta", dbias);
-  expect.outside("dalpha", as_row(dfactor), "dgamma", as_row(dweight), "dbeta", as_row(dbias));
-  expect.disjoint("dgamma", as_row(dweight), "dbeta", as_row(dbias));
+  arguments args("dyt_backward");
+  args.in("x", x);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("alpha", factor, 1);
+  args.in("gamma", weight, x.cols);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dbeta", dbias, x.cols);
+  args.optional_out("dgamma", dweight, x.cols);
+  args.optional_out("dalpha", dfactor, 1);
+  args.check();
   ctx.workspace().expect("dyt_backward", dyt_workspace<B, T>(x.rows, x.cols));
   kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, dx, dfactor, dweight, dbias, opt, ctx);
 }

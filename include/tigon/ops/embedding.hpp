@@ -147,11 +147,12 @@ void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, em
   const std::span token(ids);
   using I = std::remove_const_t<typename decltype(token)::element_type>;
   static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
-  const expects expect("embedding_forward");
-  expect.at_least_one("vocab", weight.rows);
-  expect.memory("weight", weight);
-  expect.matrix("y", y, token.size(), weight.cols);
-  expect.outside("y", y, "weight", weight, "ids", as_row(std::span<const I>(token)));
+  arguments args("embedding_forward");
+  args.at_least_one("vocab", weight.rows);
+  args.in("weight", weight);
+  args.in("ids", token);
+  args.out("y", y, token.size(), weight.cols);
+  args.check();
   detail::expect_tokens<I>("embedding_forward", token, weight.rows);
   kernel_for<op::embedding, B>::template forward<B, T, I>(weight, token, y, opt, ctx);
 }
@@ -164,11 +165,12 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
   const std::span token(ids);
   using I = std::remove_const_t<typename decltype(token)::element_type>;
   static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
-  const expects expect("embedding_backward");
-  expect.at_least_one("vocab", dweight.rows);
-  expect.memory("dweight", dweight);
-  expect.matrix("dy", dy, token.size(), dweight.cols);
-  expect.outside("dweight", dweight, "dy", dy, "ids", as_row(std::span<const I>(token)));
+  arguments args("embedding_backward");
+  args.at_least_one("vocab", dweight.rows);
+  args.in("dy", dy, token.size(), dweight.cols);
+  args.in("ids", token);
+  args.out("dweight", dweight);
+  args.check();
   detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
   ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
   kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight.rows, {}, dweight, opt, ctx);
@@ -186,18 +188,17 @@ std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size
   static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
   static_assert(std::same_as<typename decltype(out)::element_type, I>,
                 "tigon: the tokens of a sparse gradient are written; pass a range of non-const ids of the same type");
-  const expects expect("embedding_backward_sparse");
-  expect.at_least_one("vocab", vocab);
-  expect.matrix("dy", dy, token.size(), drows.cols);
-  expect.memory("drows", drows);
-  expect.size("tokens", out.size(), drows.rows);
-  expect.that(drows.rows >= std::min(token.size(), vocab), error_code::shape, "drows", "of too few rows",
-              "as many as there are ids or tokens, whichever is less");
-  expect.that(opt.dweight == gradient::overwrite, error_code::argument, "dweight", "gradient::accumulate",
-              "gradient::overwrite: the rows may be those of other tokens");
-  const auto ids_row = as_row(std::span<const I>(token));
-  expect.outside("drows", drows, "dy", dy, "ids", ids_row, "tokens", as_row(std::span<I>(out)));
-  expect.outside("tokens", as_row(std::span<I>(out)), "dy", dy, "ids", ids_row);
+  arguments args("embedding_backward_sparse");
+  args.at_least_one("vocab", vocab);
+  args.in("dy", dy, token.size(), drows.cols);
+  args.in("ids", token);
+  args.out("tokens", out, drows.rows);
+  args.out("drows", drows);
+  args.that(drows.rows >= std::min(token.size(), vocab), error_code::shape, "drows", "of too few rows",
+            "as many as there are ids or tokens, whichever is less");
+  args.that(opt.dweight == gradient::overwrite, error_code::argument, "dweight", "gradient::accumulate",
+            "gradient::overwrite: the rows may be those of other tokens");
+  args.check();
   detail::expect_tokens<I>("embedding_backward_sparse", token, vocab);
   ctx.workspace().expect("embedding_backward_sparse", embedding_workspace<B, T>(vocab, dy.rows, dy.cols, ctx));
   if (token.empty()) return 0;

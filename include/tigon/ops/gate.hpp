@@ -10,20 +10,15 @@ inline namespace TIGON_ABI {
 
 /// Shapes and aliasing of a gate's backward.
 template <class T>
-void expect_gate_gradients(const expects& expect, in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da,
+void expect_gate_gradients(std::string_view op, in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da,
                            matrix_view<T> db) {
-  expect.memory("da", da);
-  expect.matrix("dc", dc, da.rows, da.cols);
-  expect.matrix("a", a, da.rows, da.cols);
-  expect.matrix("b", b, da.rows, da.cols);
-  expect.matrix("db", db, da.rows, da.cols);
-  expect.same_or_disjoint("da", da, "dc", dc);
-  expect.same_or_disjoint("da", da, "a", a);
-  expect.same_or_disjoint("da", da, "b", b);
-  expect.same_or_disjoint("db", db, "dc", dc);
-  expect.same_or_disjoint("db", db, "a", a);
-  expect.same_or_disjoint("db", db, "b", b);
-  expect.disjoint("da", da, "db", db);
+  arguments args(op);
+  args.in("dc", dc, da.rows, da.cols);
+  args.in("a", a, da.rows, da.cols);
+  args.in("b", b, da.rows, da.cols);
+  args.out("db", db, da.rows, da.cols).may_be("dc", "a", "b");
+  args.out("da", da).may_be("dc", "a", "b");
+  args.check();
 }
 
 }  // namespace TIGON_ABI

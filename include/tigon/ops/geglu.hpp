@@ -181,12 +181,11 @@ template <class B = default_backend, class T>
 void geglu_forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, geglu_options opt = {},
                    context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("geglu_forward");
-  expect.memory("c", c);
-  expect.matrix("a", a, c.rows, c.cols);
-  expect.matrix("b", b, c.rows, c.cols);
-  expect.same_or_disjoint("c", c, "a", a);
-  expect.same_or_disjoint("c", c, "b", b);
+  arguments args("geglu_forward");
+  args.in("a", a, c.rows, c.cols);
+  args.in("b", b, c.rows, c.cols);
+  args.out("c", c).may_be("a", "b");
+  args.check();
   kernel_for<op::geglu, B>::template forward<B, T>(a, b, c, opt, ctx);
 }
 
@@ -195,7 +194,7 @@ template <class B = default_backend, class T>
 void geglu_backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
                     geglu_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::expect_gate_gradients(expects("geglu_backward"), dc, a, b, da, db);
+  detail::expect_gate_gradients("geglu_backward", dc, a, b, da, db);
   kernel_for<op::geglu, B>::template backward<B, T>(dc, a, b, da, db, opt, ctx);
 }
 

@@ -239,15 +239,12 @@ std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// The options with the number of channels in place; every parameter has that many.
-template <class P, class Q>
-group_norm_options expect_groups(const expects& expect, std::size_t rows, std::string_view w_name, vector_view<P> w,
-                                 std::string_view b_name, vector_view<Q> b, group_norm_options opt) {
-  if (opt.channels == 0) opt.channels = w ? w.size : b.size;
+/// The options with the number of channels in place: that of the parameter that is there.
+inline group_norm_options expect_groups(const expects& expect, std::size_t rows, std::size_t w, std::size_t b,
+                                        group_norm_options opt) {
+  if (opt.channels == 0) opt.channels = w != 0 ? w : b;
   expect.at_least_one("channels", opt.channels);
   expect.at_least_one("groups", opt.groups);
-  if (w) expect.size(w_name, w.size, opt.channels);
-  if (b) expect.size(b_name, b.size, opt.channels);
   expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
   expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
               "a row for every channel of every sample");
@@ -266,16 +263,18 @@ void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T
   const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
   const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
   static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
-  const expects expect("group_norm_forward");
-  expect.at_least_one("positions", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  opt = detail::expect_groups(expect, x.rows, "w", weight, "b", bias, opt);
+  arguments args("group_norm_forward");
+  args.at_least_one("positions", x.cols);
+  args.in("x", x);
+  args.out("y", y, x.rows, x.cols);
+  opt = detail::expect_groups(args, x.rows, weight.size, bias.size, opt);
   const std::size_t groups = x.rows / opt.channels * opt.groups;
-  expect.size("mean", mean.size(), groups);
-  expect.size("rstd", rstd.size(), groups);
-  expect.eps(opt.eps);
-  detail::expect_centred_apart(expect, x, as_row(weight), as_row(bias), y, as_row(mean), as_row(rstd));
+  args.optional_in("w", weight, opt.channels);
+  args.optional_in("b", bias, opt.channels);
+  args.out("rstd", rstd, groups);
+  args.out("mean", mean, groups);
+  args.eps(opt.eps);
+  args.check();
   kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
 }
 
@@ -292,20 +291,21 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   const auto dweight = as_out_vector<P>(dw);
   const auto dbias = as_out_vector<P>(db);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
-  const expects expect("group_norm_backward");
-  expect.at_least_one("positions", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
+  arguments args("group_norm_backward");
+  args.at_least_one("positions", x.cols);
+  args.in("x", x);
+  args.in("dy", dy, x.rows, x.cols);
   if (opt.channels == 0) opt.channels = weight.size;
-  opt = detail::expect_groups(expect, x.rows, "dw", dweight, "db", dbias, opt);
-  if (weight) expect.size("w", weight.size, opt.channels);
+  opt = detail::expect_groups(args, x.rows, dweight.size, dbias.size, opt);
   const std::size_t groups = x.rows / opt.channels * opt.groups;
-  expect.size("mean", mean.size(), groups);
-  expect.size("rstd", rstd.size(), groups);
-  expect.eps(opt.eps);
-  detail::expect_centred_gradients_apart(expect, dy, x, as_row(weight), as_row(mean), as_row(rstd), dx, as_row(dweight),
-                                         as_row(dbias));
+  args.optional_in("w", weight, opt.channels);
+  args.in("mean", mean, groups);
+  args.in("rstd", rstd, groups);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", dbias, opt.channels);
+  args.optional_out("dw", dweight, opt.channels);
+  args.eps(opt.eps);
+  args.check();
   ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
 }

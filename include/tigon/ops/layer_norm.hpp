@@ -130,16 +130,16 @@ void layer_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T
   const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
   const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
   static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
-  const expects expect("layer_norm_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  if (bias) expect.size("b", bias.size, x.cols);
-  expect.size("mean", mean.size(), x.rows);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.eps(opt.eps);
-  detail::expect_centred_apart(expect, x, as_row(weight), as_row(bias), y, as_row(mean), as_row(rstd));
+  arguments args("layer_norm_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.optional_in("w", weight, x.cols);
+  args.optional_in("b", bias, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, x.rows);
+  args.out("mean", mean, x.rows);
+  args.eps(opt.eps);
+  args.check();
   kernel_for<op::layer_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
 }
 
@@ -156,18 +156,17 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   const auto dweight = as_out_vector<P>(dw);
   const auto dbias = as_out_vector<P>(db);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
-  const expects expect("layer_norm_backward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  if (dweight) expect.size("dw", dweight.size, x.cols);
-  if (dbias) expect.size("db", dbias.size, x.cols);
-  expect.size("mean", mean.size(), x.rows);
-  expect.size("rstd", rstd.size(), x.rows);
-  detail::expect_centred_gradients_apart(expect, dy, x, as_row(weight), as_row(mean), as_row(rstd), dx, as_row(dweight),
-                                         as_row(dbias));
+  arguments args("layer_norm_backward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.in("dy", dy, x.rows, x.cols);
+  args.optional_in("w", weight, x.cols);
+  args.in("mean", mean, x.rows);
+  args.in("rstd", rstd, x.rows);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", dbias, x.cols);
+  args.optional_out("dw", dweight, x.cols);
+  args.check();
   ctx.workspace().expect("layer_norm_backward", layer_norm_workspace<B, T>(x.rows, x.cols));
   kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
 }

@@ -193,16 +193,15 @@ void poly_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T>
   const auto weight = as_in_vector<T>(w);
   const auto bias = as_in_vector<T>(b);
   static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, decltype(bias)>());
-  const expects expect("poly_norm_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.size("w", weight.size, 3);
-  expect.size("b", bias.size, 1);
-  expect.size("rstd", rstd.size(), 3 * x.rows);
-  expect.eps(opt.eps);
-  expect.outside("y", y, "x", x, "w", as_row(weight), "b", as_row(bias));
-  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight), "b", as_row(bias));
+  arguments args("poly_norm_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.in("w", weight, 3);
+  args.in("b", bias, 1);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, 3 * x.rows);
+  args.eps(opt.eps);
+  args.check();
   kernel_for<op::poly_norm, B>::template forward<B, T>(x, weight, bias, y, rstd, opt, ctx);
 }
 
@@ -217,22 +216,17 @@ void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   const auto dweight = as_out_vector<P>(dw);
   const auto dbias = as_out_vector<T>(db);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>() && admits_parameter<T, decltype(dbias)>());
-  const expects expect("poly_norm_backward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  expect.size("w", weight.size, 3);
-  expect.size("rstd", rstd.size(), 3 * x.rows);
-  if (dweight) expect.size("dw", dweight.size, 3);
-  if (dbias) expect.size("db", dbias.size, 1);
-  expect.eps(opt.eps);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
-  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd), "db",
-                 as_row(dbias));
-  expect.outside("db", as_row(dbias), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
+  arguments args("poly_norm_backward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("w", weight, 3);
+  args.in("rstd", rstd, 3 * x.rows);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", dbias, 1);
+  args.optional_out("dw", dweight, 3);
+  args.eps(opt.eps);
+  args.check();
   ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx));
   kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, dbias, opt, ctx);
 }

@@ -78,13 +78,11 @@ template <class B = default_backend, class T>
 void relu_squared_forward(in_matrix<T> x, matrix_view<T> y, relu_squared_options opt = {},
                           context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("relu_squared_forward");
-  expect.memory("y", y);
-  expect.matrix("x", x, y.rows, y.cols);
-  if (opt.from_y)
-    expect.same_or_disjoint("y", y, "x", x);
-  else
-    expect.disjoint("y", y, "x", x);
+  arguments args("relu_squared_forward");
+  args.in("x", x, y.rows, y.cols);
+  args.out("y", y);
+  if (opt.from_y) args.may_be("x");
+  args.check();
   kernel_for<op::relu_squared, B>::template forward<B, T>(x, y, ctx);
 }
 
@@ -93,13 +91,12 @@ template <class B = default_backend, class T>
 void relu_squared_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, relu_squared_options opt = {},
                            context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("relu_squared_backward");
+  arguments args("relu_squared_backward");
   const char* saved = opt.from_y ? "y" : "x";
-  expect.memory("dx", dx);
-  expect.matrix("dy", dy, dx.rows, dx.cols);
-  expect.matrix(saved, x, dx.rows, dx.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, saved, x);
+  args.in("dy", dy, dx.rows, dx.cols);
+  args.in(saved, x, dx.rows, dx.cols);
+  args.out("dx", dx).may_be("dy", saved);
+  args.check();
   kernel_for<op::relu_squared, B>::template backward<B, T>(dy, x, dx, opt, ctx);
 }
 

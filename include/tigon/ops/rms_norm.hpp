@@ -158,17 +158,15 @@ void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>());
-  const expects expect("rms_norm_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-  expect.disjoint("y", y, "x", x);
-  expect.disjoint("y", y, "w", as_row(weight));
-  expect.outside("rstd", as_row(rstd), "x", x, "y", y, "w", as_row(weight));
+  arguments args("rms_norm_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.optional_in("w", weight, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, x.rows);
+  args.eps(opt.eps);
+  args.finite("offset", opt.offset);
+  args.check();
   kernel_for<op::rms_norm, B>::template forward<B, T>(x, weight, y, rstd, opt, ctx);
 }
 
@@ -181,20 +179,16 @@ void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   const auto weight = as_in_vector<T>(w);
   const auto dweight = as_out_vector<T>(dw);
   static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
-  const expects expect("rms_norm_backward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  if (weight) expect.size("w", weight.size, x.cols);
-  expect.size("dw", dweight.size, weight.size);
-  expect.size("rstd", rstd.size(), x.rows);
-  expect.finite("offset", opt.offset);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.disjoint("dx", dx, "w", as_row(weight));
-  expect.disjoint("dx", dx, "rstd", as_row(rstd));
-  expect.outside("dw", as_row(dweight), "dy", dy, "x", x, "dx", dx, "w", as_row(weight), "rstd", as_row(rstd));
+  arguments args("rms_norm_backward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.in("dy", dy, x.rows, x.cols);
+  args.optional_in("w", weight, x.cols);
+  args.in("rstd", rstd, x.rows);
+  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.out("dw", dweight, weight.size);
+  args.finite("offset", opt.offset);
+  args.check();
   ctx.workspace().expect("rms_norm_backward", rms_norm_workspace<B, T>(x.rows, x.cols));
   kernel_for<op::rms_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, opt, ctx);
 }

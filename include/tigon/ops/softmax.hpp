@@ -143,12 +143,12 @@ std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_con
 template <class B = default_backend, class T>
 void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("softmax_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  detail::expect_scale<T>(expect, opt.scale);
-  expect.same_or_disjoint("y", y, "x", x);
+  arguments args("softmax_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.out("y", y, x.rows, x.cols).may_be("x");
+  detail::expect_scale<T>(args, opt.scale);
+  args.check();
   ctx.workspace().expect("softmax_forward", softmax_workspace<B, T>(x.cols, ctx));
   kernel_for<op::softmax, B>::template forward<B, T>(x, y, opt, ctx);
 }
@@ -158,14 +158,13 @@ template <class B = default_backend, class T>
 void softmax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt = {},
                       context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("softmax_backward");
-  expect.at_least_one("cols", y.cols);
-  expect.memory("y", y);
-  expect.matrix("dy", dy, y.rows, y.cols);
-  expect.matrix("dx", dx, y.rows, y.cols);
-  detail::expect_scale<T>(expect, opt.scale);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "y", y);
+  arguments args("softmax_backward");
+  args.at_least_one("cols", y.cols);
+  args.in("y", y);
+  args.in("dy", dy, y.rows, y.cols);
+  args.out("dx", dx, y.rows, y.cols).may_be("dy", "y");
+  detail::expect_scale<T>(args, opt.scale);
+  args.check();
   kernel_for<op::softmax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
 }
 

@@ -181,11 +181,11 @@ std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, co
 template <class B = default_backend, class T>
 void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("sparsemax_forward");
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.same_or_disjoint("y", y, "x", x);
+  arguments args("sparsemax_forward");
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.out("y", y, x.rows, x.cols).may_be("x");
+  args.check();
   ctx.workspace().expect("sparsemax_forward", sparsemax_workspace<B, T>(x.cols, ctx));
   kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(y), opt, ctx);
 }
@@ -194,11 +194,13 @@ void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt =
 template <class B = default_backend, class T>
 void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("sparsemax_forward");
-  expect.at_least_one("axis", x.axis);
+  arguments args("sparsemax_forward");
+  args.at_least_one("axis", x.axis);
   detail::expect_axis("sparsemax_forward", "x", x, x);
   detail::expect_axis("sparsemax_forward", "y", y, x);
-  expect.same_or_disjoint("y", y.heads(), "x", x.heads());
+  args.in("x", x.heads(), {1, x.outer, x.axis, x.inner});
+  args.out("y", y.heads(), {1, x.outer, x.axis, x.inner}).may_be("x");
+  args.check();
   ctx.workspace().expect("sparsemax_forward", x.is_last() && y.is_last()
                                                   ? sparsemax_workspace<B, T>(x.axis, ctx)
                                                   : sparsemax_workspace<B, T>(x.axis, x.inner, ctx));
@@ -210,13 +212,12 @@ template <class B = default_backend, class T>
 void sparsemax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, sparsemax_options opt = {},
                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("sparsemax_backward");
-  expect.at_least_one("cols", y.cols);
-  expect.memory("y", y);
-  expect.matrix("dy", dy, y.rows, y.cols);
-  expect.matrix("dx", dx, y.rows, y.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "y", y);
+  arguments args("sparsemax_backward");
+  args.at_least_one("cols", y.cols);
+  args.in("y", y);
+  args.in("dy", dy, y.rows, y.cols);
+  args.out("dx", dx, y.rows, y.cols).may_be("dy", "y");
+  args.check();
   kernel_for<op::sparsemax, B>::template backward<B, T>(axis_view(dy), axis_view(y), axis_view(dx), opt, ctx);
 }
 
@@ -225,13 +226,15 @@ template <class B = default_backend, class T>
 void sparsemax_backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_options opt = {},
                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("sparsemax_backward");
-  expect.at_least_one("axis", y.axis);
+  arguments args("sparsemax_backward");
+  args.at_least_one("axis", y.axis);
   detail::expect_axis("sparsemax_backward", "y", y, y);
   detail::expect_axis("sparsemax_backward", "dy", dy, y);
   detail::expect_axis("sparsemax_backward", "dx", dx, y);
-  expect.same_or_disjoint("dx", dx.heads(), "dy", dy.heads());
-  expect.same_or_disjoint("dx", dx.heads(), "y", y.heads());
+  args.in("y", y.heads(), {1, y.outer, y.axis, y.inner});
+  args.in("dy", dy.heads(), {1, y.outer, y.axis, y.inner});
+  args.out("dx", dx.heads(), {1, y.outer, y.axis, y.inner}).may_be("dy", "y");
+  args.check();
   if (!dy.is_last() || !y.is_last() || !dx.is_last())
     ctx.workspace().expect("sparsemax_backward", sparsemax_backward_workspace<B, T>(y.axis, y.inner, ctx));
   kernel_for<op::sparsemax, B>::template backward<B, T>(dy, y, dx, opt, ctx);

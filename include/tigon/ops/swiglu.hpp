@@ -268,13 +268,12 @@ template <class B = default_backend, class T>
 void swiglu_forward(in_matrix<T> a, in_matrix<T> b, matrix_view<T> c, swiglu_options opt = {},
                     context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("swiglu_forward");
-  expect.memory("c", c);
-  expect.matrix("a", a, c.rows, c.cols);
-  expect.matrix("b", b, c.rows, c.cols);
-  detail::expect_swiglu_options(expect, opt);
-  expect.same_or_disjoint("c", c, "a", a);
-  expect.same_or_disjoint("c", c, "b", b);
+  arguments args("swiglu_forward");
+  args.in("a", a, c.rows, c.cols);
+  args.in("b", b, c.rows, c.cols);
+  args.out("c", c).may_be("a", "b");
+  detail::expect_swiglu_options(args, opt);
+  args.check();
   kernel_for<op::swiglu, B>::template forward<B, T>(a, b, c, opt, ctx);
 }
 
@@ -283,9 +282,8 @@ template <class B = default_backend, class T>
 void swiglu_backward(in_matrix<T> dc, in_matrix<T> a, in_matrix<T> b, matrix_view<T> da, matrix_view<T> db,
                      swiglu_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("swiglu_backward");
-  detail::expect_gate_gradients(expect, dc, a, b, da, db);
-  detail::expect_swiglu_options(expect, opt);
+  detail::expect_gate_gradients("swiglu_backward", dc, a, b, da, db);
+  detail::expect_swiglu_options(expects("swiglu_backward"), opt);
   kernel_for<op::swiglu, B>::template backward<B, T>(dc, a, b, da, db, opt, ctx);
 }
 

@@ -84,11 +84,11 @@ template <class B = default_backend, class T>
 void swiglu_fused_forward(in_matrix<T> gate_up, matrix_view<T> c, gate_layout layout = gate_layout::halves,
                           swiglu_fused_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("swiglu_fused_forward");
-  expect.memory("c", c);
-  expect.matrix("gate_up", gate_up, c.rows, 2 * c.cols);
-  detail::expect_swiglu_options(expect, opt);
-  expect.disjoint("c", c, "gate_up", gate_up);
+  arguments args("swiglu_fused_forward");
+  args.in("gate_up", gate_up, c.rows, 2 * c.cols);
+  args.out("c", c);
+  detail::expect_swiglu_options(args, opt);
+  args.check();
   kernel_for<op::swiglu_fused, B>::template forward<B, T>(gate_up, c, layout, opt, ctx);
 }
 
@@ -98,13 +98,12 @@ void swiglu_fused_backward(in_matrix<T> dc, in_matrix<T> gate_up, matrix_view<T>
                            gate_layout layout = gate_layout::halves, swiglu_fused_options opt = {},
                            context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("swiglu_fused_backward");
-  expect.memory("dc", dc);
-  expect.matrix("gate_up", gate_up, dc.rows, 2 * dc.cols);
-  expect.matrix("dgate_up", dgate_up, dc.rows, 2 * dc.cols);
-  detail::expect_swiglu_options(expect, opt);
-  expect.same_or_disjoint("dgate_up", dgate_up, "gate_up", gate_up);
-  expect.disjoint("dgate_up", dgate_up, "dc", dc);
+  arguments args("swiglu_fused_backward");
+  args.in("dc", dc);
+  args.in("gate_up", gate_up, dc.rows, 2 * dc.cols);
+  args.out("dgate_up", dgate_up, dc.rows, 2 * dc.cols).may_be("gate_up");
+  detail::expect_swiglu_options(args, opt);
+  args.check();
   kernel_for<op::swiglu_fused, B>::template backward<B, T>(dc, gate_up, dgate_up, layout, opt, ctx);
 }
 
