@@ -376,7 +376,7 @@ struct on_tiles : B {
       using of_row = typename types::of_row;
       using plan = unified_buffer::plan<B, Op, P, typename types::number>;
       constexpr std::size_t K = sizeof...(T);
-      constexpr bool has_direct = sizeof...(D) != 0;
+      constexpr bool has_direct = sizeof...(D) != 0, maps = sizeof...(D) + sizeof...(Y) != 0;
       const program_on_tiles<types, Program, sizeof...(X), sizeof...(M), sizeof...(N), sizeof...(S)> on{program};
       const auto of = std::apply([](auto... x) { return simd::detail::first_extents(x...); }, in.x);
       const cut by = cut_of_rows<plan, Op, P>(of.rows, of.cols);
@@ -394,10 +394,11 @@ struct on_tiles : B {
                   [=](auto& core, auto& rows, auto&... t) TIGON_LAMBDA {
                     const std::tuple<decltype(t)...> tiles(t...);
                     on.reduce(core, rows.data, tiles);
-                    for (std::size_t j = 0; j < core.col_blocks(); ++j) {
-                      core.cols_at(j);
-                      on.template map<has_direct, 0>(core, rows.data, tiles);
-                    }
+                    if constexpr (maps)
+                      for (std::size_t j = 0; j < core.col_blocks(); ++j) {
+                        core.cols_at(j);
+                        on.template map<has_direct, 0>(core, rows.data, tiles);
+                      }
                   },
                   local<of_row>{}, operand...);
             else
