@@ -17,6 +17,7 @@
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_HPP
 
 #include <tigon/backends/ascend/unified_buffer/loops.hpp>
+#include <tigon/backends/ascend/unified_buffer/maps.hpp>
 #include <tigon/backends/ascend/unified_buffer/partials.hpp>
 #include <tigon/backends/ascend/unified_buffer/row_programs.hpp>
 #include <tigon/backends/ascend/unified_buffer/tiles.hpp>
