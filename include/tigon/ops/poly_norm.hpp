@@ -22,15 +22,8 @@ struct kernel<op::poly_norm, backends::generic> {
     const detail::poly_norm_program<A> program{weight, bias, static_cast<A>(x.cols), static_cast<A>(opt.eps)};
     auto* const saved = reinterpret_cast<detail::of_powers<A>*>(rstd.data());
     reduce_map<B>(ctx, program, reads(x), writes(y), saves(saved));
-    bool all_held = true;
-    for (std::size_t i = 0; i < x.rows; ++i) all_held &= holds(saved[i][0]);
-    if (all_held) return;
-    const double eps = opt.eps;
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      if (holds(saved[row.i][0])) return;
-      const auto r = forward_in_f64(row, x, weight, bias, y, eps);
-      if (row.first()) saved[row.i] = r;
-    });
+    if (any_in_f64(saved, x.rows))
+      kernel_for<op::poly_norm, B>::template forward_in_f64<B>(x, weight, bias, y, saved, opt.eps, ctx);
   }
 
   template <backend B, element T, element W, element P>
@@ -50,9 +43,8 @@ struct kernel<op::poly_norm, backends::generic> {
     if (!all_in_f64)
       reduce_map<B>(ctx, detail::poly_norm_gradient<A>{weight, static_cast<A>(x.cols)}, reads(dy, x), of_rows(saved),
                     writes(dx), saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
-    for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
-      if (all_in_f64 || !holds(saved[row.i][0])) backward_in_f64(row, dy, x, weight, dx, by_row, all_in_f64, eps);
-    });
+    if (all_in_f64 || any_in_f64(saved, x.rows))
+      kernel_for<op::poly_norm, B>::template backward_in_f64<B>(dy, x, weight, saved, dx, by_row, all_in_f64, eps, ctx);
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
       const double sum = row.sum(reads(by_row), [](auto v) { return v; });
@@ -89,9 +81,39 @@ struct kernel<op::poly_norm, backends::generic> {
   static TIGON_INLINE double scale_of(double most, double eps) {
     return detail::scale_to_one(math::max(math::sqrt(eps), most));
   }
-  template <class Row, element T, class A>
-  static TIGON_INLINE detail::of_powers<A> forward_in_f64(Row row, matrix_view<const T> x, detail::of_powers<A> w,
-                                                          A bias, matrix_view<T> y, double eps) {
+  /// Whether there are rows of which A does not hold the sixth powers.
+  template <class A>
+  static bool any_in_f64(const detail::of_powers<A>* rstd, std::size_t rows) {
+    bool all_held = true;
+    for (std::size_t i = 0; i < rows; ++i) all_held &= holds(rstd[i][0]);
+    return !all_held;
+  }
+
+  /// These rows, and their rstd.
+  template <backend B, element T, class A>
+  static void forward_in_f64(matrix_view<const T> x, detail::of_powers<A> w, A bias, matrix_view<T> y,
+                             detail::of_powers<A>* rstd, double eps, context& ctx) {
+    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
+      if (holds(rstd[row.i][0])) return;
+      const auto r = forward_row_in_f64(row, x, w, bias, y, eps);
+      if (row.first()) rstd[row.i] = r;
+    });
+  }
+  /// dx of these rows, or of all, and the terms of dw and db.
+  template <backend B, element T, class A>
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, detail::of_powers<A> w,
+                              const detail::of_powers<A>* rstd, matrix_view<T> dx, matrix_view<double> by_row, bool all,
+                              double eps, context& ctx) {
+    for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
+      if (all || !holds(rstd[row.i][0]))
+        backward_row_in_f64(row, dy, x, w, dx, row.scratch(0), row.scratch(1), by_row, row.i, all, eps);
+    });
+  }
+
+  // One row. Operands are matrices or what a backend has copied of their row.
+  template <class Row, class X, class A, class Y>
+  static TIGON_INLINE detail::of_powers<A> forward_row_in_f64(const Row& row, X x, detail::of_powers<A> w, A bias, Y y,
+                                                              double eps) {
     const double p = scale_of(largest(row, x), eps);
     double s[3] = {};
     for (std::size_t j = 0; j < row.cols; ++j) {
@@ -106,11 +128,10 @@ struct kernel<op::poly_norm, backends::generic> {
   }
 
   /// The row's term of db is made here only `with_db`: in f32 it has the same bits whatever x is.
-  template <class Row, element T, class A>
-  static TIGON_INLINE void backward_in_f64(Row row, matrix_view<const T> dy, matrix_view<const T> x,
-                                           detail::of_powers<A> w, matrix_view<T> dx, matrix_view<double> by_row,
-                                           bool with_db, double eps) {
-    const auto wide_dy = row.scratch(0), wide_x = row.scratch(1);
+  template <class Row, class X, class A, class DX>
+  static TIGON_INLINE void backward_row_in_f64(const Row& row, X dy, X x, detail::of_powers<A> w, DX dx,
+                                               vector_view<double> wide_dy, vector_view<double> wide_x,
+                                               matrix_view<double> by_row, std::size_t i, bool with_db, double eps) {
     const double p = scale_of(largest(row, x), eps);
     for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
     const auto sums = [](auto d, auto v) {
@@ -121,7 +142,7 @@ struct kernel<op::poly_norm, backends::generic> {
     const double n = static_cast<double>(row.cols);
     const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, eps, p);
     const auto terms = detail::terms_of_parameters(r, s);
-    for (std::size_t k = 0; k < (with_db ? 4 : 3) && row.first(); ++k) by_row.row(k)[row.i] = terms[k];
+    for (std::size_t k = 0; k < (with_db ? 4 : 3) && row.first(); ++k) by_row.row(k)[i] = terms[k];
     row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }

@@ -109,34 +109,38 @@ struct kernel<op::rms_norm, backends::generic> {
                               const accumulator_t<T>* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt,
                               context& ctx) {
     using A = accumulator_t<T>;
-    const double eps = opt.eps, offset = opt.offset;
-    const bool few = x.cols <= narrow, weighted = w.data != nullptr, llama = opt.casting == casting::llama;
     for_rows_with_partials<B, A>(
         ctx, rows, x.cols, own_statistic{},
         [=] TIGON_FN(auto row, int) {
-          if (!row.first()) return;
-          const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
-          const auto m = [=](std::size_t j) {
-            return static_cast<double>(row.at(dy, j)) * (weighted ? static_cast<double>(w.data[j]) + offset : 1.0);
-          };
-          const auto scaled = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * scale; };
-          double square = 0, k = 0;
-          for (std::size_t j = 0; j < row.cols; ++j) {
-            square += scaled(j) * scaled(j);
-            k += m(j) * scaled(j);
-          }
-          const double r = few ? math::rsqrt(square / n + eps * scale * scale) : rstd[row.i] / scale;
-          const double c = r * r * k / n;
-          const auto dw_row = row.partial(0);
-          for (std::size_t j = 0; j < row.cols; ++j) {
-            const double v = scaled(j);
-            const A xh = static_cast<A>(v * r);
-            dw_row.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-            const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
-            row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
-          }
+          if (row.first()) row_in_f64(row, dy, x, ds, w, rstd, dx, row.partial(0), opt);
         },
         parameter_gradient<W>{dw, opt.dw});
+  }
+  /// One row of it. Operands are matrices or what a backend has copied of their row.
+  template <class Row, class X, class W, class DX, class A>
+  static TIGON_INLINE void row_in_f64(const Row& row, X dy, X x, X ds, vector_view<const W> w, const A* rstd, DX dx,
+                                      vector_view<A> dw, rms_norm_options opt) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
+    const bool few = row.cols <= narrow, llama = opt.casting == casting::llama;
+    const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
+    const auto m = [=](std::size_t j) TIGON_LAMBDA {
+      return static_cast<double>(row.at(dy, j)) * (w ? static_cast<double>(row.at(w, j)) + opt.offset : 1.0);
+    };
+    const auto scaled = [=](std::size_t j) TIGON_LAMBDA { return static_cast<double>(row.at(x, j)) * scale; };
+    double square = 0, k = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      square += scaled(j) * scaled(j);
+      k += m(j) * scaled(j);
+    }
+    const double r = few ? math::rsqrt(square / n + opt.eps * scale * scale) : rstd[row.i] / scale;
+    const double c = r * r * k / n;
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      const double v = scaled(j);
+      const A xh = static_cast<A>(v * r);
+      dw.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
+      const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
+      row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
+    }
   }
 };
 
