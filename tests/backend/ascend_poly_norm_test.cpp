@@ -137,9 +137,9 @@ TYPED_TEST(ascend_poly_norm, works_in_place_where_f32_holds_no_sixth_power) {
     problem<T> p(s), q(s), r(s);
     p.spoil(), q.spoil(), r.spoil();
     p.template run<B>();
-    tigon::poly_norm_backward<B>(q.dy, q.x, q.w, p.rstd, q.dy.view(), q.dw, q.db, p.opt);
+    tigon::poly_norm_backward<B>(q.dy, q.x, q.w, p.rstd, tigon::norm_gradients{q.dy.view(), q.dw, q.db}, p.opt);
     EXPECT_EQ(bits_of(q.dy), bits_of(p.dx));
-    tigon::poly_norm_backward<B>(r.dy, r.x, r.w, p.rstd, r.x.view(), r.dw, r.db, p.opt);
+    tigon::poly_norm_backward<B>(r.dy, r.x, r.w, p.rstd, tigon::norm_gradients{r.x.view(), r.dw, r.db}, p.opt);
     EXPECT_EQ(bits_of(r.x), bits_of(p.dx));
   }
 }

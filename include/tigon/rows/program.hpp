@@ -260,16 +260,25 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
     if constexpr (has_state<P>) {
       typename P::state state{};
-      while (p.again(state, sum)) sum = reduced_again(row, state, in);
-      return finished(row.i, sum, state);
+      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
+        while (p.again(state, sum)) sum = reduced_again(row, state, in);
+        return finished(row.i, sum, state);
+      } else {
+        (void)p.again(state, sum);
+        return finished(row.i, reduced_from(row, state, in), state);
+      }
     } else {
       return finished(row.i, sum);
     }
   }
+  template <class Row, class State, class... X>
+  TIGON_INLINE auto reduced_from(const Row& row, State state, reads<X...> in) const {
+    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
+  }
   // Out of line: most rows are reduced once.
   template <class Row, class State, class... X>
   TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
-    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
+    return reduced_from(row, state, in);
   }
   template <class Row, class... X>
   TIGON_INLINE auto value_of(const Row& row, reads<X...> in) const {

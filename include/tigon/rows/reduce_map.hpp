@@ -33,7 +33,8 @@
 //
 // A program may also have
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
-//                        the row is reduced anew; finish then takes the state first
+//                        the row is reduced anew; finish then takes the state first.
+//                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value

@@ -17,18 +17,18 @@
 namespace tigon::unified_buffer {
 inline namespace TIGON_ABI {
 
-// A total of parts of a row: sums of blocks are f64, so that their error does not grow with the row.
-template <class Total, class Sum>
-TIGON_INLINE void add_part(Total& total, const Sum& part) {
+// Totals of the parts of a row: sums of blocks are f64, so that their error does not grow with the row.
+template <std::size_t N, class Sum>
+TIGON_INLINE void add_part(std::array<double, N>& total, const Sum& part) {
   if constexpr (std::is_arithmetic_v<Sum>)
-    total += part;
+    total[0] += part;
   else
     for (std::size_t k = 0; k < part.size(); ++k) total[k] += part[k];
 }
-template <class Sum, class Total>
-TIGON_INLINE Sum as_sum(const Total& total) {
+template <class Sum, std::size_t N>
+TIGON_INLINE Sum as_sum(const std::array<double, N>& total) {
   if constexpr (std::is_arithmetic_v<Sum>) {
-    return static_cast<Sum>(total);
+    return static_cast<Sum>(total[0]);
   } else {
     Sum sum;
     for (std::size_t k = 0; k < sum.size(); ++k) sum[k] = static_cast<typename Sum::value_type>(total[k]);
@@ -57,26 +57,31 @@ struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
   using bound = simd::detail::bound_program<P, simd::of_rows<N...>, simd::saves<S...>>;
   template <class>
   using lanes = vector;
-  using reduction = decltype(std::declval<bound>().template reduction<sizeof...(X)>(0));
-  static constexpr std::size_t count =
-      simd::detail::pack_size<decltype(std::declval<reduction>()(std::declval<lanes<X>>()...))>;
-  template <class A>
-  using sums = std::conditional_t<count == 1, A, std::array<A, count>>;
-  using sum = sums<number>;
   using state = typename state_of<P>::type;
+  using first_reduction = decltype(std::declval<bound>().template reduction<sizeof...(X)>(0));
+  using last_reduction =
+      std::conditional_t<has_state, simd::detail::row_reduction<P, sizeof...(X), state>, first_reduction>;
+  template <class Reduction>
+  static constexpr std::size_t count =
+      simd::detail::pack_size<decltype(std::declval<Reduction>()(std::declval<lanes<X>>()...))>;
+  template <class Reduction>
+  using sum_of = std::conditional_t<count<Reduction> == 1, number, std::array<number, count<Reduction>>>;
+  using first_sum = sum_of<first_reduction>;
+  using last_sum = sum_of<last_reduction>;
 
   template <class Bound>
-  static TIGON_INLINE auto value_of(const Bound& p, std::size_t i, const sum& s, [[maybe_unused]] const state& of) {
+  static TIGON_INLINE auto value_of(const Bound& p, std::size_t i, const last_sum& s,
+                                    [[maybe_unused]] const state& of) {
     if constexpr (has_state)
       return p.finished(i, s, of);
     else
       return p.finished(i, s);
   }
-  using value = decltype(value_of(std::declval<bound>(), 0, std::declval<sum>(), std::declval<state>()));
+  using value = decltype(value_of(std::declval<bound>(), 0, std::declval<last_sum>(), std::declval<state>()));
 
   /// What the buffer holds of a row.
   struct of_row {
-    sums<double> total;
+    std::array<double, std::max(count<first_reduction>, count<last_reduction>)> total;
     value made;
     [[no_unique_address]] state after;
     bool asks;  ///< for another reduction
@@ -88,7 +93,8 @@ struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
 template <class Types, class P, std::size_t X, std::size_t M, std::size_t N, std::size_t S>
 struct program_on_tiles {
   using of_row = typename Types::of_row;
-  using sum = typename Types::sum;
+  using first_sum = typename Types::first_sum;
+  using last_sum = typename Types::last_sum;
   P p;
 
   /// The values of the present rows: they are reduced until none asks for it.
@@ -103,14 +109,22 @@ struct program_on_tiles {
     core.each_row([=](std::size_t i) TIGON_LAMBDA { rows[i].total = {}, rows[i].after = {}, rows[i].asks = true; });
     add(core, rows, tiles, [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<X>(i); });
     if constexpr (Types::has_state) {
-      while (any_asks(core, rows))
-        add(core, rows, tiles, [=, this](std::size_t i) TIGON_LAMBDA {
-          using state = typename Types::state;
-          return simd::detail::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
+      const auto from_state = [=, this](std::size_t i) TIGON_LAMBDA {
+        using state = typename Types::state;
+        return simd::detail::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
+      };
+      if constexpr (std::same_as<first_sum, last_sum>) {
+        while (any_asks(core, rows)) add(core, rows, tiles, from_state);
+      } else {
+        core.each_row([=, this](std::size_t i) TIGON_LAMBDA {
+          (void)p.again(rows[i].after, as_sum<first_sum>(rows[i].total));
+          rows[i].total = {};
         });
+        add(core, rows, tiles, from_state);
+      }
     }
     core.each_row([=](std::size_t i) TIGON_LAMBDA {
-      rows[i].made = Types::value_of(bound, i, as_sum<sum>(rows[i].total), rows[i].after);
+      rows[i].made = Types::value_of(bound, i, as_sum<last_sum>(rows[i].total), rows[i].after);
     });
     std::apply([&](auto&... t) TIGON_LAMBDA { (core.store(t), ...); }, saved);
   }
@@ -152,7 +166,7 @@ struct program_on_tiles {
     bool any = false;
     core.each_row([&, this](std::size_t i) TIGON_LAMBDA {
       of_row& r = rows[i];
-      if (r.asks) r.asks = p.again(r.after, as_sum<sum>(r.total));
+      if (r.asks) r.asks = p.again(r.after, as_sum<first_sum>(r.total));
       if (r.asks) r.total = {}, any = true;
     });
     return any;
