@@ -5,61 +5,12 @@
 #ifndef TIGON_OPS_GROUP_NORM_HPP
 #define TIGON_OPS_GROUP_NORM_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/ops/group_norm_contract.hpp>
+#include <tigon/ops/group_norm_program.hpp>
 #include <tigon/ops/row_scale.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
-
-namespace op {
-struct group_norm {
-  static constexpr std::string_view name = "group_norm";
-};
-}  // namespace op
-
-/// GroupNorm of a batch of images, sounds or anything else that has channels: a row is one channel of one sample.
-///
-///   mean[g] = mean of x over the channels and positions of group g,   n of them
-///   rstd[g] = 1 / sqrt(mean of (x - mean)^2 + eps)
-///   xh      = (x - mean) * rstd,   y = xh * w[c] + b[c]       c the channel; absent: w = 1, b = 0
-///   h       = dy * w[c],   c1[g] = mean of xh h,   c2[g] = mean of h
-///   dx      = rstd * (h - c2 - xh * c1)
-///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
-///
-/// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
-/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
-///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
-/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
-/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
-///            NaN, and dw.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
-struct group_norm_options {
-  std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
-  std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has
-  double eps = 1e-6;         ///< inside the square root
-  gradient dparams = gradient::overwrite;
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// dw += what a sample's channels add to it, db likewise.
-struct sum_of_shares {
-  template <class V>
-  TIGON_INLINE pack<V, 2> map(V dw_share, V db_share, V dw, V db) const {
-    return {{dw + dw_share, db + db_share}};
-  }
-};
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::group_norm, backends::generic> {
@@ -81,7 +32,7 @@ struct kernel<op::group_norm, backends::generic> {
       const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
-          const auto s = row.narrow(width).sum(reads(read_again(channel(x, size, k))), [=](auto v) {
+          const auto s = row.narrow(width).sum(reads(read_again(detail::channel_rows(x, size, k))), [=](auto v) {
             const auto c = centred(v);
             return pack{c, c * c};
           });
@@ -98,7 +49,7 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         const std::size_t c = row.i % groups * size + k;
         const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
-        row.narrow(positions).map(reads(channel(x, size, k)), writes(channel(y, size, k)),
+        row.narrow(positions).map(reads(detail::channel_rows(x, size, k)), writes(detail::channel_rows(y, size, k)),
                                   [=](auto v) { return fma(fma(v, p, -m) - e, scale, shift); });
       }
     });
@@ -145,15 +96,16 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         double p = 0, q = 0, most = 0;
         for (std::size_t first = 0; first < positions; first += block) {
-          const auto s =
-              row.part(first, std::min(block, positions - first))
-                  .sum(reads(read_again(channel(dy, size, k)), read_again(channel(x, size, k))), [=](auto d, auto v) {
-                    const auto c = v - m, t = d * c;
-                    if constexpr (exact)
-                      return pack{t, d, c, abs(t)};
-                    else
-                      return pack{t, d, c};
-                  });
+          const auto s = row.part(first, std::min(block, positions - first))
+                             .sum(reads(read_again(detail::channel_rows(dy, size, k)),
+                                        read_again(detail::channel_rows(x, size, k))),
+                                  [=](auto d, auto v) {
+                                    const auto c = v - m, t = d * c;
+                                    if constexpr (exact)
+                                      return pack{t, d, c, abs(t)};
+                                    else
+                                      return pack{t, d, c};
+                                  });
           p += s[0], q += s[1], rest += s[2];
           if constexpr (exact) most += s[3];
         }
@@ -171,14 +123,16 @@ struct kernel<op::group_norm, backends::generic> {
         if constexpr (exact) {
           // Terms rounded to a grid that is 2^-22 of all of them have an exact sum; what that leaves is summed apart.
           const A grid = 4 * row.at(dw_share, k);
-          const auto p = row.narrow(positions).map_sum(reads(channel(dy, size, k), channel(x, size, k)),
-                                                       writes(channel(dx, size, k)), [=](auto d, auto v) {
-                                                         const auto c = v - m, t = d * c, high = (t + grid) - grid;
-                                                         return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
-                                                       });
+          const auto p =
+              row.narrow(positions).map_sum(reads(detail::channel_rows(dy, size, k), detail::channel_rows(x, size, k)),
+                                            writes(detail::channel_rows(dx, size, k)), [=](auto d, auto v) {
+                                              const auto c = v - m, t = d * c, high = (t + grid) - grid;
+                                              return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
+                                            });
           own = static_cast<double>(p[0]) + p[1];
         } else {
-          row.narrow(positions).map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
+          row.narrow(positions).map(reads(detail::channel_rows(dy, size, k), detail::channel_rows(x, size, k)),
+                                    writes(detail::channel_rows(dx, size, k)),
                                     [=](auto d, auto v) { return result(d, v - m); });
         }
         if (row.first()) row.put(dw_share, k, static_cast<A>((own - row.at(db_share, k) * e) * r));
@@ -198,7 +152,7 @@ struct kernel<op::group_norm, backends::generic> {
     const bool few = row.cols <= narrow;
     const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd), eps = opt.eps * p * p;
     const auto at = [=](auto m, std::size_t j) {
-      return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
+      return static_cast<double>(row.at(detail::channel_rows(m, size, j / positions), j % positions));
     };
     const auto h = [=](std::size_t j) {
       return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
@@ -215,17 +169,10 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
         const double d = at(dy, j), xh = centred(j) * r, result = r * (h(j) - c2 - xh * c1) * p;
         product += d * xh, sum += d;
-        row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
+        row.put(detail::channel_rows(dx, size, k), j % positions, static_cast<A>(result));
       }
       row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
     }
-  }
-
-  /// Every size-th row of m from row k on: row g is channel k of group g. As wide as the group with its padding, by
-  /// which a map sees how much is written in all.
-  template <class T>
-  static TIGON_INLINE matrix_view<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
-    return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
   }
 };
 
@@ -236,25 +183,6 @@ std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
   return 2 * workspace::bytes_for<A>(rows) +
          simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
 }
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The options with the number of channels in place; every parameter has that many.
-template <class P, class Q>
-group_norm_options expect_groups(const expects& expect, std::size_t rows, std::string_view w_name, vector_view<P> w,
-                                 std::string_view b_name, vector_view<Q> b, group_norm_options opt) {
-  if (opt.channels == 0) opt.channels = w ? w.size : b.size;
-  expect.at_least_one("channels", opt.channels);
-  expect.at_least_one("groups", opt.groups);
-  if (w) expect.size(w_name, w.size, opt.channels);
-  if (b) expect.size(b_name, b.size, opt.channels);
-  expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
-  expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
-              "a row for every channel of every sample");
-  return opt;
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 /// y, mean and rstd from x, w and b. See group_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter Bias>
