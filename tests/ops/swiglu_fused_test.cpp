@@ -209,8 +209,8 @@ TEST_F(swiglu_fused_doors, forward_refuses) {
     EXPECT_TIGON_ERROR(forward({x.data, 3, 16, 15}, c), stride, "swiglu_fused_forward: gate_up is of row stride 15",
                        p.c);
     EXPECT_TIGON_ERROR(forward({nullptr, 3, 16}, c), shape, "swiglu_fused_forward: gate_up is a null pointer", p.c);
-    EXPECT_TIGON_ERROR(forward(x, {c.data, 3, 8, 7}), stride, "swiglu_fused_forward: c is of row stride 7", p.c);
-    EXPECT_TIGON_ERROR(forward(x, {nullptr, 3, 8}), shape, "swiglu_fused_forward: c is a null pointer", p.c);
+    EXPECT_TIGON_ERROR(forward(x, {c.data, 3, 8, 7}), stride, "swiglu_fused_forward: y is of row stride 7", p.c);
+    EXPECT_TIGON_ERROR(forward(x, {nullptr, 3, 8}), shape, "swiglu_fused_forward: y is a null pointer", p.c);
     EXPECT_TIGON_ERROR(forward(x, x.cols_from(0, 8)), alias,
                        "swiglu_fused_forward: y overlaps gate_up; expected no common memory", p.gate_up);
     EXPECT_TIGON_ERROR(forward(x, c, {.limit = 0}), argument, "swiglu_fused_forward: limit is", p.c);
@@ -226,9 +226,9 @@ TEST_F(swiglu_fused_doors, backward_refuses) {
                        "swiglu_fused_backward: gate_up is 3 x 15; expected 3 x 16", p.dgate_up);
     EXPECT_TIGON_ERROR(backward(dc, x, {dx.data, 3, 14, 18}), shape,
                        "swiglu_fused_backward: dgate_up is 3 x 14; expected 3 x 16", p.dgate_up);
-    EXPECT_TIGON_ERROR(backward({dc.data, 3, 8, 7}, x, dx), stride, "swiglu_fused_backward: dc is of row stride 7",
+    EXPECT_TIGON_ERROR(backward({dc.data, 3, 8, 7}, x, dx), stride, "swiglu_fused_backward: dy is of row stride 7",
                        p.dgate_up);
-    EXPECT_TIGON_ERROR(backward({nullptr, 3, 8}, x, dx), shape, "swiglu_fused_backward: dc is a null pointer",
+    EXPECT_TIGON_ERROR(backward({nullptr, 3, 8}, x, dx), shape, "swiglu_fused_backward: dy is a null pointer",
                        p.dgate_up);
     EXPECT_TIGON_ERROR(backward(dc, x, {nullptr, 3, 16}), shape, "swiglu_fused_backward: dgate_up is a null pointer",
                        p.dgate_up);

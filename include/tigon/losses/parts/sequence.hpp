@@ -224,7 +224,7 @@ class logit_sums {
         of_x_(frame.template take<double>(head.x.cols)),
         of_w_(frame.template take<double>(head.x.cols)) {
     column_sums(head.w, of_w_);
-    for (const T b : head.bias) bias_ += number(b);
+    for (std::size_t j = 0; j < head.bias.size(); ++j) bias_ += number(head.bias.data()[j]);
   }
   /// Adds the logits of rows [begin, begin + n) to `sum`.
   void add(std::size_t begin, std::size_t n, double& sum) const {
