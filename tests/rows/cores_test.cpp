@@ -123,17 +123,18 @@ static_assert(program_of(cores::intel, fused_add_backward) == lookahead);
 static_assert(program_of(cores::intel, norm_backward(2, 1, 4, 1)) == program{1, 8, 16384, false, true});
 
 // Maps of rows that were not reduced: several at a time where they share something.
-constexpr row_shape map_alone(std::size_t vectors, std::size_t sums) {
+constexpr row_shape map_alone(std::size_t matrices, std::size_t vectors, std::size_t sums) {
   return {.pass = row_pass::program,
-          .matrices = 2,
+          .matrices = matrices,
           .vectors = vectors,
           .sums = sums,
           .element_bytes = 2,
           .lanes = 16,
           .outputs = 1};
 }
-static_assert(plan(cores::zen5, map_alone(0, 0)).rows == 1 && plan(cores::zen4, map_alone(0, 0)).rows == 1);
-static_assert(plan(cores::zen5, map_alone(1, 0)).rows == 4 && plan(cores::zen5, map_alone(1, 3)).rows == 2);
+static_assert(plan(cores::zen5, map_alone(2, 0, 0)).rows == 1 && plan(cores::zen4, map_alone(2, 0, 0)).rows == 1);
+static_assert(plan(cores::zen5, map_alone(1, 1, 0)).rows == 4 && plan(cores::zen5, map_alone(2, 1, 3)).rows == 2);
+static_assert(plan(cores::zen5, map_alone(2, 1, 0)).rows == 1);  // too many streams
 
 // Forward: rows are reduced and mapped one by one, but for vectors that are widened, or leave L1, with every row.
 static_assert(plan(cores::zen5, norm_forward(2, 4, 16)).rows == 1 &&

@@ -9,7 +9,9 @@
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/backends/ascend/unified_buffer/maps.hpp>
+#include <tigon/backends/generic/backend.hpp>
 
 #include <array>
 #include <type_traits>
