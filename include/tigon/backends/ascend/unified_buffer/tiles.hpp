@@ -89,7 +89,7 @@ struct plan {
   /// Short rows together, long rows in blocks of columns.
   static constexpr cut cut_of(std::size_t cols) {
     const std::size_t width = tiling::next_power_of_two(std::max<std::size_t>(cols, 1));
-    return {std::clamp<std::size_t>(area / width, 1, most_rows), std::min(cols, block), programs};
+    return {std::clamp<std::size_t>(area / width, 1, most_rows), std::clamp<std::size_t>(cols, 1, block), programs};
   }
 };
 
