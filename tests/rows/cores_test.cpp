@@ -6,6 +6,8 @@
 // What follows reads plans.
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/ops/layer_norm.hpp>
+#include <tigon/ops/modulated_rms_norm.hpp>
+#include <tigon/ops/poly_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/swiglu.hpp>
@@ -144,6 +146,21 @@ static_assert(plan(cores::zen4, norm_forward(2, 4, 16)).rows == 2 &&
 static_assert(plan(cores::intel, norm_forward(2, 2, 16)).rows == 1 &&
               plan(cores::zen4, norm_forward(2, 2, 1)).rows == 1);
 
+// Rows that share neither sums nor vectors are mapped one by one, and so are rows of several matrices.
+static_assert(plan(cores::zen5, norm_forward(0, 2, 16)).rows == 1);
+static_assert([] {
+  row_shape modulated = norm_forward(1, 2, 16);
+  modulated.matrices = 3;
+  return plan(cores::zen4, modulated).rows == 1;
+}());
+
+// Outputs that need no reduction: beside sums over the rows, wherever reduction and map are two passes.
+static_assert(plan(cores::zen4, norm_forward(1, 4, 16)).reduce_writes &&
+              !plan(cores::zen4, norm_forward(1, 2, 16)).reduce_writes &&
+              !plan(cores::zen5, norm_forward(1, 4, 16)).reduce_writes);
+static_assert(plan(cores::zen5, norm_backward(2, 1, 2, 16)).reduce_writes &&
+              !plan(cores::intel, norm_backward(2, 1, 4, 16)).reduce_writes);
+
 constexpr tigon::core all_cores[] = {cores::other, cores::zen5, cores::zen4, cores::intel};
 
 /// Vectors of this machine, scheduled as for one of those cores, with thresholds so low that small shapes have several
@@ -268,6 +285,73 @@ TYPED_TEST(every_core, reductions_and_maps_with_gradients_of_two_parameters) {
     tigon::layer_norm_backward<typename F::generic>(dy.of_f64, x.of_f64, w.vector_of_f64(), mean_of_f64, rstd_of_f64,
                                                     tigon::norm_gradients{dx.want.view(), dw.wanted(), db.wanted()});
     y.check("y"), dx.check("dx"), dw.check("dw"), db.check("db");
+  }
+}
+
+TYPED_TEST(every_core, reductions_without_parameters) {
+  using F = TestFixture;
+  using B = typename F::B;
+  if constexpr (std::is_same_v<typename F::T, float>) {
+    for (const shape s : {shape{41, 1100, 4}, {3, 140'001, 3}}) {  // smaller ones are made in f64
+      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.cols);
+      const input<float> x(s, 1), w({1, 3}, 2), dy(s, 3);
+      output<float> dx(s), dw({1, 3}), db({1, 1});
+      // A row that f32 does not hold, which is skipped, between others.
+      auto wide = x.of_t.f64();
+      for (std::size_t j = 0; j < s.cols; ++j) wide[s.cols + j] *= 0x1p30;
+      guarded_matrix<float> of_t(s.rows, s.cols, s.padding);
+      guarded_matrix<double> of_f64(s.rows, s.cols, s.padding);
+      of_t.assign(wide), of_f64.assign(wide);
+      output<float> y(s);
+      std::vector<float> rstd(3 * s.rows);
+      std::vector<double> rstd_of_f64(3 * s.rows);
+      const std::span<const float> b = w.vector().first(1);
+      const std::span<const double> b_of_f64 = w.vector_of_f64().first(1);
+      tigon::poly_norm_forward<B>(of_t, w.vector(), b, y.got.view(), rstd);
+      tigon::poly_norm_forward<typename F::generic>(of_f64, w.vector_of_f64(), b_of_f64, y.want.view(), rstd_of_f64);
+      dx.got.assign(dy.of_t.f64());  // in place: a row that is skipped must be left as it is
+      tigon::poly_norm_backward<B>(dx.got.view(), of_t, w.vector(), rstd, dx.got.view(), dw.vector(), db.vector());
+      tigon::poly_norm_backward<typename F::generic>(dy.of_f64, of_f64, w.vector_of_f64(), rstd_of_f64, dx.want.view(),
+                                                     dw.wanted(), db.wanted());
+      y.check("y"), dx.check("dx"), dw.check("dw"), db.check("db");
+    }
+  }
+}
+
+/// dshift needs no sum, and may be written by the reduction where its rows begin at cache lines.
+TYPED_TEST(every_core, outputs_that_either_pass_may_write) {
+  using F = TestFixture;
+  using B = typename F::B;
+  if constexpr (std::is_same_v<typename F::T, float>) {
+    for (const shape& s : shapes) {
+      if (s.cols < 16) continue;  // made in f64
+      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.cols);
+      const input<float> x(s, 1), w({1, s.cols}, 2), dy(s, 3), scale(s, 4);
+      output<float> y(s), dx(s), dw({1, s.cols}), dscale(s), dshift(s);
+      std::vector<float> rstd(s.rows);
+      std::vector<double> rstd_of_f64(s.rows);
+      tigon::modulated_rms_norm_forward<B>(x.of_t, w.vector(), scale.of_t.view(), {}, y.got.view(), rstd);
+      tigon::modulated_rms_norm_forward<typename F::generic>(x.of_f64, w.vector_of_f64(), scale.of_f64.view(), {},
+                                                             y.want.view(), rstd_of_f64);
+      tigon::modulated_rms_norm_backward<typename F::generic>(dy.of_f64, x.of_f64, w.vector_of_f64(), scale.of_f64,
+                                                              rstd_of_f64, dx.want.view(), dw.wanted(),
+                                                              dscale.want.view(), dshift.want.view());
+      const std::size_t stride = (s.cols + 15) / 16 * 16;
+      std::vector<float> memory(s.rows * stride + 32);
+      std::size_t line = 0;
+      while (reinterpret_cast<std::uintptr_t>(&memory[line]) % 64 != 0) ++line;
+      std::vector<std::byte> bits;
+      for (const std::size_t first : {line, line + 1}) {
+        const tigon::matrix_view<float> to{&memory[first], s.rows, s.cols, stride};
+        tigon::modulated_rms_norm_backward<B>(dy.of_t, x.of_t, w.vector(), scale.of_t, rstd, dx.got.view(), dw.vector(),
+                                              dscale.got.view(), to);
+        for (std::size_t i = 0; i < s.rows; ++i) std::copy_n(to.row(i), s.cols, dshift.got.view().row(i));
+        y.check("y"), dx.check("dx"), dw.check("dw"), dscale.check("dscale"), dshift.check("dshift");
+        const auto now = bits_of(dx.got, dw.got, dscale.got, dshift.got);
+        if (!bits.empty()) EXPECT_EQ(now, bits);
+        bits = now;
+      }
+    }
   }
 }
 
