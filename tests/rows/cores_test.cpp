@@ -17,6 +17,7 @@
 namespace {
 
 using namespace tigon::test;
+using tigon::map_rows, tigon::matrix_view, tigon::pack, tigon::reads, tigon::vector_view, tigon::writes;
 using tigon::plan, tigon::row_order, tigon::row_pass, tigon::row_plan, tigon::reduction_kind, tigon::row_shape;
 namespace cores = tigon::cores;
 
@@ -122,16 +123,18 @@ static_assert(program_of(cores::intel, fused_add_backward) == lookahead);
 // Single numbers are never reduced in a loop that maps.
 static_assert(program_of(cores::intel, norm_backward(2, 1, 4, 1)) == program{1, 8, 16384, false, true});
 
-// Maps of rows that were not reduced: several at a time where they share something.
-constexpr row_shape map_alone(std::size_t vectors, std::size_t sums) {
+// Several rows at a time where they share something.
+constexpr row_shape map_alone(std::size_t vectors, std::size_t sums, reduction_kind reduction = reduction_kind::none) {
   return {.pass = row_pass::program,
           .matrices = 2,
           .vectors = vectors,
           .sums = sums,
           .element_bytes = 2,
           .lanes = 16,
+          .reduction = reduction,
           .outputs = 1};
 }
+static_assert(plan(cores::zen5, map_alone(0, 0, reduction_kind::imperative)).rows == 1);
 static_assert(plan(cores::zen5, map_alone(0, 0)).rows == 1 && plan(cores::zen4, map_alone(0, 0)).rows == 1);
 static_assert(plan(cores::zen5, map_alone(1, 0)).rows == 4 && plan(cores::zen5, map_alone(1, 3)).rows == 2);
 
@@ -223,6 +226,47 @@ TYPED_TEST(every_core, maps) {
     tigon::swiglu_backward<B>(dy.of_t, gate.of_t, up.of_t, dgate.got.view(), dup.got.view());
     tigon::swiglu_backward<typename F::generic>(dy.of_f64, gate.of_f64, up.of_f64, dgate.want.view(), dup.want.view());
     y.check("y"), dgate.check("dgate"), dup.check("dup");
+  }
+}
+
+/// The programs of docs/add_an_op.md, as they stand there.
+struct scale_program {
+  template <class V>
+  TIGON_INLINE V map(V x, V s) const {
+    return x * s;
+  }
+};
+struct scale_gradient {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V dy, V x, V s, V ds) const {
+    return {{dy * s, fma(dy, x, ds)}};
+  }
+};
+
+TYPED_TEST(every_core, maps_of_the_example) {
+  using F = TestFixture;
+  using B = typename F::B;
+  using T = typename F::T;
+  auto& ctx = tigon::default_context();
+  for (const shape& s : shapes) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.cols);
+    const input<T> x(s, 1), scale({1, s.cols}, 2), dy(s, 3);
+    output<T> y(s), dx(s), ds({1, s.cols});
+    const matrix_view<const T> x_of(x.of_t.view()), dy_of(dy.of_t.view());
+    const vector_view<const T> factors{scale.vector().data(), s.cols};
+    const tigon::parameter_gradient<T> dfactors{{ds.vector().data(), s.cols}};
+    map_rows<B>(ctx, scale_program(), reads(x_of, factors), writes(y.got.view()));
+    ctx.workspace().expect("test", tigon::simd::partials_workspace<B, float>(s.rows, s.cols, 1));
+    map_rows<B>(ctx, scale_gradient(), reads(dy_of, x_of, factors), writes(dx.got.view()), tigon::adds_to(dfactors));
+    // Single numbers, row by row.
+    for (std::size_t i = 0; i < s.rows; ++i)
+      for (std::size_t j = 0; j < s.cols; ++j) {
+        const double d = dy.of_f64.view().row(i)[j], f = scale.vector_of_f64()[j];
+        const double v = x.of_f64.view().row(i)[j];
+        y.want.view().row(i)[j] = v * f, dx.want.view().row(i)[j] = d * f;
+        ds.wanted()[j] = (i == 0 ? 0 : ds.wanted()[j]) + d * v;
+      }
+    y.check("y"), dx.check("dx"), ds.check("ds");
   }
 }
 

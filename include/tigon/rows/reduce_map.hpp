@@ -31,7 +31,8 @@
 //
 // A program may also have
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
-//                        the row is reduced anew; finish then takes the state first
+//                        the row is reduced anew; finish then takes the state first.
+//                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value
@@ -124,6 +125,15 @@ constexpr extents first_extents(First first, Rest... rest) {
     return extents_of(first);
   else
     return first_extents(rest...);
+}
+
+// Of a map: those of its first output or, if that has none, of its operands.
+template <class Y, class... X>
+extents map_extents(Y y, const std::tuple<X...>& x) {
+  if constexpr (requires { extents_of(y); })
+    return extents_of(y);
+  else
+    return std::apply([](auto... operand) { return first_extents(operand...); }, x);
 }
 
 template <class P>
@@ -247,16 +257,25 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
     if constexpr (has_state<P>) {
       typename P::state state{};
-      while (p.again(state, sum)) sum = reduced_again(row, state, in);
-      return finished(row.i, sum, state);
+      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
+        while (p.again(state, sum)) sum = reduced_again(row, state, in);
+        return finished(row.i, sum, state);
+      } else {
+        (void)p.again(state, sum);
+        return finished(row.i, reduced_from(row, state, in), state);
+      }
     } else {
       return finished(row.i, sum);
     }
   }
+  template <class Row, class State, class... X>
+  TIGON_INLINE auto reduced_from(const Row& row, State state, reads<X...> in) const {
+    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
+  }
   // Out of line: most rows are reduced once.
   template <class Row, class State, class... X>
   TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
-    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
+    return reduced_from(row, state, in);
   }
   template <class Row, class... X>
   TIGON_INLINE auto value_of(const Row& row, reads<X...> in) const {
@@ -449,19 +468,28 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
   using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
                               decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
+  constexpr std::size_t matrices = detail::matrices_of<X...>;
+  constexpr row_shape shape{
+      .pass = row_pass::program,
+      .matrices = matrices,
+      .vectors = sizeof...(X) - matrices,
+      .sums = sizeof...(T),
+      .element_bytes = detail::narrowest({detail::matrix_bytes<Y>..., detail::matrix_bytes<X>...}),
+      .lanes = V::size,
+      .outputs = detail::output_rows<writes<Y...>>};
+  const detail::extents of = detail::map_extents(std::get<0>(out.y), in.x);
   const auto of_columns = detail::mapping<V>(program);
-  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
-  const auto maps = detail::map_program(map_of, out, in.x);
-  const detail::extents of =
-      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  constexpr row_shape shape = detail::program_shape<V, no_statistic, std::remove_const_t<decltype(maps)>>(sizeof...(T));
-  if constexpr (sizeof...(T) != 0)
-    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
-               gradients.g);
-  else if constexpr (plan_of<B, shape>.rows > 1)
-    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
-  else
+  if constexpr (sizeof...(T) == 0 && plan_of<B, shape>.rows == 1) {
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+  } else {
+    const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
+    const auto maps = detail::map_program(map_of, out, in.x);
+    if constexpr (sizeof...(T) == 0)
+      map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
+    else
+      std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
+                 gradients.g);
+  }
 }
 
 }  // namespace TIGON_ABI

@@ -116,8 +116,9 @@ constexpr row_plan plan(core cpu, row_shape s) {
   p.rows = [&]() -> std::size_t {
     // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and lookahead.
     if (s.outputs != 1 || !vectorised || lookahead) return 1;
-    // Neither sums nor vectors are shared by the rows, and none was reduced: nothing is gained.
-    if (s.sums + s.vectors == 0 && s.reduction == reduction_kind::none) return 1;
+    // Rows that share neither sums nor vectors gain nothing, unless a single matrix was reduced.
+    const bool shares = s.sums + s.vectors != 0;
+    if (!shares && (s.reduction == reduction_kind::none || s.matrices > 1)) return 1;
     // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
     if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
     // Two vectors and more leave L1 with every row that was reduced before.
