@@ -3,7 +3,7 @@
 #define TIGON_OPS_SOFTMAX_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/ops/softmax_program.hpp>
 #include <tigon/rows/turns.hpp>
 
 namespace tigon {
@@ -110,16 +110,7 @@ struct kernel<op::softmax, backends::generic> {
   template <backend B, element T>
   static void backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A scale = static_cast<A>(opt.scale);
-    for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
-      const A near = row.sum(reads(read_again(dy), read_again(y)), [](auto d, auto p) { return d * p; });
-      const auto s = row.sum(reads(read_again(dy), read_again(y)), [=](auto d, auto p) {
-        return pack{(d - near) * p, p};
-      });
-      const A rest = s[1] > A(0) ? s[0] / s[1] : s[0];
-      row.map(reads(dy, y), writes(dx), [=](auto d, auto p) { return (d - near - rest) * p * scale; });
-    });
+    reduce_map<B>(ctx, detail::softmax_gradient<A>{static_cast<A>(opt.scale)}, reads(dy, y), writes(dx));
   }
 };
 
