@@ -3,7 +3,7 @@
 #define TIGON_OPS_DYT_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/ops/dyt_program.hpp>
 
 namespace tigon {
 
@@ -64,11 +64,8 @@ struct kernel<op::dyt, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, in_vector<W> beta, matrix_view<T> y,
                       context& ctx) {
     using A = accumulator_t<T>;
-    detail::with_tanh<B, T>(static_cast<A>(alpha.data[0]), [&](auto tanh_of) {
-      const auto write = [=](std::size_t, int) {
-        return [=](auto v, auto g, auto b) { return pack{fma(tanh_of(v), g, b)}; };
-      };
-      map_rows<B, A>(ctx, x.rows, x.cols, no_statistic{}, row_map(y, write, x, gamma, or_zeros(beta)));
+    detail::with_tanh<B, T>(static_cast<A>(alpha.data[0]), [&]<class Tanh>(Tanh tanh_of) {
+      map_rows<B>(ctx, detail::dyt_program<Tanh>{tanh_of}, reads(x, gamma, or_zeros(beta)), writes(y));
     });
   }
 
@@ -78,7 +75,6 @@ struct kernel<op::dyt, backends::generic> {
                        context& ctx) {
     using A = accumulator_t<T>;
     const A factor = static_cast<A>(alpha.data[0]);
-    const simd::tanh_parts<detail::dyt_bits<B, T, W>, A> parts(factor);
     const bool in_f64 = is_small(x.rows, x.cols);
     workspace::frame frame(ctx.workspace());
     const vector_view<double> weight{frame.template take<double>(x.cols), x.cols};  // 4 gamma, so that lanes are of f64
@@ -90,32 +86,13 @@ struct kernel<op::dyt, backends::generic> {
       weight.data[j] = 4 * static_cast<double>(g), scaled.data[j] = 4 * (g * factor);
     }
     if (in_f64) {
-      const simd::tanh_parts<53, double> wide(static_cast<double>(factor));
-      for_rows<B, double>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-        const double sum = row.sum(reads(weight, dy, x), [=](auto g, auto d, auto v) {
-          const auto [up, q, y] = wide(v);
-          return q * y * y * d * g * v;
-        });
-        if (row.first()) by_row.data[row.i] = sum;
-      });
+      const detail::dyt_alpha_gradient of_alpha{simd::tanh_parts<53, double>(static_cast<double>(factor))};
+      reduce_map<B>(ctx, of_alpha, reads(weight, dy, x), saves(by_row.data));
     }
-    for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, no_statistic{},
-        row_map(
-            dx,
-            [=](std::size_t, int) {
-              return staged{[=](auto v) { return parts.power(v); },
-                            [=](auto power, auto v, auto d, auto f, auto sa, auto sg, auto sb) {
-                              const auto [up, q, y] = parts.rest(power, v);
-                              const auto yd = y * d,
-                                         slope = y * q * yd;  // a quarter of what the formula calls q, without gamma
-                              const auto gamma_sum = sizeof(A) == 8 ? fma(d, up * y, sg) : fma(up, yd, sg);
-                              return pack{slope * f, fma(v, slope, sa), gamma_sum, sb + d};
-                            }};
-            },
-            x, dy, scaled),
-        parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
-        parameter_gradient<W>{dbeta, opt.dparams});
+    constexpr std::size_t bits = detail::dyt_bits<B, T, W>;
+    map_rows<B>(ctx, detail::dyt_gradient<bits, A>{simd::tanh_parts<bits, A>(factor)}, reads(x, dy, scaled), writes(dx),
+                adds_to(parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
+                        parameter_gradient<W>{dbeta, opt.dparams}));
     if (!dalpha) return;
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 1, in_f64 ? x.rows : x.cols, [=] TIGON_FN(auto row) {
