@@ -468,11 +468,10 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
   using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
                               decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
-  constexpr std::size_t matrices = detail::matrices_of<X...>;
   constexpr row_shape shape{
       .pass = row_pass::program,
-      .matrices = matrices,
-      .vectors = sizeof...(X) - matrices,
+      .matrices = detail::matrices_of<X...>,
+      .vectors = (std::size_t{detail::matrix_bytes<X> == 0 && !std::is_void_v<detail::source_element<B, X>>} + ... + 0),
       .sums = sizeof...(T),
       .element_bytes = detail::narrowest({detail::matrix_bytes<Y>..., detail::matrix_bytes<X>...}),
       .lanes = V::size,
