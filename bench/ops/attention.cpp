@@ -46,8 +46,8 @@ plan attention_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward) run_forward();
-                  tigon::attention_backward<B, T>(of_q(d_o), of_q(q), of_k(k), of_k(v), of_q(o), lse.span(), of_q(dq),
-                                                  of_k(dk), of_k(dv), {}, ctx);
+                  tigon::attention_backward<B, T>(of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(o), lse.span()},
+                                                  tigon::attention_gradients{of_q(dq), of_k(dk), of_k(dv)}, {}, ctx);
                 },
             .restore = {},
             .output_bytes = dq.bytes() + dk.bytes() + dv.bytes() + (forward ? o.bytes() + lse.bytes() : 0)};

@@ -44,8 +44,8 @@ plan attn_res_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::attn_res_backward<B>(dy.view(), of(v), w_query.span(), w_norm.span(), alpha.span(), rstd.span(), of(dv),
-                                  dw_query.span(), dw_norm.span(), {}, ctx);
+      tigon::attn_res_backward<B>(dy.view(), of(v), w_query.span(), w_norm.span(), {alpha.span(), rstd.span()},
+                                  tigon::attn_res_gradients{of(dv), dw_query.span(), dw_norm.span()}, {}, ctx);
     };
     if (in_place) run.restore = [=] { v.fill(-2, 2, 1); };
     run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dv.bytes()) + dw_query.bytes() + dw_norm.bytes();

@@ -21,7 +21,9 @@ struct distillation_case {
   buffer<std::int32_t> target;
   buffer<tigon::accumulator_t<T>> loss;
 
-  tigon::distillation_teacher<T> teacher() const { return {teacher_x.view(), teacher_w.view()}; }
+  tigon::linear_layer<T> student() const { return {x.view(), w.view()}; }
+  tigon::linear_layer<T> teacher() const { return {teacher_x.view(), teacher_w.view()}; }
+  tigon::linear_gradients<T> gradients() const { return {dx.view(), dw.view()}; }
 };
 
 /// All losses and the student's gradients in one call: the teacher's product of tokens, its own hidden size (here

@@ -27,7 +27,8 @@ struct dynamic_tanh {
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::dyt_backward<B>(dy, x, alpha.span(), gamma.span(), dx, dalpha.span(), dgamma.span(), dbeta.span(), {}, ctx);
+    tigon::dyt_backward<B>(dy, x, alpha.span(), gamma.span(),
+                           tigon::dyt_gradients{dx, dalpha.span(), dgamma.span(), dbeta.span()}, {}, ctx);
   }
 };
 

@@ -41,8 +41,8 @@ plan fused_add_rms_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(), dx.view(), dw.span(),
-                                            {}, {}, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(),
+                                            tigon::fused_add_rms_norm_gradients{dx.view(), dw.span()}, {}, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
     run.output_bytes = (forward ? y.bytes() + s.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();

@@ -7,8 +7,7 @@ namespace tigon_bench {
 op_entry fused_linear_cpo() {
   return linear_loss_entry("fused_linear_cpo", {2048, 2048, 32000}, []<class B, class T>(const request& r) {
     return preference_plan<B, T>(r, 1024, 2, false, [](const preference_case<T>& c, tigon::context& ctx) {
-      tigon::fused_linear_cpo_forward<B>(c.x.view(), c.w.view(), c.target(), c.loss.span(), c.dx.view(), c.dw.view(),
-                                         {}, c.bias, c.dbias, {}, ctx);
+      tigon::fused_linear_cpo_forward<B>(c.layer(), c.target(), {c.loss.span()}, c.gradients(), {}, ctx);
     });
   });
 }

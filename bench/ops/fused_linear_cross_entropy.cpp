@@ -46,9 +46,8 @@ plan fused_linear_cross_entropy_plan(const request& r) {
     const std::size_t rows = rows_of<A>(r);
     const bool tiles = r.variant == "stream";
     const auto call = [=, &ctx]<class Backend>() {
-      tigon::fused_linear_cross_entropy_forward<Backend>(x.view(), w.view(), target.span(), loss.span(), dx.view(),
-                                                         dw.view(), {}, tigon::absent, tigon::absent, tigon::absent, {},
-                                                         {}, ctx);
+      tigon::fused_linear_cross_entropy_forward<Backend, T>({x.view(), w.view()}, target.span(), {loss.span()},
+                                                            {dx.view(), dw.view()}, {}, tigon::absent, {}, ctx);
     };
     return {.run =
                 [=, &ctx] {

@@ -28,9 +28,9 @@ struct squared_error {
 op_entry fused_linear_distillation() {
   return linear_loss_entry("fused_linear_distillation", {2048, 1024, 32000}, []<class B, class T>(const request& r) {
     return distillation_plan<B, T>(r, [](const distillation_case<T>& c, tigon::context& ctx) {
-      tigon::fused_linear_distillation_forward<B>(c.x.view(), c.w.view(), c.teacher(), c.target.span(), {c.loss.span()},
-                                                  c.dx.view(), c.dw.view(), squared_error<tigon::accumulator_t<T>>{},
-                                                  {}, tigon::absent, tigon::absent, 1, ctx);
+      tigon::fused_linear_distillation_forward<B>(c.student(), c.teacher(), c.target.span(),
+                                                  squared_error<tigon::accumulator_t<T>>{}, {c.loss.span()},
+                                                  c.gradients(), {}, ctx);
     });
   });
 }

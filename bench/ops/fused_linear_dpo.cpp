@@ -7,8 +7,8 @@ namespace tigon_bench {
 op_entry fused_linear_dpo() {
   return linear_loss_entry("fused_linear_dpo", {2048, 2048, 32000}, []<class B, class T>(const request& r) {
     return preference_plan<B, T>(r, 512, 2, true, [](const preference_case<T>& c, tigon::context& ctx) {
-      tigon::fused_linear_dpo_forward<B>(c.x.view(), c.w.view(), c.target(), c.loss.span(), c.dx.view(), c.dw.view(),
-                                         {}, c.bias, c.dbias, c.reference(), {}, {}, ctx);
+      tigon::fused_linear_dpo_forward<B>(c.layer(), {c.target()}, {c.loss.span()}, c.gradients(), {}, c.reference(),
+                                         ctx);
     });
   });
 }

@@ -22,14 +22,13 @@ plan fused_linear_grpo_plan(const request& r) {
     const auto ref_w = layer ? uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 3) : matrix<T>();
     const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
     const policy_case<A> c(tokens, vocab);
-    const tigon::fused_linear_grpo_options opt{.policy = policy_options_of(r)};
+    const tigon::policy_options opt = policy_options_of(r);
     return {.run =
                 [=, &ctx] {
                   tigon::reference_model<T> reference;
-                  if (layer) reference = {x.view(), ref_w.view()};
-                  tigon::fused_linear_grpo_forward<B>(x.view(), w.view(), c.given(!layer), c.loss.span(), dx.view(),
-                                                      dw.view(), opt, tigon::absent, tigon::absent, reference, {}, {},
-                                                      ctx);
+                  if (layer) reference.layer = {x.view(), ref_w.view()};
+                  tigon::fused_linear_grpo_forward<B, T>({x.view(), w.view()}, c.given(!layer), {c.loss.span()},
+                                                         {dx.view(), dw.view()}, opt, reference, {}, ctx);
                 },
             .restore = {},
             .output_bytes = 0};  // memory of this op means what it needs beside its gradients

@@ -7,8 +7,8 @@ namespace tigon_bench {
 op_entry fused_linear_jsd() {
   return linear_loss_entry("fused_linear_jsd", {2048, 1024, 32000}, []<class B, class T>(const request& r) {
     return distillation_plan<B, T>(r, [](const distillation_case<T>& c, tigon::context& ctx) {
-      tigon::fused_linear_jsd_forward<B>(c.x.view(), c.w.view(), c.teacher(), tigon::absent, c.loss.span(), c.dx.view(),
-                                         c.dw.view(), {}, tigon::absent, tigon::absent, 1, ctx);
+      tigon::fused_linear_jsd_forward<B>(c.student(), c.teacher(), tigon::absent, c.loss.span(), c.gradients(), {},
+                                         ctx);
     });
   });
 }

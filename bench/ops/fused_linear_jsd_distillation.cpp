@@ -5,14 +5,13 @@
 namespace tigon_bench {
 
 op_entry fused_linear_jsd_distillation() {
-  return linear_loss_entry(
-      "fused_linear_jsd_distillation", {2048, 1024, 32000}, []<class B, class T>(const request& r) {
-        return distillation_plan<B, T>(r, [](const distillation_case<T>& c, tigon::context& ctx) {
-          tigon::fused_linear_jsd_distillation_forward<B>(c.x.view(), c.w.view(), c.teacher(), c.target.span(),
-                                                          {c.loss.span()}, c.dx.view(), c.dw.view(), {}, tigon::absent,
-                                                          tigon::absent, 1, ctx);
-        });
-      });
+  return linear_loss_entry("fused_linear_jsd_distillation", {2048, 1024, 32000},
+                           []<class B, class T>(const request& r) {
+                             return distillation_plan<B, T>(r, [](const distillation_case<T>& c, tigon::context& ctx) {
+                               tigon::fused_linear_jsd_distillation_forward<B>(
+                                   c.student(), c.teacher(), c.target.span(), {c.loss.span()}, c.gradients(), {}, ctx);
+                             });
+                           });
 }
 
 }  // namespace tigon_bench

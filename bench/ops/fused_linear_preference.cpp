@@ -19,8 +19,8 @@ op_entry fused_linear_preference() {
   return linear_loss_entry("fused_linear_preference", {2048, 2048, 32000}, []<class B, class T>(const request& r) {
     return preference_plan<B, T>(r, 1024, 2, true, [](const preference_case<T>& c, tigon::context& ctx) {
       const squared_margin f;
-      tigon::fused_linear_preference_forward<B>(c.x.view(), c.w.view(), c.target(), f, c.loss.span(), c.dx.view(),
-                                                c.dw.view(), {}, c.bias, c.dbias, c.reference(), {}, {}, ctx);
+      tigon::fused_linear_preference_forward<B>(c.layer(), {c.target()}, f, {c.loss.span()}, c.gradients(), {},
+                                                c.reference(), ctx);
     });
   });
 }

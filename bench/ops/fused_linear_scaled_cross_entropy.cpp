@@ -27,8 +27,8 @@ plan fused_linear_scaled_cross_entropy_plan(const request& r) {
     const buffer<A> nll(tokens), entropy(tokens);
     return {.run =
                 [=, &ctx] {
-                  tigon::fused_linear_scaled_cross_entropy_forward<B>(
-                      x.view(), w.view(), target.span(), {nll.span(), entropy.span(), {}}, dx.view(), dw.view(), {},
+                  tigon::fused_linear_scaled_cross_entropy_forward<B, T>(
+                      {x.view(), w.view()}, target.span(), {nll.span(), entropy.span()}, {dx.view(), dw.view()}, {},
                       {of_nll.span(), of_entropy.span()}, ctx);
                 },
             .restore = {},

@@ -21,9 +21,8 @@ op_entry fused_linear_unpaired_preference() {
         return preference_plan<B, T>(r, 1024, 1, true, [](const preference_case<T>& c, tigon::context& ctx) {
           const std::vector<std::uint8_t> desirable(c.sequences, 1);
           const squared_ratio f;
-          tigon::fused_linear_unpaired_preference_forward<B>(c.x.view(), c.w.view(), c.target(), desirable, f,
-                                                             c.loss.span(), c.dx.view(), c.dw.view(), {}, c.bias,
-                                                             c.dbias, c.reference(), {}, ctx);
+          tigon::fused_linear_unpaired_preference_forward<B>(c.layer(), {c.target(), desirable}, f, {c.loss.span()},
+                                                             c.gradients(), {}, c.reference(), ctx);
         });
       });
 }

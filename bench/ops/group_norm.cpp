@@ -37,8 +37,8 @@ plan group_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::group_norm_backward<B>(dy.view(), x.view(), w.span(), mean.span(), rstd.span(), dx.view(), dw.span(),
-                                    db.span(), opt, ctx);
+      tigon::group_norm_backward<B>(dy.view(), x.view(), w.span(), mean.span(), rstd.span(),
+                                    tigon::norm_gradients{dx.view(), dw.span(), db.span()}, opt, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
     run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes() + db.bytes();

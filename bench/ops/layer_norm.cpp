@@ -23,7 +23,8 @@ struct mean_and_deviation {
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::layer_norm_backward<B>(dy, x, w.span(), mean.span(), rstd.span(), dx, dw.span(), db.span(), {}, ctx);
+    tigon::layer_norm_backward<B>(dy, x, w.span(), mean.span(), rstd.span(),
+                                  tigon::norm_gradients{dx, dw.span(), db.span()}, {}, ctx);
   }
 };
 

@@ -23,17 +23,21 @@ plan mlp_plan(const request& r) {
     const auto saved = std::make_shared<tigon::mlp_saved<T>>(tigon::mlp_saved<T>{memory.view()});
     const auto run_forward = [=, &ctx] {
       if (saves)
-        tigon::mlp_forward<B>(m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(), m->y.view(), *saved, {}, ctx);
+        tigon::mlp_forward<B>(m->x.view(), tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()}, m->y.view(),
+                              *saved, {}, ctx);
       else
-        tigon::mlp_forward_inference<B>(m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(), m->y.view(), {}, ctx);
+        tigon::mlp_forward_inference<B>(m->x.view(), tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()},
+                                        m->y.view(), {}, ctx);
     };
     const auto run_backward = [=, &ctx] {
       if (saves)
-        tigon::mlp_backward<B>(m->dy.view(), m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(), *saved,
-                               m->dx.view(), m->dwg.view(), m->dwu.view(), m->dwd.view(), {}, ctx);
+        tigon::mlp_backward<B>(m->dy.view(), m->x.view(), tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()},
+                               *saved, m->dx.view(), tigon::mlp_weights{m->dwg.view(), m->dwu.view(), m->dwd.view()},
+                               {}, ctx);
       else
-        tigon::mlp_backward_recompute<B>(m->dy.view(), m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(),
-                                         m->dx.view(), m->dwg.view(), m->dwu.view(), m->dwd.view(), {}, ctx);
+        tigon::mlp_backward_recompute<B>(m->dy.view(), m->x.view(),
+                                         tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()}, m->dx.view(),
+                                         tigon::mlp_weights{m->dwg.view(), m->dwu.view(), m->dwd.view()}, {}, ctx);
     };
     runnable run;
     run.run = [=] {

@@ -42,8 +42,9 @@ plan modulated_rms_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::modulated_rms_norm_backward<B>(dy.view(), x.view(), w.span(), scale.view(), rstd.span(), dx.view(),
-                                            dw.span(), dscale.view(), dshift.view(), opt, ctx);
+      tigon::modulated_rms_norm_backward<B>(
+          dy.view(), x.view(), w.span(), scale.view(), rstd.span(),
+          tigon::modulated_rms_norm_gradients{dx.view(), dw.span(), dscale.view(), dshift.view()}, opt, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
     run.output_bytes =

@@ -23,7 +23,8 @@ struct normalised_powers {
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::poly_norm_backward<B>(dy, x, w.span(), rstd.span(), dx, dw.span(), db.span(), {}, ctx);
+    tigon::poly_norm_backward<B>(dy, x, w.span(), rstd.span(), tigon::norm_gradients{dx, dw.span(), db.span()}, {},
+                                 ctx);
   }
 };
 

@@ -26,9 +26,11 @@ struct preference_case {
   std::size_t sequences;
 
   tigon::matrix_view<const std::int32_t> target() const { return {labels.data(), sequences, x.rows / sequences}; }
+  tigon::linear_layer<T> layer() const { return {x.view(), w.view(), bias.span()}; }
+  tigon::linear_gradients<T> gradients() const { return {dx.view(), dw.view(), dbias.span()}; }
   tigon::reference_model<T> reference() const {
     if (ref_w.rows == 0) return {};
-    return {.x = ref_x.view(), .w = ref_w.view(), .bias = bias.span()};
+    return {.layer = {ref_x.view(), ref_w.view(), bias.span()}};
   }
 };
 

@@ -29,15 +29,13 @@ plan selective_logprob_plan(const request& r) {
     runnable run;
     if (forward) {
       run.run = [=, &ctx] {
-        tigon::selective_logprob_forward<B>(x.view(), w.view(), target.span(), logp.span(), saved.span(), {},
-                                            tigon::absent, ctx);
+        tigon::selective_logprob_forward<B, T>({x.view(), w.view()}, target.span(), logp.span(), saved.span(), {}, ctx);
       };
     } else {
-      tigon::selective_logprob_forward<B>(x.view(), w.view(), target.span(), logp.span(), saved.span(), {},
-                                          tigon::absent, ctx);
+      tigon::selective_logprob_forward<B, T>({x.view(), w.view()}, target.span(), logp.span(), saved.span(), {}, ctx);
       run.run = [=, &ctx] {
-        tigon::selective_logprob_backward<B>(x.view(), w.view(), target.span(), upstream.span(), saved.span(),
-                                             dx.view(), dw.view(), {}, tigon::absent, tigon::absent, ctx);
+        tigon::selective_logprob_backward<B, T>({x.view(), w.view()}, target.span(), upstream.span(), saved.span(),
+                                                {dx.view(), dw.view()}, {}, ctx);
       };
     }
     run.output_bytes = 0;  // memory: beside the gradients

@@ -22,12 +22,13 @@ plan tiled_mlp_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward)
-                    tigon::tiled_mlp_forward<B>(m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(), m->y.view(),
-                                                options, ctx);
+                    tigon::tiled_mlp_forward<B>(m->x.view(),
+                                                tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()},
+                                                m->y.view(), options, ctx);
                   if (backward)
-                    tigon::tiled_mlp_backward<B>(m->dy.view(), m->x.view(), m->wg.view(), m->wu.view(), m->wd.view(),
-                                                 m->dx.view(), m->dwg.view(), m->dwu.view(), m->dwd.view(), options,
-                                                 ctx);
+                    tigon::tiled_mlp_backward<B>(
+                        m->dy.view(), m->x.view(), tigon::mlp_weights{m->wg.view(), m->wu.view(), m->wd.view()},
+                        m->dx.view(), tigon::mlp_weights{m->dwg.view(), m->dwu.view(), m->dwd.view()}, options, ctx);
                 },
             .restore = {},
             .output_bytes = 0};

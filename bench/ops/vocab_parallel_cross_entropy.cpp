@@ -28,15 +28,15 @@ plan vocab_parallel_cross_entropy_plan(const request& r) {
     const tigon::vocab_parallel_cross_entropy_options opt{.label_smoothing = r.variant == "smoothed" ? 0.1 : 0};
     const auto run_forward = [=, &ctx] {
       tigon::vocab_parallel_cross_entropy_forward<B>(tigon::comm::serial{}, logits.view(), all, target.span(),
-                                                     loss.span(), top.span(), rest.span(), opt, ctx);
+                                                     {loss.span(), top.span(), rest.span()}, opt, ctx);
     };
     runnable run;
     if (!forward) run_forward();  // what backward reads
     run.run = [=, &ctx] {
       if (forward) run_forward();
       if (backward)
-        tigon::vocab_parallel_cross_entropy_backward<B>(logits.view(), all, target.span(), upstream.span(), top.span(),
-                                                        rest.span(), dlogits.view(), opt, ctx);
+        tigon::vocab_parallel_cross_entropy_backward<B>(logits.view(), all, target.span(), upstream.span(),
+                                                        {top.span(), rest.span()}, dlogits.view(), opt, ctx);
     };
     run.output_bytes = loss.bytes() + top.bytes() + rest.bytes() + dlogits.bytes();
     return run;

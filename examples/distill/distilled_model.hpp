@@ -16,22 +16,22 @@ class distilled_model : public fused_model<float> {
   using fused_model<float>::fused_model;
 
   /// The last norm's output for some windows, and the head that follows.
-  tigon::distillation_teacher<float> teach(weight_views<float> weights, std::span<const std::int32_t> ids) {
+  tigon::linear_layer<float> teach(weight_views<float> weights, std::span<const std::int32_t> ids) {
     weights_ = weights;
-    return {forward(ids), tigon::matrix_view<const float>(weight(layout_.head))};
+    return {forward(ids), weight(layout_.head)};
   }
 
   /// The divergence from the teacher for the same windows, and the gradient of every parameter.
   double learn(weight_views<float> weights, std::span<float> gradient, std::span<const std::int32_t> ids,
-               const tigon::distillation_teacher<float>& teacher, tigon::fused_linear_jsd_options options) {
+               const tigon::linear_layer<float>& teacher, tigon::fused_linear_jsd_options options) {
     weights_ = weights;
     gradient_ = gradient;
     const auto y = forward(ids);
     const auto dy = first(dy_, ids.size());
     float divergence = 0;
-    tigon::fused_linear_jsd_forward<small_chunks>(y, weight(layout_.head), teacher, tigon::absent,
-                                                  std::span(&divergence, 1), dy, grad(layout_.head), options,
-                                                  tigon::absent, tigon::absent_t{}, 1, ctx_);
+    tigon::fused_linear_jsd_forward<small_chunks>(tigon::linear_layer{y, weight(layout_.head)}, teacher, tigon::absent,
+                                                  std::span(&divergence, 1), {.dx = dy, .dw = grad(layout_.head)},
+                                                  options, ctx_);
     backward(dy, ids);
     return static_cast<double>(divergence);
   }

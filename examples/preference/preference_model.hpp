@@ -68,33 +68,32 @@ class preference_model : public fused_model<float> {
  private:
   double head_loss(matrix<float> y, const pair_batch& batch, std::span<const float> reference, std::span<float> logps,
                    matrix<float> dy, matrix<float> dhead) {
-    const auto head = weight(layout_.head);
+    const tigon::linear_layer head{y, weight(layout_.head)};
+    const tigon::linear_gradients<float> gradients{.dx = dy, .dw = dhead};
     const tigon::token_ids target(matrix<const std::int32_t>(batch.targets.data(), 2 * batch.pairs, seq_len_));
     const tigon::reference_model<float> before{.logps = reference};
-    const tigon::preference_results<float> results{.chosen_logps = logps.first(batch.pairs),
+    float value = 0;
+    const tigon::preference_results<float> results{.loss = std::span(&value, 1),
+                                                   .chosen_logps = logps.first(batch.pairs),
                                                    .rejected_logps = logps.last(batch.pairs)};
     const auto [loss, beta, gamma] = objective_;
-    float value = 0;
-    const std::span out(&value, 1);
     switch (loss) {
       case preference_loss::dpo:
-        tigon::fused_linear_dpo_forward<small_chunks>(y, head, target, out, dy, dhead, {.beta = beta}, tigon::absent,
-                                                      tigon::absent_t{}, before, {}, results, ctx_);
+        tigon::fused_linear_dpo_forward<small_chunks>(head, {target}, results, gradients, {.beta = beta}, before, ctx_);
         break;
       case preference_loss::orpo:
-        tigon::fused_linear_orpo_forward<small_chunks>(y, head, target, out, dy, dhead, {.beta = beta}, tigon::absent,
-                                                       tigon::absent_t{}, {}, results, ctx_);
+        tigon::fused_linear_orpo_forward<small_chunks>(head, {target}, results, gradients, {.beta = beta}, ctx_);
         break;
       case preference_loss::simpo:
-        tigon::fused_linear_simpo_forward<small_chunks>(y, head, target, out, dy, dhead, {.beta = beta, .gamma = gamma},
-                                                        tigon::absent, tigon::absent_t{}, results, ctx_);
+        tigon::fused_linear_simpo_forward<small_chunks>(head, target, results, gradients,
+                                                        {.beta = beta, .gamma = gamma}, ctx_);
         break;
       case preference_loss::kto: {
         std::vector<std::uint8_t> desirable(2 * batch.pairs);
         std::fill_n(desirable.begin(), batch.pairs, std::uint8_t{1});
-        tigon::fused_linear_kto_forward<small_chunks>(y, head, target, desirable, std::span<const float>(&baseline_, 1),
-                                                      out, dy, dhead, {.beta = beta}, tigon::absent, tigon::absent_t{},
-                                                      before, {.logps = logps}, ctx_);
+        tigon::fused_linear_kto_forward<small_chunks>(head, {target, desirable}, std::span<const float>(&baseline_, 1),
+                                                      {.loss = results.loss, .logps = logps}, gradients, {.beta = beta},
+                                                      before, ctx_);
         break;
       }
     }

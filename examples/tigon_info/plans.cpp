@@ -18,17 +18,17 @@
   X(rms_norm_forward, x, w, y, rstd, {}, ctx)                                                  \
   X(rms_norm_backward, dy, x, w, rstd, dx, dw, {}, ctx)                                        \
   X(fused_add_rms_norm_forward, x, r, w, y, dx, rstd, {}, ctx)                                 \
-  X(fused_add_rms_norm_backward, dy, r, x, w, rstd, dx, dw, {}, {}, ctx)                       \
+  X(fused_add_rms_norm_backward, dy, r, x, w, rstd, tigon::fused_add_rms_norm_gradients{dx, dw}, {}, ctx)     \
   X(modulated_rms_norm_forward, x, w, r, r, y, rstd, {}, ctx)                                  \
-  X(modulated_rms_norm_backward, dy, x, w, r, rstd, dx, dw, y, r, {}, ctx)                     \
+  X(modulated_rms_norm_backward, dy, x, w, r, rstd, tigon::modulated_rms_norm_gradients{dx, dw, y, r}, {}, ctx)\
   X(layer_norm_forward, x, w, w, y, mean, rstd, {}, ctx)                                       \
-  X(layer_norm_backward, dy, x, w, mean, rstd, dx, dw, db, {}, ctx)                            \
+  X(layer_norm_backward, dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db}, {}, ctx)                    \
   X(group_norm_forward, x, w, w, y, mean, rstd, {}, ctx)                                       \
-  X(group_norm_backward, dy, x, w, mean, rstd, dx, dw, db, {}, ctx)                            \
+  X(group_norm_backward, dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db}, {}, ctx)                    \
   X(poly_norm_forward, x, w, w, y, rstd, {}, ctx)                                              \
-  X(poly_norm_backward, dy, x, w, rstd, dx, dw, db, {}, ctx)                                   \
+  X(poly_norm_backward, dy, x, w, rstd, tigon::norm_gradients{dx, dw, db}, {}, ctx)                           \
   X(dyt_forward, x, w, w, w, y, {}, ctx)                                                       \
-  X(dyt_backward, dy, x, w, w, dx, dw, db, db, {}, ctx)                                        \
+  X(dyt_backward, dy, x, w, w, tigon::dyt_gradients{dx, dw, db, db}, {}, ctx)                                 \
   X(swiglu_forward, x, r, y, {}, ctx)                                                          \
   X(swiglu_backward, dy, x, r, dx, y, {}, ctx)                                                 \
   X(swiglu_fused_forward, x, y, tigon::gate_layout::interleaved, {}, ctx)                      \
@@ -48,7 +48,7 @@
   X(sparsemax_forward, x, y, {}, ctx)                                                          \
   X(sparsemax_backward, dy, y, dx, {}, ctx)                                                    \
   X(attn_res_forward, blocks, w, w, y, rstd, mean, {}, ctx)                                    \
-  X(attn_res_backward, dy, blocks, w, w, rstd, mean, blocks, dw, db, {}, ctx)                  \
+  X(attn_res_backward, dy, blocks, w, w, {rstd, mean}, tigon::attn_res_gradients{blocks, dw, db}, {}, ctx)    \
   X(cross_entropy_forward, x, ids, loss, dx, {}, w, {}, ctx)                                   \
   X(cross_entropy_backward, y, loss, dx, ctx)                                                  \
   X(jsd_forward, x, r, loss, dx, {}, ids, ctx)                                                 \

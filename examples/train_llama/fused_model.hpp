@@ -183,11 +183,11 @@ class fused_model {
 
   /// The head and the loss; with `dy` that has memory also their gradients.
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
+    const tigon::linear_layer head{y, weight(layout_.head)};
     float loss = 0;
     const auto call = [&](matrix<T> dw) {
-      tigon::fused_linear_cross_entropy_forward<small_chunks>(y, weight(layout_.head), targets, std::span(&loss, 1), dy,
-                                                              dw, {}, tigon::absent, tigon::absent_t{}, tigon::absent,
-                                                              {}, {}, ctx_);
+      tigon::fused_linear_cross_entropy_forward<small_chunks>(head, targets, {std::span(&loss, 1)},
+                                                              {.dx = dy, .dw = dw}, {}, tigon::absent, {}, ctx_);
     };
     if (dy.data == nullptr) {
       call({});
@@ -214,9 +214,9 @@ class fused_model {
     auto dstream = first(update_, n);
     const auto y = first(y_, n);
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
-    tigon::fused_add_rms_norm_backward(dy, {}, first(last_, n), norm_weight(layout_.final_norm),
-                                       std::span(last_rstd_, n), dstream, norm_grad(layout_.final_norm), norm_options(),
-                                       {}, ctx_);
+    tigon::fused_add_rms_norm_backward(
+        dy, {}, first(last_, n), norm_weight(layout_.final_norm), std::span(last_rstd_, n),
+        tigon::fused_add_rms_norm_gradients{dstream, norm_grad(layout_.final_norm)}, norm_options(), ctx_);
     for (std::size_t l = c_.layers; l-- > 0;) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
@@ -233,20 +233,23 @@ class fused_model {
       tigon::rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options(), ctx_);
       product_xty<T>(gate_up, y, grad(at.gate_up), ctx_);
       product_xw<T>(gate_up, weight(at.gate_up), dy, ctx_);
-      tigon::fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2, dstream,
-                                         norm_grad(at.mlp_norm), norm_options(), {}, ctx_);
+      tigon::fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2,
+                                         tigon::fused_add_rms_norm_gradients{dstream, norm_grad(at.mlp_norm)},
+                                         norm_options(), ctx_);
 
       const auto qkv = first(s.qkv, n), dqkv = shaped(product_, n, c_.qkv());
       product_xty<T>(dstream, attention, grad(at.attention_out), ctx_);
       product_xw<T>(dstream, weight(at.attention_out), dy, ctx_);
-      tigon::attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
-                                std::span(s.lse, n * c_.heads), q_of(dqkv), k_of(dqkv), v_of(dqkv), {}, ctx_);
+      tigon::attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv),
+                                {heads(attention, 0, c_.heads), std::span(s.lse, n * c_.heads)},
+                                tigon::attention_gradients{q_of(dqkv), k_of(dqkv), v_of(dqkv)}, {}, ctx_);
       tigon::rope_backward(q_of(dqkv), k_of(dqkv), cos, sin, q_of(dqkv), k_of(dqkv), {}, ctx_);
       tigon::rms_norm_forward(stream, norm_weight(at.attention_norm), y, rstd1, norm_options(), ctx_);
       product_xty<T>(dqkv, y, grad(at.qkv), ctx_);
       product_xw<T>(dqkv, weight(at.qkv), dy, ctx_);
-      tigon::fused_add_rms_norm_backward(dy, dstream, stream, norm_weight(at.attention_norm), rstd1, dstream,
-                                         norm_grad(at.attention_norm), norm_options(), {}, ctx_);
+      tigon::fused_add_rms_norm_backward(dy, dstream, stream, norm_weight(at.attention_norm), rstd1,
+                                         tigon::fused_add_rms_norm_gradients{dstream, norm_grad(at.attention_norm)},
+                                         norm_options(), ctx_);
     }
     embedding_backward(dstream, ids);
   }

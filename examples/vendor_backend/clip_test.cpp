@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "support/backends.hpp"
+#include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
 #include "support/threads.hpp"
@@ -85,6 +86,48 @@ TYPED_TEST(clip, bits_do_not_depend_on_threads) {
     p.template both_ways<typename TypeParam::backend>(ctx);
     return bits_of(p.y, p.dx);
   }));
+}
+
+template <class On>
+class clip_norm : public testing::Test {};
+TYPED_TEST_SUITE(clip_norm, every_pair, names);
+
+// The same struct on acme's tiles, by tigon's driver, and from its definition.
+TYPED_TEST(clip_norm, is_its_definition_by_both_drivers) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  constexpr by_type bound{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 1e-14};
+  for (const shape s : row_shapes<B, T>()) {
+    SCOPED_TRACE(testing::Message() << s);
+    const comparison with{.may_be_empty = s.rows * s.cols == 0};
+    problem<T> p(s), q(s);
+    const double most = std::sqrt(static_cast<double>(s.cols));  // the norm of about half of the rows is larger
+    std::vector<double> expected;
+    for (std::size_t i = 0; i < s.rows; ++i) {
+      double square = 0;
+      for (std::size_t j = 0; j < s.cols; ++j) square += std::pow(to_f64(p.x(i, j)), 2);
+      for (std::size_t j = 0; j < s.cols; ++j)
+        expected.push_back(to_f64(p.x(i, j)) * std::min(1.0, most / std::sqrt(square)));
+    }
+    const std::size_t before = acme::copied_in;
+    acme::clip_norm_forward<B>(p.x, p.y.view(), std::max(most, 0.5));
+    EXPECT_EQ(acme::copied_in - before, 2 * s.rows * s.cols * sizeof(T));
+    acme::clip_norm_forward<tigon::backends::highway>(q.x, q.y.view(), std::max(most, 0.5));
+    EXPECT_EQ(acme::copied_in - before, 2 * s.rows * s.cols * sizeof(T)) << "not tigon's driver";
+    EXPECT_TRUE(close(p.y.f64(), expected, bound.template of<T>(), with));
+    EXPECT_TRUE(close(q.y.f64(), expected, bound.template of<T>(), with));
+    EXPECT_TRUE(p.y.padding_intact());
+  }
+}
+
+TYPED_TEST(clip, has_the_same_bits_by_both_drivers) {
+  using B = typename TypeParam::backend;
+  problem<typename TypeParam::element> p({3, 5000, 2}), q({3, 5000, 2});
+  const std::size_t before = acme::copied_in;
+  p.template both_ways<B>();
+  EXPECT_EQ(acme::copied_in - before, 3 * 3 * 5000 * sizeof(typename TypeParam::element));
+  q.template both_ways<tigon::backends::highway>();
+  EXPECT_EQ(bits_of(p.y, p.dx), bits_of(q.y, q.dx));
 }
 
 TEST(clip_doors, refuse_before_the_first_write) {

@@ -49,8 +49,8 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = default_context()) {
-    tigon::attn_res_backward<B>(dy, blocks(v.view()), w_query, w_norm, alpha, rstd, blocks(to), dw_query, dw_norm, opt,
-                                ctx);
+    tigon::attn_res_backward<B>(dy, blocks(v.view()), w_query, w_norm, {alpha, rstd},
+                                tigon::attn_res_gradients{blocks(to), dw_query, dw_norm}, opt, ctx);
   }
   template <class B>
   void run(context& ctx = default_context()) {
@@ -139,8 +139,8 @@ TYPED_TEST(ascend_attn_res, takes_blocks_in_any_order) {
   const auto blocks = tigon::blocks_view<const T>::of_pointers(list, 4, 3000, all.row_stride);
   const auto run = [&]<class Of>(problem<T>& to, Of) {
     tigon::attn_res_forward<Of>(blocks, to.w_query, to.w_norm, to.y.view(), to.alpha, to.rstd, to.opt);
-    tigon::attn_res_backward<Of>(to.dy, blocks, to.w_query, to.w_norm, to.alpha, to.rstd, to.blocks(to.dv.view()),
-                                 to.dw_query, to.dw_norm, to.opt);
+    tigon::attn_res_backward<Of>(to.dy, blocks, to.w_query, to.w_norm, {to.alpha, to.rstd},
+                                 tigon::attn_res_gradients{to.blocks(to.dv.view()), to.dw_query, to.dw_norm}, to.opt);
   };
   run(p, B{});
   run(q, tigon::backends::highway{});

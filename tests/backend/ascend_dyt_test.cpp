@@ -35,9 +35,9 @@ struct problem {
   template <class B>
   TIGON_TEST_NOINLINE void backward(matrix_view<T> to, context& ctx = default_context()) {
     if (v.shifted)
-      tigon::dyt_backward<B>(dy, x, alpha, gamma, to, dalpha, dgamma, dbeta, v.opt, ctx);
+      tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{to, dalpha, dgamma, dbeta}, v.opt, ctx);
     else
-      tigon::dyt_backward<B>(dy, x, alpha, gamma, to, dalpha, dgamma, absent, v.opt, ctx);
+      tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{to, dalpha, dgamma, absent}, v.opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {

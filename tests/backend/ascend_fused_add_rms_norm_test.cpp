@@ -51,9 +51,11 @@ struct problem {
   TIGON_TEST_NOINLINE void backward(matrix_view<T> to, context& ctx = default_context()) {
     const auto later = v.later_use ? ds.view() : matrix_view<T>{}, to_r = v.copy ? dr.view() : matrix_view<T>{};
     if (v.weighted)
-      tigon::fused_add_rms_norm_backward<B>(dy, later, s, w, rstd, to, dw, v.opt, to_r, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy, later, s, w, rstd, tigon::fused_add_rms_norm_gradients{to, dw, to_r},
+                                            v.opt, ctx);
     else
-      tigon::fused_add_rms_norm_backward<B>(dy, later, s, tigon::absent, rstd, to, tigon::absent, v.opt, to_r, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy, later, s, tigon::absent, rstd,
+                                            tigon::fused_add_rms_norm_gradients{to, tigon::absent, to_r}, v.opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void both_ways(context& ctx = default_context()) {
@@ -115,9 +117,11 @@ TYPED_TEST(ascend_fused_add_rms_norm, works_in_place) {
     tigon::fused_add_rms_norm_forward<B>(r.x, r.r, r.w, r.r.view(), r.x.view(), r.rstd);
     EXPECT_EQ(r.x.f64(), p.s.f64());
     EXPECT_EQ(r.r.f64(), p.y.f64());
-    tigon::fused_add_rms_norm_backward<B>(q.dy, q.ds, p.s, q.w, p.rstd, q.dy.view(), q.dw);
+    tigon::fused_add_rms_norm_backward<B>(q.dy, q.ds, p.s, q.w, p.rstd,
+                                          tigon::fused_add_rms_norm_gradients{q.dy.view(), q.dw});
     EXPECT_EQ(q.dy.f64(), p.dx.f64());
-    tigon::fused_add_rms_norm_backward<B>(r.dy, r.ds, p.s, r.w, p.rstd, r.ds.view(), r.dw);
+    tigon::fused_add_rms_norm_backward<B>(r.dy, r.ds, p.s, r.w, p.rstd,
+                                          tigon::fused_add_rms_norm_gradients{r.ds.view(), r.dw});
     EXPECT_EQ(r.ds.f64(), p.dx.f64());
     EXPECT_EQ(r.dw.f64(), p.dw.f64());
   }

@@ -38,16 +38,17 @@ struct variant {
   const char* name;
   tigon::fused_linear_cross_entropy_options opt;
   bool biased = false, weighted = false;
+  gradient mode = gradient::overwrite;
 };
 const variant variants[] = {
     {"plain", {}},
-    {"biased sum, added", {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}, true},
+    {"biased sum, added", {.loss = {.reduction = reduction::sum}}, true, false, gradient::accumulate},
     {"all",
      {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
       .token_scaling = true},
      true,
      true},
-    {"rows", {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}, true},
+    {"rows", {.loss = {.reduction = reduction::none}}, true, false, gradient::accumulate},
 };
 
 struct sizes {
@@ -83,18 +84,15 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void run(context& ctx = default_context()) {
-    const std::span<T> no_parameter;
-    const std::span<T> b = v.biased ? std::span<T>(bias) : no_parameter;
-    const std::span<T> db = v.biased ? std::span<T>(dbias) : no_parameter;
-    const std::span<T> cw = v.weighted ? std::span<T>(weight) : no_parameter;
+    const std::span<T> none;
+    const std::span<T> cw = v.weighted ? std::span<T>(weight) : none;
+    const tigon::linear_layer<T> layer{x, w, v.biased ? std::span<T>(bias) : none};
+    const tigon::linear_gradients<T> gradients{dx.view(), dw.view(), v.biased ? std::span<T>(dbias) : none, v.mode};
     if (v.opt.loss.reduction == reduction::none) {
-      tigon::fused_linear_cross_entropy_forward<B>(x, w, target, loss, matrix_view<T>{}, {}, v.opt, b, no_parameter, cw,
-                                                   {}, {}, ctx);
-      tigon::fused_linear_cross_entropy_backward<B>(x, w, target, upstream, dx.view(), dw.view(), v.opt, b, db, cw,
-                                                    ctx);
+      tigon::fused_linear_cross_entropy_forward<B>(layer, target, {loss}, {}, v.opt, cw, {}, ctx);
+      tigon::fused_linear_cross_entropy_backward<B>(layer, target, upstream, gradients, v.opt, cw, ctx);
     } else {
-      tigon::fused_linear_cross_entropy_forward<B>(x, w, target, loss, dx.view(), dw.view(), v.opt, b, db, cw, {}, {},
-                                                   ctx);
+      tigon::fused_linear_cross_entropy_forward<B>(layer, target, {loss}, gradients, v.opt, cw, {}, ctx);
     }
   }
 };

@@ -28,7 +28,7 @@ struct tigon::kernel<tigon::op::swiglu, tigon::backends::ascend_next>
 namespace {
 
 using namespace tigon::test;
-using tigon::matrix_view;
+using tigon::default_context, tigon::matrix_view;
 namespace ub = tigon::unified_buffer;
 
 using adapted = tigon::op_list<tigon::op::geglu, tigon::op::swiglu, tigon::op::rms_norm, tigon::op::fused_add_rms_norm,
@@ -120,6 +120,92 @@ TEST(ascend_ledger, poisons_what_was_not_copied_in) {
   core.fetch(std::get<0>(tiles));
   EXPECT_EQ(std::get<0>(tiles).data[0], x(0, 0));
   EXPECT_TRUE(std::isnan(std::get<0>(tiles).data[50]));
+}
+
+// A program with every group of operands, of no operator, by both drivers.
+struct all_groups {
+  struct row {
+    float about, scale;
+  };
+  template <class V>
+  TIGON_INLINE tigon::pack<V, 2> reduce(float about, V x, V w) const {
+    const V c = x - V(about);
+    return {{c * w, c * c}};
+  }
+  TIGON_INLINE row finish(std::array<float, 2> sums, float about) const { return {about + sums[0], 1 / (1 + sums[1])}; }
+  TIGON_INLINE std::array<float, 2> save(row of) const { return {of.about, of.scale}; }
+  template <class V>
+  TIGON_INLINE V direct(V x, V w) const {
+    return x + w;
+  }
+  template <class V>
+  TIGON_INLINE tigon::pack<V, 2> map(row of, V x, V w, V more, V dw) const {
+    return {{(x - V(of.about)) * V(of.scale) * w + more, fma(x, more, dw)}};
+  }
+};
+/// Rows of negative mean are reduced a second time, and those of which the second sum is above `most` are skipped.
+struct some_rows {
+  float cols, most;
+  struct state {
+    float mean = 0;
+    bool again = false;
+  };
+  template <class V>
+  TIGON_INLINE V reduce(V x) const {
+    return x;
+  }
+  template <class V>
+  TIGON_INLINE V reduce(state of, V x) const {
+    return x - V(of.mean) - V(of.mean);
+  }
+  TIGON_INLINE bool again(state& of, float sum) const {
+    if (of.again || !(sum < 0)) return false;
+    of = {sum / cols, true};
+    return true;
+  }
+  TIGON_INLINE float finish(state of, float sum) const { return of.again ? sum : -sum; }
+  TIGON_INLINE float save(float value) const { return value; }
+  TIGON_INLINE bool skips(float value) const { return value > most; }
+  template <class V>
+  TIGON_INLINE V map(float value, V x) const {
+    return x * V(value);
+  }
+};
+
+// Rows that share a block, and rows of several blocks of columns.
+TEST(ascend_programs, are_those_of_lanes) {
+  using tiles = ub::on_tiles<usual_chip, tigon::op::fused_add_rms_norm, tigon::tiling::pass::backward>;
+  for (const shape s : {shape{0, 7}, shape{150, 30, 2}, shape{37, 5000}}) {
+    SCOPED_TRACE(testing::Message() << s);
+    const comparison with{.may_be_empty = s.rows == 0};
+    guarded_matrix<float> x = random_matrix<float>(s, 1), more = random_matrix<float>(s, 2);
+    guarded<float> w = random_vector<float>(s.cols, 3), about = random_vector<float>(s.rows, 4);
+    const auto run = [&]<class B>(B) {
+      std::vector<std::vector<double>> results;
+      guarded_matrix<float> sum(s.rows, s.cols, s.padding), y(s.rows, s.cols, s.padding), z(s.rows, s.cols, s.padding);
+      guarded<float> first(s.rows), second(s.rows), dw = random_vector<float>(s.cols, 5);
+      const matrix_view<const float> in = x, beside = more;
+      const tigon::vector_view<const float> weight(w.data(), s.cols);
+      tigon::reduce_map<B>(
+          default_context(), all_groups{}, tigon::reads(in, weight), tigon::map_reads(beside),
+          tigon::of_rows(static_cast<const float*>(about.data())), tigon::saves(first.data(), second.data()),
+          tigon::reduce_writes(sum.view()), tigon::writes(y.view()),
+          tigon::adds_to(tigon::parameter_gradient<float>{{dw.data(), s.cols}, tigon::gradient::accumulate}));
+      results = {sum.f64(), y.f64(), first.f64(), second.f64(), dw.f64()};
+      tigon::reduce_map<B>(default_context(), some_rows{static_cast<float>(s.cols), 1.5f}, tigon::reads(in),
+                           tigon::writes(z.view()), tigon::saves(first.data()));
+      results.push_back(z.f64()), results.push_back(first.f64());
+      EXPECT_TRUE(sum.padding_intact() && y.padding_intact() && z.padding_intact());
+      return results;
+    };
+    const auto on_lanes = run(tigon::backends::highway{});
+    const audited ledger;
+    const auto on_tiles = run(tiles{});
+    for (std::size_t k = 0; k < on_lanes.size(); ++k) {
+      SCOPED_TRACE(testing::Message() << "result " << k);
+      EXPECT_TRUE(close(on_tiles[k], on_lanes[k], 1e-5, with));
+    }
+  }
 }
 
 }  // namespace

@@ -162,9 +162,9 @@ TEST(Composite, FusedLinearCrossEntropySeesTheOverride) {
   calls().clear();
   std::vector<float> x(4 * 5, 0.25f), w(7 * 5, 0.5f), dx(x.size()), dw(w.size()), loss(1);
   const std::vector<std::int32_t> target{0, 3, 6, 1};
-  tigon::fused_linear_cross_entropy_forward<tb::acme2>(matrix_view(x.data(), 4, 5), matrix_view(w.data(), 7, 5), target,
-                                                       loss, matrix_view(dx.data(), 4, 5),
-                                                       matrix_view(dw.data(), 7, 5));
+  tigon::fused_linear_cross_entropy_forward<tb::acme2>(
+      tigon::linear_layer{matrix_view(x.data(), 4, 5), matrix_view(w.data(), 7, 5)}, target, {loss},
+      {matrix_view(dx.data(), 4, 5), matrix_view(dw.data(), 7, 5)});
   EXPECT_EQ(calls(), strings(3, "gemm forward acme2")) << "logits, dx, dw";
   EXPECT_NEAR(loss[0], std::log(7.0), 1e-6);
 }
@@ -177,8 +177,8 @@ TEST(Composite, AttentionSeesTheOverride) {
   EXPECT_EQ(calls(), strings(2, "gemm forward acme")) << "scores, o";
   calls().clear();
   std::vector<float> d(2 * 4, 0.25f), dq(d.size()), dk(d.size()), dv(d.size());
-  tigon::attention_backward<tb::acme>(heads(d), heads(q), heads(k), heads(v), heads(o), lse, heads(dq), heads(dk),
-                                      heads(dv));
+  tigon::attention_backward<tb::acme>(heads(d), heads(q), heads(k), heads(v), {heads(o), lse},
+                                      tigon::attention_gradients{heads(dq), heads(dk), heads(dv)});
   EXPECT_EQ(calls(), strings(5, "gemm forward acme")) << "scores, dp, dq, dk, dv";
 }
 

@@ -51,14 +51,18 @@ TYPED_TEST(nan_in_rows, of_norms) {
   EXPECT_EQ(first_lost_nan<T>("layer_norm", {draw(1), draw(2)}, tables(2), whole_rows,
                               [&](auto& in, auto& out) {
                                 tigon::layer_norm_forward<B, T>(in[0], w, w, out[0], mean, rstd);
-                                tigon::layer_norm_backward<B, T>(in[1], in[0], w, mean, rstd, out[1], dw, db);
+                                tigon::layer_norm_backward<B, T>(
+                                    in[1], in[0], w, mean, rstd,
+                                    tigon::norm_gradients{tigon::matrix_view<T>(out[1]), dw, db});
                               }),
             "");
   EXPECT_EQ(first_lost_nan<T>("poly_norm", {draw(1), draw(2)}, tables(2), whole_rows,
                               [&](auto& in, auto& out) {
                                 std::vector<float> three_rstd(3 * nan_rows);
                                 tigon::poly_norm_forward<B, T>(in[0], three, one, out[0], three_rstd);
-                                tigon::poly_norm_backward<B, T>(in[1], in[0], three, three_rstd, out[1], dthree, done);
+                                tigon::poly_norm_backward<B, T>(
+                                    in[1], in[0], three, three_rstd,
+                                    tigon::norm_gradients{tigon::matrix_view<T>(out[1]), dthree, done});
                               }),
             "");
   // Inputs x, r, dy and ds, outputs y, s and dx.
@@ -67,7 +71,9 @@ TYPED_TEST(nan_in_rows, of_norms) {
                 {{row, element, row}, {row, element, row}, {nothing, nothing, row}, {nothing, nothing, element}},
                 [&](auto& in, auto& out) {
                   tigon::fused_add_rms_norm_forward<B, T>(in[0], in[1], w, out[0], out[1], rstd);
-                  tigon::fused_add_rms_norm_backward<B, T>(in[2], in[3], out[1], w, rstd, out[2], dw);
+                  tigon::fused_add_rms_norm_backward<B, T>(
+                      in[2], in[3], out[1], w, rstd,
+                      tigon::fused_add_rms_norm_gradients{tigon::matrix_view<T>(out[2]), dw});
                 }),
             "");
 }

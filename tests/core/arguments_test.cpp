@@ -160,7 +160,7 @@ TEST_F(arguments_of_a_door, too_many_are_refused) {
               arguments args("door");
               for (std::size_t k = 0; k <= arguments::most; ++k) args.in("x", at(0));
             }),
-            "state: tigon: door: x is one argument too many; expected at most 24");
+            "state: tigon: door: x is one argument too many; expected at most 28");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The matrix product on every backend: each promise of gemm_options, against sums in f64.
 #include <tigon/gemm/gemm.hpp>
 
+#include <bit>
 #include <cmath>
 #include <random>
 #include <tuple>
@@ -147,6 +148,59 @@ TYPED_TEST(gemm_on, keeps_its_error_over_very_many_equal_terms) {
         for (const A got : c)
           EXPECT_LE(std::abs(static_cast<long double>(got) - want) / want, bound) << "k " << k << ", " << value;
       }
+}
+
+/// The same for every short depth: numbers for which roundings are half a unit over the last half of a chain.
+TYPED_TEST(gemm_on, keeps_its_error_over_equal_terms_of_any_depth) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  if (B::info.name == "onednn") GTEST_SKIP() << "sums are the library's own";
+  constexpr int digits = std::same_as<T, double> ? 52 : std::same_as<T, float> ? 23 : std::same_as<T, float16> ? 10 : 7;
+  constexpr std::size_t n = 100, m = 9;
+  std::vector<std::size_t> depths(200);
+  for (std::size_t k = 0; k < depths.size(); ++k) depths[k] = k + 1;
+  for (const std::size_t k : {227u, 228u, 255u, 257u, 384u, 513u, 700u, 1023u, 1025u, 2500u}) depths.push_back(k);
+  std::mt19937_64 random(1);
+  for (const std::size_t k : depths) {
+    const double ends = std::bit_ceil(k);  // where the sum of the first numbers ends
+    std::vector<double> numbers(n);
+    for (std::size_t j = 0; j < n; ++j) {
+      const double first = j % 2 == 0 ? std::min(ends / static_cast<double>(k), 1.99) : 1,
+                   unit = std::ldexp(ends, -1 - digits);
+      const double about = (std::floor(first / unit) - static_cast<double>(random() % 8) + 0.5) * unit;
+      const double steps = static_cast<double>(random() % 64) - 32;
+      numbers[j] = std::max(0.5, std::ldexp(std::nearbyint(std::ldexp(about, digits) + steps), -digits));
+    }
+    const std::vector<T> a(m * k, from_f64<T>(1.0 + 0x1p-7 * static_cast<double>(k % 128)));
+    std::vector<T> b(k * n);
+    for (std::size_t p = 0; p < b.size(); ++p) b[p] = from_f64<T>(numbers[p % n]);
+    for (const std::size_t rows : {std::size_t{1}, m}) {
+      std::vector<A> c(rows * n);
+      gemm<B>(matrix_view<const T>(a.data(), rows, k), matrix_view<const T>(b.data(), k, n),
+              matrix_view<A>(c.data(), rows, n));
+      const double bound = unit_of<A>() * (4 + std::sqrt(static_cast<double>(k)));
+      for (std::size_t j = 0; j < c.size(); ++j) {
+        const long double want = static_cast<long double>(k) * to_f64(a[0]) * to_f64(b[j % n]);
+        ASSERT_LE(std::abs(static_cast<long double>(c[j]) - want) / want, bound)
+            << "k " << k << ", " << to_f64(b[j % n]);
+      }
+    }
+  }
+}
+
+/// The least number that is rounded up, after a one: all roundings are of a unit.
+TYPED_TEST(gemm_on, has_a_bound_for_any_terms) {
+  using B = typename TypeParam::backend;
+  if (B::info.name == "onednn" || !std::same_as<typename TypeParam::element, float>) return;
+  for (const std::size_t k : {std::size_t{64}, std::size_t{500}, std::size_t{5000}, std::size_t{1} << 17}) {
+    std::vector<float> a(k, 1.0f), b(k, std::nextafter(0x1p-24f, 1.0f)), c(1);
+    b[0] = 1;
+    gemm<B>(matrix_view<const float>(a.data(), 1, k), matrix_view<const float>(b.data(), k, 1),
+            matrix_view<float>(c.data(), 1, 1));
+    const double want = 1 + static_cast<double>(k - 1) * static_cast<double>(b[1]);
+    EXPECT_LE(std::abs(c[0] / want - 1), 0x1p-24 * static_cast<double>(4 + std::min<std::size_t>(k, 704))) << k;
+  }
 }
 
 TYPED_TEST(gemm_on, scales_adds_and_biases) {

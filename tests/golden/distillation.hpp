@@ -34,7 +34,9 @@ struct distillation {
         hard(1),
         upstream(static_cast<double>(vector_of<float>(p.upstream("loss"))[0])) {}
 
-  tigon::distillation_teacher<T> teacher() const { return {teacher_x, teacher_w, teacher_bias}; }
+  tigon::linear_layer<T> student() const { return {x, w, bias}; }
+  tigon::linear_layer<T> teacher() const { return {teacher_x, teacher_w, teacher_bias}; }
+  tigon::linear_gradients<T> gradients() { return {dx.view(), dw.view(), dbias}; }
   tigon::distillation_losses<float> losses() { return {loss, soft, hard}; }
   TIGON_NOINLINE results named() const {
     results out{{"loss", values_of(loss)},
@@ -48,13 +50,15 @@ struct distillation {
 };
 
 /// Liger pads the student's logits with 0, which is one of our choices, and masks the soft part of some losses only.
-inline tigon::fused_linear_distillation_options distillation_options(const problem& p, bool mask_soft) {
+inline tigon::fused_linear_distillation_options distillation_options(const problem& p, bool mask_soft,
+                                                                     double upstream) {
   return {.weight_hard = p.opt.number("weight_hard_loss"),
           .weight_soft = p.opt.number("weight_soft_loss"),
           .temperature = p.opt.number("temperature", 1),
           .ignore_index = static_cast<std::int64_t>(p.opt.number("ignore_index", -100)),
           .padding = tigon::teacher_padding::zero_logit,
-          .mask_soft = mask_soft};
+          .mask_soft = mask_soft,
+          .upstream = upstream};
 }
 
 }  // namespace golden

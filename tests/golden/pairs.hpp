@@ -18,9 +18,10 @@ struct pair_results {
 
   explicit pair_results(std::size_t pairs)
       : chosen(pairs), rejected(pairs), chosen_rewards(pairs), rejected_rewards(pairs), means(3), metrics(2) {}
-  tigon::preference_results<float> spans() {
+  tigon::preference_results<float> spans(std::span<float> loss) {
     const std::span<float> of(means);
-    return {.chosen_logps = chosen,
+    return {.loss = loss,
+            .chosen_logps = chosen,
             .rejected_logps = rejected,
             .chosen_rewards = chosen_rewards,
             .rejected_rewards = rejected_rewards,

@@ -8,6 +8,8 @@
 
 namespace golden {
 
+inline float upstream_of(const problem& p) { return static_cast<float>(p.upstream("loss").data.at(0)); }
+
 /// Inputs and gradients of a preference loss. Gradients are made for an upstream gradient of 1 and scaled by backward.
 template <class T>
 struct preference_problem {
@@ -32,6 +34,14 @@ struct preference_problem {
         sequences(p.input("target").rows()),
         length(p.input("target").cols()) {}
 
+  tigon::linear_layer<T> layer() const { return {x, w, bias}; }
+  tigon::linear_gradients<T> gradients() { return {dx.view(), dw.view(), dbias}; }
+  /// The gradients for the upstream gradient of the case, by the kernel of Op.
+  template <class Op, class B>
+  void scale_gradients(const problem& p) {
+    tigon::fused_linear_backward<Op, B, T>({dx, dw, dbias}, upstream_of(p), gradients());
+  }
+
   tigon::matrix_view<const std::int64_t> targets() const { return {target.data(), sequences, length}; }
   tigon::token_ids nll_targets() const {
     if (nll_target.empty()) return {};
@@ -39,7 +49,7 @@ struct preference_problem {
   }
   tigon::reference_model<T> reference() const {
     if (ref_w.elements.empty()) return {};
-    return {.x = ref_x, .w = ref_w, .bias = ref_bias};
+    return {.layer = {ref_x, ref_w, ref_bias}};
   }
   TIGON_NOINLINE void add_to(results& named) const {
     named["loss"] = values_of(loss);
@@ -57,8 +67,6 @@ struct preference_problem {
     return p.in.contains(name) ? matrix<T>(p.input(name)) : matrix<T>(0, 0);
   }
 };
-
-inline float upstream_of(const problem& p) { return static_cast<float>(p.upstream("loss").data.at(0)); }
 
 }  // namespace golden
 

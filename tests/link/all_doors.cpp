@@ -37,11 +37,11 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::rms_norm_workspace<B, T>(1, 1);
 
   t::fused_add_rms_norm_forward<B>(a.x, a.u, a.p, a.y, a.z, a.s, {}, ctx);
-  t::fused_add_rms_norm_backward<B>(a.y, a.u, a.z, a.p, a.s, a.v, a.dp, {}, {}, ctx);
+  t::fused_add_rms_norm_backward<B>(a.y, a.u, a.z, a.p, a.s, t::fused_add_rms_norm_gradients{a.v, a.dp}, {}, ctx);
   (void)t::fused_add_rms_norm_workspace<B, T>(1, 1);
 
   t::layer_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
-  t::layer_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, a.z, a.dp, a.dp2, {}, ctx);
+  t::layer_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
   (void)t::layer_norm_workspace<B, T>(1, 1);
 
   t::swiglu_forward<B>(a.x, a.u, a.y, {}, ctx);
@@ -64,16 +64,17 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::qwen2vl_mrope_workspace<B, T>(1, 1, ctx);
 
   t::modulated_rms_norm_forward<B>(a.x, a.p, a.u, a.v, a.y, a.s, {}, ctx);
-  t::modulated_rms_norm_backward<B>(a.y, a.x, a.p, a.u, a.s, a.z, a.dp, a.v, a.u, {}, ctx);
+  t::modulated_rms_norm_backward<B>(a.y, a.x, a.p, a.u, a.s, t::modulated_rms_norm_gradients{a.z, a.dp, a.v, a.u}, {},
+                                    ctx);
   (void)t::modulated_rms_norm_workspace<B, T>(1, 1, 1, ctx);
   t::group_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
-  t::group_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, a.z, a.dp, a.dp2, {}, ctx);
+  t::group_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
   (void)t::group_norm_workspace<B, T>(1, 1);
   t::poly_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, {}, ctx);
-  t::poly_norm_backward<B>(a.y, a.x, a.p, a.s, a.z, a.dp, a.dp2, {}, ctx);
+  t::poly_norm_backward<B>(a.y, a.x, a.p, a.s, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
   (void)t::poly_norm_workspace<B, T>(1, 1, ctx);
   t::dyt_forward<B>(a.x, a.p, a.dp, absent, a.y, {}, ctx);
-  t::dyt_backward<B>(a.y, a.x, a.p, a.p, a.z, a.dp, a.dp2, absent, {}, ctx);
+  t::dyt_backward<B>(a.y, a.x, a.p, a.p, t::dyt_gradients{a.z, a.dp, a.dp2, absent}, {}, ctx);
   (void)t::dyt_workspace<B, T>(1, 1);
   t::relu_squared_forward<B>(a.x, a.y, {}, ctx);
   t::relu_squared_backward<B>(a.y, a.x, a.z, {}, ctx);
@@ -82,14 +83,14 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::sparsemax_backward<B>(a.y, a.x, a.z, {}, ctx);
   (void)t::sparsemax_workspace<B, T>(1, ctx);
   t::attn_res_forward<B>(a.blocks, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
-  t::attn_res_backward<B>(a.y, a.blocks, a.p, a.p, a.s, a.s2, a.dblocks, a.dp, a.dp2, {}, ctx);
+  t::attn_res_backward<B>(a.y, a.blocks, a.p, a.p, {a.s, a.s2}, t::attn_res_gradients{a.dblocks, a.dp, a.dp2}, {}, ctx);
   (void)t::attn_res_workspace<B, T>(1, ctx);
-  t::tiled_mlp_forward<B>(a.x, a.u, a.u, a.u, a.y, {}, ctx);
-  t::tiled_mlp_backward<B>(a.y, a.x, a.u, a.u, a.u, a.z, a.v, a.v, a.v, {}, ctx);
-  t::mlp_forward_inference<B>(a.x, a.u, a.u, a.u, a.y, {}, ctx);
+  t::tiled_mlp_forward<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
+  t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
+  t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
 
   t::attention_forward<B>(a.q, a.k, a.w, a.o, a.s, {}, ctx);
-  t::attention_backward<B>(a.o, a.q, a.k, a.w, a.o, a.s, a.dq, a.dk, a.dv, {}, ctx);
+  t::attention_backward<B>(a.o, a.q, a.k, a.w, {a.o, a.s}, t::attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
   (void)t::attention_workspace<B, T>(1, 1);
   (void)t::attention_backward_workspace<B, T>(1, 1);
 
@@ -104,8 +105,9 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::cross_entropy_backward<B>(a.y, a.s, a.z, ctx);
   t::cross_entropy_backward_recompute<B>(a.x, a.ids, a.s, a.y, {}, a.p, ctx);
   (void)t::cross_entropy_workspace<B, T>(1, 1, ctx);
-  t::fused_linear_cross_entropy_forward<B>(a.x, a.u, a.ids, a.s, a.y, a.z, {}, a.p, a.dp, absent, {}, {}, ctx);
-  t::fused_linear_cross_entropy_backward<B>(a.x, a.u, a.ids32, a.s, a.y, a.z, {}, absent, absent, a.p, ctx);
+  const t::linear_layer layer{a.x, a.u, a.p};
+  t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {}, absent, {}, ctx);
+  t::fused_linear_cross_entropy_backward<B>(layer, a.ids32, a.s, {a.y, a.z}, {}, a.p, ctx);
   (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx);
 }
 
@@ -133,27 +135,29 @@ void call_losses(arguments<T> a, tigon::context& ctx) {
   t::selective_log_softmax_backward<B>(a.x, ids, lse, logp, a.y, {}, absent, ctx);
   t::grpo_loss_forward<B>(a.x, {}, a.s, lse, {}, {}, ctx);
   t::grpo_loss_backward<B>(a.x, {}, lse, a.s, a.y, {}, ctx);
-  t::vocab_parallel_cross_entropy_forward<B>(alone, a.x, {}, a.ids, a.s, a.s2, a.s2, {}, ctx);
-  t::vocab_parallel_cross_entropy_backward<B>(a.x, {}, a.ids32, a.s, a.s2, a.s2, a.y, {}, ctx);
+  t::vocab_parallel_cross_entropy_forward<B>(alone, a.x, {}, a.ids, {a.s, a.s2, a.s2}, {}, ctx);
+  t::vocab_parallel_cross_entropy_backward<B>(a.x, {}, a.ids32, a.s, {a.s2, a.s2}, a.y, {}, ctx);
 
-  t::selective_logprob_forward<B>(a.x, a.u, a.ids, a.s, lse, {}, a.p, ctx);
-  t::selective_logprob_backward<B>(a.x, {a.u, packed}, a.ids, a.s, lse, a.y, a.z, {}, a.p, a.dp, ctx);
-  t::fused_linear_grpo_forward<B>(a.x, a.u, {}, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, {}, ctx);
-  t::fused_linear_grpo_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
-  t::fused_linear_dpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, {}, ctx);
-  t::fused_linear_dpo_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
-  t::fused_linear_orpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
-  t::fused_linear_cpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
-  t::fused_linear_simpo_forward<B>(a.x, a.u, ids, a.s, a.y, a.z);
-  t::fused_linear_kto_forward<B>(a.x, a.u, ids, desirable, {}, a.s, a.y, a.z, {}, a.p, a.dp, {}, {}, ctx);
-  t::fused_linear_kto_backward<B>(a.x, a.u, A(1), a.y, a.z, a.p, a.dp, {}, ctx);
+  const t::linear_layer<T> layer{a.x, a.u, a.p, packed}, teacher{.x = a.v, .w = a.v};
+  const t::linear_gradients gradients{a.y, a.z, a.dp};
+  t::selective_logprob_forward<B>(layer, a.ids, a.s, lse, {}, ctx);
+  t::selective_logprob_backward<B>(layer, a.ids, a.s, lse, gradients, {}, ctx);
+  t::fused_linear_grpo_forward<B>(layer, {}, {a.s}, gradients, {}, {}, {}, ctx);
+  t::fused_linear_backward<t::op::fused_linear_grpo, B>(t::saved_gradients{a.x, a.u, a.p}, A(1), gradients, ctx);
+  t::fused_linear_dpo_forward<B>(layer, {ids}, {a.s}, gradients, {}, {}, ctx);
+  t::fused_linear_backward<t::op::fused_linear_dpo, B>(t::saved_gradients{a.x, a.u, a.p}, A(1), gradients, ctx);
+  t::fused_linear_orpo_forward<B>(layer, {ids}, {a.s}, gradients);
+  t::fused_linear_cpo_forward<B>(layer, ids, {a.s}, gradients);
+  t::fused_linear_simpo_forward<B>(layer, ids, {a.s}, gradients);
+  t::fused_linear_kto_forward<B>(layer, {ids, desirable}, {}, {a.s}, gradients, {}, {}, ctx);
+  t::fused_linear_backward<t::op::fused_linear_kto, B>(t::saved_gradients{a.x, a.u, a.p}, A(1), gradients, ctx);
 
-  t::fused_linear_scaled_cross_entropy_forward<B>(a.x, a.u, a.ids, {}, a.y, a.z, {}, {}, ctx);
-  t::fused_linear_scaled_cross_entropy_backward<B>(a.x, a.u, a.ids, {}, a.y, a.z, {}, ctx);
-  t::fused_linear_jsd_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, a.s, a.y, a.z, {}, a.p, a.dp, 1, ctx);
-  t::fused_linear_jsd_backward<B>(a.x, a.u, {a.v, a.v}, absent, 1, a.y, a.z, {}, a.p, a.dp, ctx);
-  t::fused_linear_jsd_distillation_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, {}, a.y, a.z, {}, a.p, a.dp, 1, ctx);
-  t::fused_linear_cosine_distillation_forward<B>(a.x, a.u, {a.v, a.v}, a.ids, {}, a.y, a.z, {}, a.p, a.dp, 1, ctx);
+  t::fused_linear_scaled_cross_entropy_forward<B>(layer, a.ids, {}, gradients, {}, {}, ctx);
+  t::fused_linear_scaled_cross_entropy_backward<B>(layer, a.ids, {}, gradients, {}, ctx);
+  t::fused_linear_jsd_forward<B>(layer, teacher, a.ids, a.s, gradients, {}, ctx);
+  t::fused_linear_jsd_backward<B>(layer, teacher, absent, 1, gradients, {}, ctx);
+  t::fused_linear_jsd_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);
+  t::fused_linear_cosine_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);
 }
 
 template <class B, class T>

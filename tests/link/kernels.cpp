@@ -67,7 +67,7 @@ double error_of_losses() {
   const auto see = [&](double got, double want) { worst = std::fmax(worst, std::abs(got - want)); };
 
   tigon::embedding_forward<B>(mt, ids, mx);
-  tigon::fused_linear_cross_entropy_forward<B>(mx, mt, ids, loss, mdx, mdt);
+  tigon::fused_linear_cross_entropy_forward<B>(tigon::linear_layer{mx, mt}, ids, {loss}, {mdx, mdt});
   see(loss[0], std::log(double(vocab)));
   tigon::cross_entropy_forward<B>(ml, ids, loss, ml);
   see(loss[0], std::log(double(vocab)));

@@ -102,7 +102,7 @@ const linear_sizes ragged = {40, 16, 223, 1};
 using variant = linear_cross_entropy_variant;
 const variant variants[] = {
     {"plain", false, false, {}},
-    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}},
+    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}}, gradient::accumulate},
     {"scaled by p", true, false, {.loss = {.ignore_index = 0}, .token_scaling = true}},
     {"smoothed", true, true, {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .denominator = 3}}},
     {"all",
@@ -110,7 +110,7 @@ const variant variants[] = {
      true,
      {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
       .token_scaling = true}},
-    {"rows", true, true, {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}},
+    {"rows", true, true, {.loss = {.reduction = reduction::none}}, gradient::accumulate},
     {"capped rows", false, false, {.loss = {.reduction = reduction::none, .softcap = 3}}},
 };
 
@@ -197,9 +197,9 @@ TYPED_TEST(chunked_cross_entropy, keeps_its_error_over_very_many_chunks) {
   for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
     const auto call = [&](context& ctx) {
       ctx.logit_rows(2);
-      tigon::fused_linear_cross_entropy_forward<B, T>(x, w.view(), target, loss, dx.view(), dw.view(),
-                                                      {.loss = {.reduction = reduction::sum}, .dparams = mode}, bias,
-                                                      dbias, tigon::absent, {}, {}, ctx);
+      tigon::fused_linear_cross_entropy_forward<B, T>({x, w.view(), bias}, target, {loss},
+                                                      {dx.view(), dw.view(), dbias, mode},
+                                                      {.loss = {.reduction = reduction::sum}}, tigon::absent, {}, ctx);
     };
     tigon::workspace scratch;
     context sizes(tigon::serial(), scratch);
@@ -379,13 +379,16 @@ template <class T>
 struct chosen : sequence_problem<T> {
   using A = accumulator_t<T>;
   tigon::selective_logprob_options opt;
+  gradient mode;
   guarded<A> logp, upstream;
   guarded<tigon::lse_parts<A>> saved;
   std::vector<std::int64_t> target;
 
-  TIGON_TEST_NOINLINE chosen(sequence_sizes of, tigon::selective_logprob_options with)
+  TIGON_TEST_NOINLINE chosen(sequence_sizes of, tigon::selective_logprob_options with,
+                             gradient how = gradient::overwrite)
       : sequence_problem<T>(of, with.temperature != 1, false, with.ignore_index),
         opt(with),
+        mode(how),
         logp(of.sequences),
         upstream(random_vector<A>(of.sequences, 9)),
         saved(of.sequences) {
@@ -395,20 +398,18 @@ struct chosen : sequence_problem<T> {
   }
   TIGON_TEST_NOINLINE void clear() {
     logp.clear(), this->dx.clear(), this->dw.clear(), this->dbias.clear();
-    if (opt.dparams != gradient::accumulate) return;
+    if (mode != gradient::accumulate) return;
     this->dw.assign(normal_values(this->s.vocab * this->s.hidden, 27));
     this->dbias.assign(normal_values(this->dbias.size(), 28));
   }
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
-    tigon::selective_logprob_forward<B>(this->x.view(), this->w, target, logp, std::span(saved.data(), saved.size()),
-                                        opt, this->given_bias(), ctx);
+    tigon::selective_logprob_forward<B>(this->layer(), target, logp, std::span(saved.data(), saved.size()), opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
-    tigon::selective_logprob_backward<B, T>(this->x, this->w, target, upstream, std::span(saved.data(), saved.size()),
-                                            this->dx.view(), this->dw.view(), opt, this->given_bias(),
-                                            this->given_dbias(), ctx);
+    tigon::selective_logprob_backward<B>(this->layer(), target, upstream, std::span(saved.data(), saved.size()),
+                                         this->gradients(mode), opt, ctx);
   }
   TIGON_TEST_NOINLINE void expect_results(const whole_layer& layer, const std::vector<double>& dw_before,
                                           const std::vector<double>& db_before) const {
@@ -421,7 +422,7 @@ struct chosen : sequence_problem<T> {
       if (counts) grad.add(layer, all, i, target[i], to_f64(upstream[i]) / opt.temperature);
     }
     if (this->bias.size() == 0) grad.dbias.clear();
-    if (opt.dparams == gradient::accumulate) {
+    if (mode == gradient::accumulate) {
       for (std::size_t k = 0; k < grad.dw.size(); ++k) grad.dw[k] += dw_before[k];
       for (std::size_t k = 0; k < grad.dbias.size(); ++k) grad.dbias[k] += db_before[k];
     }
@@ -441,11 +442,10 @@ TYPED_TEST(chunked_logprob, keeps_its_error) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const sequence_sizes& s : chosen_sizes)
-    for (const tigon::selective_logprob_options& opt : {tigon::selective_logprob_options{},
-                                                        {.temperature = 0.6, .dparams = gradient::accumulate},
-                                                        {.temperature = 2, .ignore_index = 0}}) {
+    for (const tigon::selective_logprob_options& opt :
+         {tigon::selective_logprob_options{}, {.temperature = 0.6}, {.temperature = 2, .ignore_index = 0}}) {
       SCOPED_TRACE(testing::Message() << s << ", temperature " << opt.temperature);
-      chosen<T> p(s, opt);
+      chosen<T> p(s, opt, opt.temperature < 1 ? gradient::accumulate : gradient::overwrite);
       const auto layer = p.policy();
       const auto dw = p.dw.f64(), db = p.dbias.f64();
       tigon::workspace scratch;
@@ -590,8 +590,8 @@ void expect_errors_of_many_tiles() {
       const context sizes(tigon::serial(), scratch);
       with_workspace_of(
           tigon::fused_linear_cross_entropy_workspace<B, T>(p.rows, p.hidden, p.vocab, sizes), [&](context& ctx) {
-            tigon::fused_linear_cross_entropy_forward<B, T>(p.x, p.w.view(), target, loss, p.dx.view(), p.dw.view(),
-                                                            opt, p.bias, tigon::absent, tigon::absent, {}, {}, ctx);
+            tigon::fused_linear_cross_entropy_forward<B, T>({p.x, p.w, p.bias}, target, {loss},
+                                                            {p.dx.view(), p.dw.view()}, opt, tigon::absent, {}, ctx);
           });
       const double value = -(1 - smoothing) * p.log_p() + smoothing * (p.lse - p.mean);
       EXPECT_NEAR(loss[0] / (p.rows * value), 1, 2 * loss_bound.of<T>());
@@ -599,12 +599,12 @@ void expect_errors_of_many_tiles() {
       EXPECT_TRUE(close(p.dx.f64(), p.wanted_dx(-1), gradient_bound.of<T>()));
       const std::size_t bytes = tigon::selective_logprob_workspace<B, T>(p.rows, p.hidden, p.vocab, sizes);
       with_workspace_of(bytes, [&](context& ctx) {
-        tigon::selective_logprob_forward<B>(p.x.view(), p.w.view(), target, logp, saved, {}, p.bias, ctx);
+        tigon::selective_logprob_forward<B, T>({p.x, p.w, p.bias}, target, logp, saved, {}, ctx);
       });
       for (const A got : logp) EXPECT_NEAR(got / p.log_p(), 1, 2 * loss_bound.of<T>());
       with_workspace_of(bytes, [&](context& ctx) {
-        tigon::selective_logprob_backward<B, T>(p.x, p.w.view(), target, ones, saved, p.dx.view(), p.dw.view(), {},
-                                                p.bias, tigon::absent, ctx);
+        tigon::selective_logprob_backward<B, T>({p.x, p.w, p.bias}, target, ones, saved, {p.dx.view(), p.dw.view()}, {},
+                                                ctx);
       });
       EXPECT_TRUE(close(p.dx.f64(), p.wanted_dx(1), gradient_bound.of<T>()));
     }
@@ -625,8 +625,8 @@ TEST(chunked_preference, gives_the_same_for_every_policy) {
     context ctx(tigon::serial(), scratch);
     ctx.logit_rows(rows);
     guarded<float> loss(1);
-    tigon::fused_linear_simpo_forward<B, float>(p.x, p.w, p.target.view(), loss, p.dx.view(), p.dw.view(),
-                                                {.compute_nll_loss = true}, p.given_bias(), p.given_dbias(), {}, ctx);
+    tigon::fused_linear_simpo_forward<B>(p.layer(), p.target.view(), {loss}, p.gradients(), {.compute_nll_loss = true},
+                                         ctx);
     return std::array{loss.f64(), p.dx.f64(), p.dw.f64(), p.dbias.f64(),
                       std::vector<double>{static_cast<double>(scratch.high_water())}};
   };

@@ -657,7 +657,7 @@ TEST_F(cross_entropy_doors, refuse_overlaps) {
   EXPECT_TIGON_ERROR(forward(z.rows_from(0, 2), t.first(2), loss, z.rows_from(1, 2)), alias,
                      "cross_entropy_forward: dlogits overlaps logits; expected the same buffer or no common memory",
                      p.logits, p.loss);
-  EXPECT_TIGON_ERROR(forward(z, t, in_dz, dz, none), alias, "cross_entropy_forward: dlogits overlaps loss", p.dlogits);
+  EXPECT_TIGON_ERROR(forward(z, t, in_dz, dz, none), alias, "cross_entropy_forward: loss overlaps dlogits", p.dlogits);
   EXPECT_TIGON_ERROR(forward(z, t, loss, dz, {}, std::span(dz.data, 8)), alias,
                      "cross_entropy_forward: dlogits overlaps class_weight", p.dlogits, p.loss);
   EXPECT_TIGON_ERROR(forward(z, t, in_z, dz, none), alias, "cross_entropy_forward: loss overlaps logits", p.logits,

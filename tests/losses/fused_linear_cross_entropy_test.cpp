@@ -19,14 +19,14 @@ const linear_sizes every_size[] = {{0, 5, 7}, {1, 1, 1}, {5, 3, 2, 1}, {3, 0, 9}
 using variant = linear_cross_entropy_variant;
 const variant variants[] = {
     {"plain", false, false, {}},
-    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}, .dparams = gradient::accumulate}},
+    {"biased sum, added", true, false, {.loss = {.reduction = reduction::sum}}, gradient::accumulate},
     {"scaled by p", true, false, {.loss = {.ignore_index = 0}, .token_scaling = true}},
     {"all",
      true,
      true,
      {.loss = {.label_smoothing = 0.1, .lse_square_scale = 0.01, .softcap = 5, .denominator = 3},
       .token_scaling = true}},
-    {"rows", true, true, {.loss = {.reduction = reduction::none}, .dparams = gradient::accumulate}},
+    {"rows", true, true, {.loss = {.reduction = reduction::none}}, gradient::accumulate},
 };
 
 template <class T>
@@ -180,6 +180,17 @@ TEST(chunks, of_a_backend_with_its_own_product_use_it) {
   p.expect_gradients(wanted);
 }
 
+// What the aggregates deduce from views that may write and views that may not; what is left out is absent.
+using tigon::linear_gradients, tigon::linear_layer, tigon::saved_gradients;
+constexpr tigon::matrix_view<float> writable;
+constexpr tigon::matrix_view<const float> readable;
+static_assert(std::same_as<decltype(linear_layer{writable, readable}), linear_layer<float>>);
+static_assert(std::same_as<decltype(linear_layer{readable, writable, std::span<float>()}), linear_layer<float>>);
+static_assert(std::same_as<decltype(linear_gradients{writable}), linear_gradients<float>>);
+static_assert(std::same_as<decltype(saved_gradients{writable, readable}), saved_gradients<float>>);
+static_assert(linear_layer{writable, readable}.bias.data() == nullptr);
+static_assert(!linear_gradients<float>{.mode = tigon::gradient::accumulate}.any());
+
 /// Weights that the caller has packed: the same bits, and those of another shape or kernel are refused.
 TEST(packed_weights, give_the_same_bits) {
   using B = usual_backend;
@@ -195,8 +206,9 @@ TEST(packed_weights, give_the_same_bits) {
         tigon::gemm_pack<B, tigon::bfloat16>(w, logits, tigon::transpose::yes),
         tigon::gemm_pack<B, float>(w, gradient)};
     const auto call = [&](tigon::packed_weights<tigon::bfloat16> of) {
-      tigon::fused_linear_cross_entropy_forward<B, tigon::bfloat16>(p.x, {w, of}, p.target, p.loss, p.dx.view(),
-                                                                    p.dw.view(), {}, given(p.bias), given(p.dbias));
+      tigon::linear_layer<tigon::bfloat16> layer = p.head();
+      layer.packed = of;
+      tigon::fused_linear_cross_entropy_forward<B>(layer, p.target, {p.loss}, p.gradients());
     };
     p.dx.clear(), p.dw.clear(), p.dbias.clear(), p.loss.clear();
     call(packed);
@@ -207,6 +219,19 @@ TEST(packed_weights, give_the_same_bits) {
     auto foreign = packed;
     foreign.gradient.layout = "another's";
     EXPECT_TRUE(refuses([&] { call(foreign); }, tigon::error_code::state, op + "gradient", p.dx, p.dw, p.loss));
+    // Nothing is written over them.
+    const auto in_place = [&](std::span<float> loss, tigon::matrix_view<tigon::bfloat16> dw) {
+      tigon::linear_layer<tigon::bfloat16> layer = p.head();
+      layer.packed = packed;
+      tigon::fused_linear_cross_entropy_forward<B>(layer, p.target, {loss}, {.dx = p.dx.view(), .dw = dw});
+    };
+    const std::span<float> in_logits(reinterpret_cast<float*>(logits.data()), 1);
+    const tigon::matrix_view<tigon::bfloat16> in_gradient(reinterpret_cast<tigon::bfloat16*>(gradient.data()), 123, 16);
+    const std::string door = "fused_linear_cross_entropy_forward: ";
+    EXPECT_TRUE(refuses([&] { in_place(in_logits, p.dw.view()); }, tigon::error_code::alias,
+                        door + "loss overlaps packed.logits", p.dx, p.dw, logits));
+    EXPECT_TRUE(refuses([&] { in_place(p.loss, in_gradient); }, tigon::error_code::alias,
+                        door + "dw overlaps packed.gradient", p.dx, p.loss, gradient));
   }
 }
 
@@ -236,8 +261,8 @@ class fused_linear_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_cross_entropy_backward(a.x, a.w, a.target, a.upstream, a.dx, a.dw, a.opt, a.bias, a.dbias,
-                                                     a.weight);
+          tigon::fused_linear_cross_entropy_backward(tigon::linear_layer{a.x, a.w, a.bias}, a.target, a.upstream,
+                                                     {a.dx, a.dw, a.dbias}, a.opt, a.weight);
         },
         code, "fused_linear_cross_entropy_backward: " + part, p.dx, p.dw, p.dbias, m.all));
   }
@@ -246,8 +271,9 @@ class fused_linear_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_cross_entropy_forward(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias, a.dbias,
-                                                    a.weight, a.metrics, a.upstream);
+          tigon::fused_linear_cross_entropy_forward(tigon::linear_layer{a.x, a.w, a.bias}, a.target,
+                                                    {a.loss, a.metrics}, {a.dx, a.dw, a.dbias}, a.opt, a.weight,
+                                                    a.upstream);
         },
         code, "fused_linear_cross_entropy_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.z_loss, p.predicted,
         m.all));
@@ -272,9 +298,11 @@ TEST_F(fused_linear_doors, refuse_wrong_shapes) {
   refuses_forward(shape, "loss is of 1 elements; expected 3", [](auto& a) { a.opt.loss.reduction = reduction::none; });
   refuses_forward(shape, "z_loss is of 3 elements; expected 1",
                   [&](auto& a) { a.metrics.z_loss = m.classes.first(3); });
-  EXPECT_TIGON_ERROR(
-      tigon::fused_linear_cross_entropy_backward(good.x, good.w, good.target, {}, good.dx, good.dw), shape,
-      "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row", p.dx, p.dw);
+  EXPECT_TIGON_ERROR(tigon::fused_linear_cross_entropy_backward(tigon::linear_layer{good.x, good.w}, good.target, {},
+                                                                {good.dx, good.dw}),
+                     shape,
+                     "fused_linear_cross_entropy_backward: upstream is empty; expected one number, or one for each row",
+                     p.dx, p.dw);
 }
 
 TEST_F(fused_linear_doors, refuse_wrong_numbers_and_labels) {

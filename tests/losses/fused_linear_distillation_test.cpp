@@ -40,6 +40,7 @@ struct variant {
   bool biased;
   std::size_t more;  ///< columns that only the teacher has
   options opt;
+  gradient mode = gradient::overwrite;
 };
 constexpr options soft_only(double temperature) {
   return {.weight_hard = 0, .weight_soft = 1, .temperature = temperature};
@@ -51,7 +52,8 @@ const variant variants[] = {
      0.1,
      true,
      3,
-     {.weight_hard = 0.3, .weight_soft = 0.9, .temperature = 2, .dparams = gradient::accumulate}},
+     {.weight_hard = 0.3, .weight_soft = 0.9, .temperature = 2},
+     gradient::accumulate},
     {"forward KL, fewer classes of the teacher",
      which::jsd,
      0,
@@ -176,7 +178,7 @@ struct problem : linear_problem<T> {
   guarded<A> loss, soft, hard;
 
   TIGON_TEST_NOINLINE explicit problem(sizes of, variant kind = variants[0], guard side = guard::behind)
-      : layer({of.rows, of.hidden, of.vocab, of.padding}, kind.biased, kind.opt.dparams, side),
+      : layer({of.rows, of.hidden, of.vocab, of.padding}, kind.biased, kind.mode, side),
         s(of),
         v(kind),
         wide(s.vocab + v.more),
@@ -191,20 +193,21 @@ struct problem : linear_problem<T> {
   }
   void clear() { this->clear_gradients(), loss.clear(), soft.clear(), hard.clear(); }
 
-  tigon::distillation_teacher<T> teacher() { return {tx.view(), tw.view(), given(tbias)}; }
+  tigon::linear_layer<T> teacher() { return {tx.view(), tw.view(), given(tbias)}; }
   template <class B>
   TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context(), double upstream = 1) {
     const tigon::distillation_losses<A> losses{loss, given(soft), given(hard)};
+    const tigon::linear_gradients<T> to{to_dx, to_dw, to_db, this->dparams};
+    options opt = v.opt;
+    opt.upstream = upstream;
     if (v.loss == which::jsd)
-      tigon::fused_linear_jsd_distillation_forward<B, T>(x, w, teacher(), target, losses, to_dx, to_dw, {v.opt, v.beta},
-                                                         given(bias), to_db, upstream, ctx);
+      tigon::fused_linear_jsd_distillation_forward<B>(this->head(), teacher(), target, losses, to, {opt, v.beta}, ctx);
     else if (v.loss == which::cosine)
-      tigon::fused_linear_cosine_distillation_forward<B, T>(x, w, teacher(), target, losses, to_dx, to_dw,
-                                                            {v.opt, v.beta}, given(bias), to_db, upstream, ctx);
+      tigon::fused_linear_cosine_distillation_forward<B>(this->head(), teacher(), target, losses, to, {opt, v.beta},
+                                                         ctx);
     else
-      tigon::fused_linear_jsd_forward<B, T>(x, w, teacher(), target, loss, to_dx, to_dw, alone(), given(bias), to_db,
-                                            upstream, ctx);
+      tigon::fused_linear_jsd_forward<B>(this->head(), teacher(), target, loss, to, alone(upstream), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context(), double upstream = 1) {
@@ -212,24 +215,22 @@ struct problem : linear_problem<T> {
   }
   template <class B>
   void cosine(context& ctx = tigon::default_context()) {
-    tigon::fused_linear_cosine_distillation_forward<B, T>(x, w, teacher(), target, {loss, soft, hard}, dx.view(),
-                                                          dw.view(), {v.opt, v.beta}, given(bias), given(dbias), 1,
-                                                          ctx);
+    tigon::fused_linear_cosine_distillation_forward<B>(this->head(), teacher(), target, {loss, soft, hard},
+                                                       this->gradients(), {v.opt, v.beta}, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(double upstream, context& ctx = tigon::default_context()) {
     if (v.loss == which::jsd)
-      tigon::fused_linear_jsd_distillation_backward<B, T>(x, w, teacher(), target, upstream, dx.view(), dw.view(),
-                                                          {v.opt, v.beta}, given(bias), given(dbias), ctx);
+      tigon::fused_linear_jsd_distillation_backward<B>(this->head(), teacher(), target, upstream, this->gradients(),
+                                                       {v.opt, v.beta}, ctx);
     else if (v.loss == which::cosine)
-      tigon::fused_linear_cosine_distillation_backward<B, T>(x, w, teacher(), target, upstream, dx.view(), dw.view(),
-                                                             {v.opt, v.beta}, given(bias), given(dbias), ctx);
+      tigon::fused_linear_cosine_distillation_backward<B>(this->head(), teacher(), target, upstream, this->gradients(),
+                                                          {v.opt, v.beta}, ctx);
     else
-      tigon::fused_linear_jsd_backward<B, T>(x, w, teacher(), target, upstream, dx.view(), dw.view(), alone(),
-                                             given(bias), given(dbias), ctx);
+      tigon::fused_linear_jsd_backward<B>(this->head(), teacher(), target, upstream, this->gradients(), alone(), ctx);
   }
-  tigon::fused_linear_jsd_options alone() const {
-    return {v.beta, v.opt.temperature, v.opt.ignore_index, v.opt.padding, v.opt.denominator, v.opt.dparams};
+  tigon::fused_linear_jsd_options alone(double upstream = 1) const {
+    return {v.beta, v.opt.temperature, v.opt.ignore_index, v.opt.padding, v.opt.denominator, upstream};
   }
   double share() const {
     const auto kept = static_cast<double>(s.rows) - static_cast<double>(std::ranges::count(target, v.opt.ignore_index));
@@ -343,7 +344,7 @@ TYPED_TEST(fused_linear_distillation, nothing_kept_is_zero_and_bad_rows_stay_alo
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const variant& v : variants) {
-    if (v.opt.dparams == gradient::accumulate) continue;
+    if (v.mode == gradient::accumulate) continue;
     SCOPED_TRACE(v.name);
     problem<T> p({9, 5, 4, 30}, v);
     std::ranges::fill(p.target, v.opt.ignore_index);
@@ -410,7 +411,7 @@ TEST(gradients, differentiate_the_definition) {
   const auto differentiate = [&](const variant& v) {
     SCOPED_TRACE(testing::Message() << v.name << ", beta " << v.beta);
     problem<double> p(s, v);
-    if (v.opt.dparams == gradient::accumulate) p.v.opt.dparams = gradient::overwrite;
+    if (v.mode == gradient::accumulate) p.dparams = gradient::overwrite;
     p.forward<B>();
     const auto txv = p.tx.f64(), twv = p.tw.f64(), tbv = p.tbias.f64();
     const auto loss = [&](const auto& xv, const auto& wv, const auto& bv) {
@@ -591,8 +592,8 @@ TEST(parts, without_weight_are_not_computed_unless_asked) {
   const guarded<float> nothing(0);  // cannot be read
   const tigon::distillation_losses<float> losses{p.loss};
   tigon::fused_linear_jsd_distillation_forward<small_chunks>(
-      p.x, p.w, {matrix_view(nothing.data(), 9, 4), matrix_view(nothing.data(), 30, 4)}, p.target, losses, p.dx.view(),
-      p.dw.view(), {p.v.opt, 0.5});
+      p.head(), {matrix_view(nothing.data(), 9, 4), matrix_view(nothing.data(), 30, 4)}, p.target, losses,
+      p.gradients(), {p.v.opt, 0.5});
   const auto wanted = p.wanted();
   EXPECT_TRUE(close(p.loss.f64(), {{wanted.loss}}, loss_bound.f32));
   p.expect_gradients(wanted);
@@ -605,8 +606,7 @@ TEST(labels, of_jsd_alone_may_be_absent_or_anything) {
   problem<float> p({9, 5, 4, 30}, variants[9]), q({9, 5, 4, 30}, variants[9]);
   p.target[1] = 999, p.target[2] = -7;  // no row is ignored any more
   p.forward<small_chunks>();
-  tigon::fused_linear_jsd_forward<small_chunks>(q.x, q.w, q.teacher(), tigon::absent, q.loss, q.dx.view(), q.dw.view(),
-                                                q.alone());
+  tigon::fused_linear_jsd_forward<small_chunks>(q.head(), q.teacher(), tigon::absent, q.loss, q.gradients(), q.alone());
   EXPECT_EQ(bits_of(p.loss, p.dx, p.dw), bits_of(q.loss, q.dx, q.dw));
 }
 
@@ -669,8 +669,8 @@ struct squared_error {
 TEST(soft_losses, of_ones_own) {
   problem<float> p({7, 5, 4, 30});
   const tigon::distillation_losses<float> losses{p.loss, p.soft, p.hard};
-  tigon::fused_linear_distillation_forward<small_chunks>(p.x, p.w, p.teacher(), p.target, losses, p.dx.view(),
-                                                         p.dw.view(), squared_error{}, {.weight_hard = 0});
+  tigon::fused_linear_distillation_forward<small_chunks>(p.head(), p.teacher(), p.target, squared_error{}, losses,
+                                                         p.gradients(), {.weight_hard = 0});
   const auto xv = p.x.f64(), wv = p.w.f64(), txv = p.tx.f64(), twv = p.tw.f64();
   double soft = 0;
   std::vector<double> dx(7 * 5);
@@ -686,8 +686,8 @@ TEST(soft_losses, of_ones_own) {
   EXPECT_TRUE(close(p.loss.f64(), {{soft / 2}}, 3e-6));
   EXPECT_TRUE(close(p.dx.f64(), dx, 2e-5));
   problem<float> q({7, 5, 4, 30});
-  tigon::fused_linear_distillation_backward<small_chunks>(q.x, q.w, q.teacher(), q.target, 1, q.dx.view(), q.dw.view(),
-                                                          squared_error{}, {.weight_hard = 0});
+  tigon::fused_linear_distillation_backward<small_chunks>(q.head(), q.teacher(), q.target, squared_error{}, 1,
+                                                          q.gradients(), {.weight_hard = 0});
   EXPECT_EQ(bits_of(p.dx, p.dw), bits_of(q.dx, q.dw));
 }
 
@@ -759,7 +759,14 @@ class distillation_doors : public testing::Test {
     double beta;
     floats bias, dbias;
     double upstream = 1;
-    tigon::distillation_teacher<float> teacher() const { return {tx, tw, tbias}; }
+    tigon::linear_layer<float> student() const { return {x, w, bias}; }
+    tigon::linear_layer<float> teacher() const { return {tx, tw, tbias}; }
+    tigon::linear_gradients<float> gradients() const { return {dx, dw, dbias}; }
+    options with_upstream() const {
+      options of = opt;
+      of.upstream = upstream;
+      return of;
+    }
   };
   using change_of = std::function<void(arguments&)>;
 
@@ -768,8 +775,8 @@ class distillation_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_jsd_distillation_forward<small_chunks>(
-              a.x, a.w, a.teacher(), a.target, a.losses, a.dx, a.dw, {a.opt, a.beta}, a.bias, a.dbias, a.upstream);
+          tigon::fused_linear_jsd_distillation_forward<small_chunks>(a.student(), a.teacher(), a.target, a.losses,
+                                                                     a.gradients(), {a.with_upstream(), a.beta});
         },
         code, "fused_linear_jsd_distillation_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.soft, p.hard, m.all));
   }
@@ -782,17 +789,17 @@ class distillation_doors : public testing::Test {
           << name;
     };
     refused("fused_linear_jsd_distillation_backward", [&] {
-      tigon::fused_linear_jsd_distillation_backward<small_chunks>(a.x, a.w, a.teacher(), a.target, a.upstream, a.dx,
-                                                                  a.dw, {a.opt, a.beta}, a.bias, a.dbias);
+      tigon::fused_linear_jsd_distillation_backward<small_chunks>(a.student(), a.teacher(), a.target, a.upstream,
+                                                                  a.gradients(), {a.opt, a.beta});
     });
     refused("fused_linear_cosine_distillation_forward", [&] {
-      tigon::fused_linear_cosine_distillation_forward<small_chunks>(a.x, a.w, a.teacher(), a.target, a.losses, a.dx,
-                                                                    a.dw, {a.opt, a.beta}, a.bias, a.dbias, a.upstream);
+      tigon::fused_linear_cosine_distillation_forward<small_chunks>(a.student(), a.teacher(), a.target, a.losses,
+                                                                    a.gradients(), {a.with_upstream(), a.beta});
     });
     refused("fused_linear_jsd_backward", [&] {
       tigon::fused_linear_jsd_backward(
-          a.x, a.w, a.teacher(), a.target, a.upstream, a.dx, a.dw,
-          {a.beta, a.opt.temperature, a.opt.ignore_index, a.opt.padding, a.opt.denominator}, a.bias, a.dbias);
+          a.student(), a.teacher(), a.target, a.upstream, a.gradients(),
+          {a.beta, a.opt.temperature, a.opt.ignore_index, a.opt.padding, a.opt.denominator});
     });
   }
 
@@ -834,9 +841,9 @@ TEST_F(distillation_doors, refuse_wrong_numbers_and_labels) {
     refuses_jsd(index, "target[1] is " + std::to_string(bad) + "; expected at least 0 and below 6", [](auto&) {});
   }
   p.target[1] = 0;
-  EXPECT_TIGON_ERROR(tigon::fused_linear_cosine_distillation_forward(good.x, view(p.w.view()).rows_from(0, 5),
-                                                                     good.teacher(), good.target, good.losses, good.dx,
-                                                                     view(p.dw.view()).rows_from(0, 5)),
+  EXPECT_TIGON_ERROR(tigon::fused_linear_cosine_distillation_forward(
+                         tigon::linear_layer{good.x, good.w.rows_from(0, 5)}, good.teacher(), good.target, good.losses,
+                         {good.dx, good.dw.rows_from(0, 5)}),
                      argument, "padding is neg_inf; expected zero_logit or drop_teacher", p.dx, p.dw, p.loss);
 }
 

@@ -128,15 +128,15 @@ struct problem {
   }
   tigon::reference_model<T> layer() const {
     if (from == reference::given || in.ref_logp.empty()) return {};
-    return {ref_x, ref_w, ref_bias};
+    return {.layer = {ref_x, ref_w, ref_bias}};
   }
   TIGON_TEST_NOINLINE void clear() { dx.clear(), dw.clear(), dbias.clear(), loss.clear(), kl.clear(), clipped.clear(); }
   template <class B>
   TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
     const std::span<A> kl_of = in.ref_logp.empty() ? std::span<A>{} : std::span<A>(kl);
-    tigon::fused_linear_grpo_forward<B>(x, w.view(), given(), loss, to_dx, to_dw, {opt, dparams}, bias, to_db, layer(),
-                                        {kl_of, clipped}, upstream, ctx);
+    tigon::fused_linear_grpo_forward<B, T>({x, w, bias}, given(), {loss, {kl_of, clipped}},
+                                           {to_dx, to_dw, to_db, dparams}, opt, layer(), upstream, ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
@@ -284,7 +284,8 @@ TYPED_TEST(fused_linear_grpo, backward_multiplies_what_forward_made) {
   for (int again = 0; again < 2; ++again) {  // g, not g squared
     guarded_matrix<T> dx(p.rows, 9), dw(33, 9);
     guarded<T> dbias(33);
-    tigon::fused_linear_grpo_backward<B>(p.dx, p.dw, A(-0.5), dx.view(), dw.view(), p.dbias, dbias);
+    tigon::fused_linear_backward<tigon::op::fused_linear_grpo, B, T>({p.dx, p.dw, p.dbias}, A(-0.5),
+                                                                     {dx.view(), dw.view(), dbias});
     for (std::size_t i = 0; i < 9; ++i) {
       EXPECT_EQ(to_f64(dx(2, i)), -0.5 * to_f64(p.dx(2, i)));
       EXPECT_EQ(to_f64(dw(5, i)), -0.5 * to_f64(p.dw(5, i)));
@@ -428,8 +429,9 @@ class fused_linear_grpo_door : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_grpo_forward<usual_backend>(a.x, a.w, a.in, a.loss, a.dx, a.dw, {a.opt}, a.bias, a.dbias,
-                                                          a.layer, {a.kl, a.p.clipped}, a.upstream);
+          tigon::fused_linear_grpo_forward<usual_backend>(tigon::linear_layer{a.x, a.w, a.bias}, a.in,
+                                                          {a.loss, {a.kl, a.p.clipped}}, {a.dx, a.dw, a.dbias}, a.opt,
+                                                          a.layer, a.upstream);
         },
         code, "fused_linear_grpo_forward: " + part, a.p.dx, a.p.dw, a.p.dbias, a.p.loss, a.p.kl, a.p.clipped, a.p.x,
         m.all));
@@ -448,9 +450,9 @@ TEST_F(fused_linear_grpo_door, refuses_before_the_first_write) {
   refused(shape, "loss is of 1 elements; expected 6", [](arguments& a) { a.opt.reduce = false; });
   refused(shape, "reference.w is 5 x 5; expected 6 x 5", [](arguments& a) {
     a.in.ref_logp = {}, a.layer = {a.p.ref_x, a.p.ref_w};
-    a.layer.w.rows = 5;
+    a.layer.layer.w.rows = 5;
   });
-  refused(shape, "reference.x is 6 x 4; expected 6 x 5", [](arguments& a) {
+  refused(shape, "reference.w is 6 x 5; expected 6 x 4", [](arguments& a) {
     a.in.ref_logp = {}, a.layer = {a.p.x, a.p.ref_w};
   });
   refused(argument, "ref_logp is given beside a layer", [](arguments& a) { a.layer = {a.p.ref_x, a.p.ref_w}; });

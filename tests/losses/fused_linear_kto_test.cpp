@@ -56,8 +56,7 @@ struct problem : sequence_problem<T> {
         logps(of.sequences, side),
         rewards(of.sequences, side),
         sums(6, side),
-        empty(1, side),
-        opt{.dparams = which.dparams} {
+        empty(1, side) {
     for (std::size_t b = 0; b < of.sequences; ++b) desirable.push_back(b % 3 != 1);
     for (std::size_t b = 0; b < (v.kl == baseline::none ? 0 : v.kl == baseline::one ? 1 : of.sequences); ++b)
       kl.push_back(static_cast<A>(0.25 + 0.5 * static_cast<double>(b)));
@@ -73,14 +72,14 @@ struct problem : sequence_problem<T> {
   tigon::unpaired_results<A> views() {
     const std::span<A> all(sums);
     const auto sum = [&](std::size_t k) { return all.subspan(k, 1); };
-    return {logps, rewards, sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), empty};
+    return {loss, logps, rewards, sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), empty};
   }
   template <class B>
   TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_dx, tigon::matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
-    tigon::fused_linear_kto_forward<B, T>(this->x, this->w, tigon::token_ids(this->target.view()), desirable, kl, loss,
-                                          to_dx, to_dw, {opt, v.beta, v.liked, v.disliked, v.average},
-                                          this->given_bias(), to_db, this->reference(), views(), ctx);
+    tigon::fused_linear_kto_forward<B>(this->layer(), {this->target.view(), desirable}, kl, views(),
+                                       {to_dx, to_dw, to_db, v.dparams}, {opt, v.beta, v.liked, v.disliked, v.average},
+                                       this->reference(), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
@@ -183,7 +182,7 @@ TEST(kto, differentiates_the_textbook) {
   for (const variant& v : variants) {
     SCOPED_TRACE(v.name);
     problem<double> p({5, 3, 4, 7}, v);
-    p.v.dparams = p.opt.dparams = gradient::overwrite;
+    p.v.dparams = gradient::overwrite;
     p.opt.upstream = 1, p.opt.denominator = 4;
     const whole_layer policy = p.policy();
     p.forward<small_generic>();
@@ -240,9 +239,8 @@ TEST(kto, edges) {
   p.x(8, 0) = static_cast<float>(nan);  // does not count, and is not read
   auto out = p.views();
   out.chosen_logits_sum = out.rejected_logits_sum = {};
-  tigon::fused_linear_kto_forward<small_chunks, float>(
-      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.desirable, p.kl, p.loss, p.dx.view(),
-      p.dw.view(), {p.opt, p.v.beta, p.v.liked, p.v.disliked, false}, p.bias, p.dbias, p.reference(), out);
+  tigon::fused_linear_kto_forward<small_chunks>(p.layer(), {p.target.view(), p.desirable}, p.kl, out, p.gradients(),
+                                                {p.opt, p.v.beta, p.v.liked, p.v.disliked, false}, p.reference());
   EXPECT_TRUE(std::isnan(p.loss[0]) && std::isnan(p.logps[1]));
   EXPECT_EQ(p.logps[2], 0);
   for (std::size_t i = 0; i < 12; ++i)
@@ -260,17 +258,18 @@ TEST(kto, base_takes_any_function) {
   kto.forward<small_generic>();
   std::vector<std::size_t> order;
   tigon::fused_linear_unpaired_preference_forward<small_generic, double>(
-      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.desirable,
+      {p.x, p.w}, {p.target.view(), p.desirable},
       [&](const tigon::preference_sequence& s) {
         order.push_back(s.index);
         const double sign = s.desirable ? 1 : -1, e = 1 / (1 + std::exp(0.1 * sign * s.ratio));
         return tigon::sequence_value{e, -0.1 * sign * e * (1 - e)};
       },
-      p.loss, p.dx.view(), p.dw.view());
+      {p.loss}, {p.dx.view(), p.dw.view()});
   EXPECT_TRUE(close(p.loss.f64(), kto.loss.f64(), 1e-14));
   EXPECT_TRUE(close(p.dw.f64(), kto.dw.f64(), 1e-13));
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 2, 3, 4}));
-  tigon::fused_linear_kto_backward<small_generic, double>(kto.dx, kto.dw, 3, p.dx.view(), p.dw.view());
+  tigon::fused_linear_backward<tigon::op::fused_linear_kto, small_generic, double>({kto.dx, kto.dw}, 3,
+                                                                                   {p.dx.view(), p.dw.view()});
   for (std::size_t k = 0; k < 28; ++k) EXPECT_EQ(p.dw.f64()[k], 3 * kto.dw.f64()[k]);
 }
 
@@ -282,7 +281,6 @@ class kto_doors : public testing::Test {
     tigon::matrix_view<const std::int64_t> target;
     std::span<const std::uint8_t> desirable;
     std::span<const T> kl;
-    std::span<T> loss;
     tigon::matrix_view<T> dx, dw;
     tigon::fused_linear_kto_options opt;
     std::span<T> bias, dbias;
@@ -290,15 +288,14 @@ class kto_doors : public testing::Test {
   };
   TIGON_TEST_NOINLINE void refuses_all(tigon::error_code code, const std::string& part,
                                        const std::function<void(arguments&)>& change) {
-    arguments a{p.x.view(),  p.w.view(),  std::as_const(p).target.view(),
-                p.desirable, p.kl,        p.loss,
-                p.dx.view(), p.dw.view(), {},
-                p.bias,      p.dbias,     p.views()};
+    arguments a{
+        p.x.view(), p.w.view(), std::as_const(p).target.view(), p.desirable, p.kl, p.dx.view(), p.dw.view(), {}, p.bias,
+        p.dbias,    p.views()};
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_kto_forward<small_chunks, float>(a.x, a.w, a.target, a.desirable, a.kl, a.loss, a.dx,
-                                                               a.dw, a.opt, a.bias, a.dbias, p.reference(), a.out);
+          tigon::fused_linear_kto_forward<small_chunks>(tigon::linear_layer{a.x, a.w, a.bias}, {a.target, a.desirable},
+                                                        a.kl, a.out, {a.dx, a.dw, a.dbias}, a.opt, p.reference());
         },
         code, "fused_linear_kto_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.logps, p.rewards, p.sums, p.empty,
         p.x, m.all));
@@ -316,7 +313,7 @@ TEST_F(kto_doors, refuse_wrong_shapes) {
   refuses_all(shape, "desirable is of 3 elements; expected 4", [](auto& a) { a.desirable = a.desirable.first(3); });
   refuses_all(shape, "desirable is of 0 elements; expected 4", [](auto& a) { a.desirable = a.desirable.first(0); });
   refuses_all(shape, "kl is of 2 elements; expected 4", [](auto& a) { a.kl = a.kl.first(2); });
-  refuses_all(shape, "loss is of 0", [](auto& a) { a.loss = {}; });
+  refuses_all(shape, "loss is of 0", [](auto& a) { a.out.loss = {}; });
 }
 
 TEST_F(kto_doors, refuse_wrong_numbers_and_labels) {
@@ -334,8 +331,8 @@ TEST_F(kto_doors, refuse_wrong_numbers_and_labels) {
 TEST_F(kto_doors, refuse_overlaps) {
   using enum tigon::error_code;
   refuse_overlapping_layers(m, each());
-  refuses_all(alias, "loss overlaps kl", [&](auto& a) { a.loss = std::span(p.kl).first(1); });
-  refuses_all(alias, "loss overlaps x", [](auto& a) { a.loss = {a.x.data, 1}; });
+  refuses_all(alias, "loss overlaps kl", [&](auto& a) { a.out.loss = std::span(p.kl).first(1); });
+  refuses_all(alias, "loss overlaps x", [](auto& a) { a.out.loss = {a.x.data, 1}; });
 }
 
 }  // namespace

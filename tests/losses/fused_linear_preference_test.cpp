@@ -140,17 +140,17 @@ struct problem : sequence_problem<T> {
         rejected_mean(1, side),
         metrics(2, side),
         empty(1, side),
-        opt{.ignore_index = ignored, .alpha = v.alpha, .dparams = v.dparams} {
+        opt{.ignore_index = ignored, .alpha = v.alpha} {
     clear();
   }
 
   tigon::reference_model<T> model() const {
-    if (!reference_logps.empty()) return {.x = {}, .w = {}, .logps = reference_logps};
+    if (!reference_logps.empty()) return {.logps = reference_logps};
     return this->reference();
   }
   tigon::token_ids nll_ids() const { return v.own_nll ? tigon::token_ids(nll_target.view()) : tigon::token_ids(); }
   tigon::preference_results<A> views() {
-    return {chosen, rejected, chosen_rewards, rejected_rewards, nll, chosen_mean, rejected_mean, metrics, empty};
+    return {loss, chosen, rejected, chosen_rewards, rejected_rewards, nll, chosen_mean, rejected_mean, metrics, empty};
   }
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
@@ -159,31 +159,30 @@ struct problem : sequence_problem<T> {
   template <class B>
   TIGON_TEST_NOINLINE void forward(tigon::matrix_view<T> to_dx, tigon::matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
-    const tigon::token_ids ids = this->target.view();
-    const auto b = this->given_bias();
+    const tigon::linear_layer<T> layer = this->layer();
+    const tigon::preference_batch batch{this->target.view(), nll_ids()};
+    const tigon::linear_gradients<T> gradients{to_dx, to_dw, to_db, v.dparams};
     switch (v.op) {
       case op_of::base:
         return tigon::fused_linear_preference_forward<B, T>(
-            this->x, this->w, ids,
+            layer, batch,
             [](const tigon::preference_pair& p) {  // the textbook's derivative is that of the first variant
               return tigon::pair_value{p.chosen * p.chosen - std::sin(p.rejected_ratio) * p.chosen_ratio,
                                        2 * p.chosen - std::sin(p.rejected_ratio),
                                        -std::cos(p.rejected_ratio) * p.chosen_ratio};
             },
-            loss, to_dx, to_dw, {opt, v.beta, v.nll, v.average}, b, to_db, model(), nll_ids(), views(), ctx);
+            views(), gradients, {opt, v.beta, v.nll, v.average}, model(), ctx);
       case op_of::dpo:
-        return tigon::fused_linear_dpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
-                                                     {opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, b, to_db,
-                                                     model(), nll_ids(), views(), ctx);
+        return tigon::fused_linear_dpo_forward<B>(layer, batch, views(), gradients,
+                                                  {opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, model(), ctx);
       case op_of::orpo:
-        return tigon::fused_linear_orpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw, {opt, v.beta, v.nll},
-                                                      b, to_db, nll_ids(), views(), ctx);
+        return tigon::fused_linear_orpo_forward<B>(layer, batch, views(), gradients, {opt, v.beta, v.nll}, ctx);
       case op_of::cpo:
-        return tigon::fused_linear_cpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
-                                                     {opt, v.beta, v.e, v.nll, v.average}, b, to_db, views(), ctx);
+        return tigon::fused_linear_cpo_forward<B>(layer, batch.target, views(), gradients,
+                                                  {opt, v.beta, v.e, v.nll, v.average}, ctx);
       case op_of::simpo:
-        return tigon::fused_linear_simpo_forward<B, T>(this->x, this->w, ids, loss, to_dx, to_dw,
-                                                       {opt, v.beta, margin, v.e, v.nll}, b, to_db, views(), ctx);
+        return tigon::fused_linear_simpo_forward<B>(layer, batch.target, views(), gradients,
+                                                    {opt, v.beta, margin, v.e, v.nll}, ctx);
     }
   }
   auto results() const {
@@ -326,14 +325,14 @@ TYPED_TEST(fused_linear_preference, backward_scales_what_is_saved) {
   // Twice: the second call must not see the first one's factor.
   problem<T> out({6, 3, 5, 17, 1}, variants[3]);
   for (const double g : {-0.5, 4.0}) {
-    tigon::fused_linear_dpo_backward<B, T>(p.dx, p.dw, static_cast<accumulator_t<T>>(g), out.dx.view(), out.dw.view(),
-                                           p.dbias, out.dbias);
+    tigon::fused_linear_backward<tigon::op::fused_linear_dpo, B, T>(
+        {p.dx, p.dw, p.dbias}, static_cast<accumulator_t<T>>(g), {out.dx.view(), out.dw.view(), out.dbias});
     EXPECT_EQ(out.dx.f64(), scaled(dx, g));
     EXPECT_EQ(out.dw.f64(), scaled(dw, g));
     EXPECT_EQ(out.dbias.f64(), scaled(db, g));
   }
-  tigon::fused_linear_dpo_backward<B, T>(p.dx, p.dw, accumulator_t<T>(2), p.dx.view(), out.dw.view(), p.dbias,
-                                         out.dbias, gradient::accumulate);
+  tigon::fused_linear_backward<tigon::op::fused_linear_dpo, B, T>(
+      {p.dx, p.dw, p.dbias}, accumulator_t<T>(2), {p.dx.view(), out.dw.view(), out.dbias, gradient::accumulate});
   EXPECT_EQ(p.dx.f64(), scaled(dx, 2));
   EXPECT_TRUE(close(out.dw.f64(), scaled(dw, 6), 4e-3)) << "4 and 2 more";
 }
@@ -364,7 +363,7 @@ TEST(pairs_in_f64, differentiate_the_textbook) {
   for (const variant& v : variants) {
     SCOPED_TRACE(v.name);
     problem<double> p({6, 3, 4, 7}, v);
-    p.v.dparams = p.opt.dparams = gradient::overwrite;
+    p.v.dparams = gradient::overwrite;
     const whole_layer policy = p.policy();
     p.forward<small_generic>();
     const auto probes = [](std::size_t n) {
@@ -459,10 +458,9 @@ TEST(pairs, a_policy_like_its_reference_is_exactly_even) {
   // Two sums of hundreds would differ in their last bits, and the rewards with them.
   problem<float> p({2, 60, 12, 90}, variants[1]);
   p.v.reference = true;
-  tigon::reference_model<float> same{.x = p.x.view(), .w = p.w.view()};
-  tigon::fused_linear_dpo_forward<small_chunks, float>(
-      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss, p.dx.view(), p.dw.view(), {},
-      tigon::absent, tigon::absent_t{}, same, {}, p.views());
+  tigon::reference_model<float> same{.layer = {p.x, p.w}};
+  tigon::fused_linear_dpo_forward<small_chunks, float>({p.x, p.w}, {p.target.view()}, p.views(),
+                                                       {p.dx.view(), p.dw.view()}, {}, same);
   EXPECT_EQ(p.chosen_rewards[0], 0);
   EXPECT_EQ(p.rejected_rewards[0], 0);
   EXPECT_EQ(p.loss[0], static_cast<float>(std::log(2.0)));
@@ -471,12 +469,11 @@ TEST(pairs, a_policy_like_its_reference_is_exactly_even) {
   auto moved = p.x.f64();
   for (std::size_t k = 0; k < moved.size(); ++k) moved[k] += 1e-4 * std::sin(static_cast<double>(k));
   near_x.assign(moved);
-  same.x = near_x.view();
+  same.layer.x = near_x;
   const whole_layer policy = p.policy(), other{near_x.f64(), policy.w, {}, 120, 12, 90};
   const double xi = p.sum(p.token_logps(policy), 0, false) - p.sum(p.token_logps(other), 0, false);
-  tigon::fused_linear_dpo_forward<small_chunks, float>(
-      p.x, p.w, tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss, p.dx.view(), p.dw.view(), {},
-      tigon::absent, tigon::absent_t{}, same, {}, p.views());
+  tigon::fused_linear_dpo_forward<small_chunks, float>({p.x, p.w}, {p.target.view()}, p.views(),
+                                                       {p.dx.view(), p.dw.view()}, {}, same);
   EXPECT_NEAR(p.chosen_rewards[0], 0.1 * xi, 1e-7) << "f32 log-probabilities would leave 1e-5";
 }
 
@@ -560,7 +557,7 @@ TEST(pairs, nothing_kept_is_zero) {
 
 TEST(pairs, sequences_without_length) {
   problem<float> p({4, 0, 5, 17}, variants[2]);
-  p.v.dparams = p.opt.dparams = gradient::overwrite;
+  p.v.dparams = gradient::overwrite;
   p.forward<small_chunks>();
   EXPECT_FLOAT_EQ(p.loss[0], static_cast<float>(cpo_of(0, 0.2)));
   EXPECT_EQ(p.chosen_mean[0], 0);
@@ -586,9 +583,8 @@ TEST(pairs, rows_that_do_not_count_are_not_read) {
   const auto without_means = [](problem<float>& q) {
     auto out = q.views();
     out.chosen_logits_mean = out.rejected_logits_mean = {};
-    tigon::fused_linear_dpo_forward<small_chunks, float>(
-        q.x, q.w, tigon::matrix_view<const std::int64_t>(q.target.view()), q.loss, q.dx.view(), q.dw.view(),
-        {.loss = dpo_loss::hinge}, q.given_bias(), q.given_dbias(), q.model(), {}, out);
+    tigon::fused_linear_dpo_forward<small_chunks>(q.layer(), {q.target.view()}, out, q.gradients(),
+                                                  {.loss = dpo_loss::hinge}, q.model());
   };
   without_means(clean), without_means(p);
   EXPECT_EQ(p.bits(), clean.bits());
@@ -622,9 +618,7 @@ TEST(pairs, a_class_of_probability_zero) {
   p.v.reference = false;
   auto out = p.views();
   out.chosen_logits_mean = out.rejected_logits_mean = {};
-  tigon::fused_linear_dpo_forward<small_chunks, float>(p.x, p.w,
-                                                       tigon::matrix_view<const std::int64_t>(p.target.view()), p.loss,
-                                                       p.dx.view(), p.dw.view(), {}, p.bias, p.dbias, {}, {}, out);
+  tigon::fused_linear_dpo_forward<small_chunks>(p.layer(), {p.target.view()}, out, p.gradients());
   EXPECT_EQ(p.chosen[0], -infinity);
   EXPECT_EQ(p.loss[0], infinity);
   for (const double d : p.dbias.f64()) EXPECT_TRUE(std::isfinite(d));
@@ -692,6 +686,37 @@ TEST(pair_functions, orpo_of_certain_sequences) {
     EXPECT_TRUE(std::isfinite(v.loss) && std::isfinite(v.dchosen) && std::isfinite(v.drejected));
 }
 
+/// All that a loss on pairs can be given at once.
+TEST(pairs, of_two_packed_layers_have_the_same_bits) {
+  using B = small_chunks;
+  problem<float> p({4, 2, 3, 6}, variants[2]), q({4, 2, 3, 6}, variants[2]);
+  using tigon::gemm_detail::round_up;
+  const auto bytes = [](std::size_t k, std::size_t n) {
+    return round_up(tigon::gemm_pack_bytes<B, float, float>(k, n), 64);
+  };
+  guarded<std::byte> logits(bytes(3, 6)), gradient(bytes(6, 3)), ref_logits(bytes(4, 6)), ref_gradient(bytes(6, 4));
+  const auto packed = [](const guarded_matrix<float>& w, guarded<std::byte>& first, guarded<std::byte>& second) {
+    return tigon::packed_weights<float>{tigon::gemm_pack<B, float>(w.view(), first, tigon::transpose::yes),
+                                        tigon::gemm_pack<B, float>(w.view(), second)};
+  };
+  tigon::linear_layer<float> layer = q.layer();
+  layer.packed = packed(q.w, logits, gradient);
+  tigon::reference_model<float> reference = q.model();
+  reference.layer.packed = packed(q.ref_w, ref_logits, ref_gradient);
+  const variant& v = q.v;
+  p.forward<B>();
+  const auto call = [&](const tigon::preference_results<float>& to) {
+    tigon::fused_linear_dpo_forward<B>(layer, {q.target.view(), q.nll_ids()}, to, q.gradients(v.dparams),
+                                       {q.opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, reference);
+  };
+  call(q.views());
+  EXPECT_EQ(q.bits(), p.bits());
+  auto to = q.views();
+  to.metrics = {reinterpret_cast<float*>(ref_gradient.data()), 2};
+  EXPECT_TRUE(refuses([&] { call(to); }, tigon::error_code::alias,
+                      "fused_linear_dpo_forward: metrics overlaps reference.packed.gradient", q.loss, ref_gradient));
+}
+
 // ---- The doors.
 
 class pair_doors : public testing::Test {
@@ -700,7 +725,6 @@ class pair_doors : public testing::Test {
   struct arguments {
     tigon::matrix_view<T> x, w;
     tigon::matrix_view<const std::int64_t> target, nll;
-    std::span<T> loss;
     tigon::matrix_view<T> dx, dw;
     tigon::fused_linear_dpo_options opt;
     std::span<T> bias, dbias;
@@ -713,7 +737,6 @@ class pair_doors : public testing::Test {
                 p.w.view(),
                 std::as_const(p).target.view(),
                 std::as_const(p).nll_target.view(),
-                p.loss,
                 p.dx.view(),
                 p.dw.view(),
                 {.compute_nll_loss = true},
@@ -724,8 +747,8 @@ class pair_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_dpo_forward<small_chunks, float>(a.x, a.w, a.target, a.loss, a.dx, a.dw, a.opt, a.bias,
-                                                               a.dbias, a.reference, a.nll, a.out);
+          tigon::fused_linear_dpo_forward<small_chunks>(tigon::linear_layer{a.x, a.w, a.bias}, {a.target, a.nll}, a.out,
+                                                        {a.dx, a.dw, a.dbias}, a.opt, a.reference);
         },
         code, "fused_linear_dpo_forward: " + part, p.dx, p.dw, p.dbias, p.loss, p.chosen, p.nll, p.empty, p.x, m.all));
   }
@@ -742,24 +765,25 @@ TEST_F(pair_doors, refuse_wrong_shapes) {
               [](auto& a) { a.target.rows = 3; });
   refuses_all(shape, "target is of 0 sequences", [](auto& a) { a.target.rows = 0; });
   refuses_all(shape, "x is of 8 rows; expected 4 for 2 x 2 targets",
-              [](auto& a) { a.target.rows = 2, a.nll = {}, a.out = {}; });
+              [](auto& a) { a.target.rows = 2, a.nll = {}, a.out = {.loss = a.out.loss}; });
   refuse_wrong_layers(of_layer, each());
-  refuses_all(shape, "loss is of 0 elements; expected 1", [](auto& a) { a.loss = a.loss.first(0); });
+  refuses_all(shape, "loss is of 0 elements; expected 1", [](auto& a) { a.out.loss = a.out.loss.first(0); });
   refuses_all(shape, "nll_target is 1 x 2; expected 2 x 2", [](auto& a) { a.nll.rows = 1; });
   refuses_all(shape, "nll_target is 4 x 1; expected 2 x 2", [](auto& a) { a.nll.cols = 1; });
   refuses_all(shape, "chosen_logps is of 1", [](auto& a) { a.out.chosen_logps = a.out.chosen_logps.first(1); });
   refuses_all(shape, "metrics is of 1", [](auto& a) { a.out.metrics = a.out.metrics.first(1); });
-  refuses_all(shape, "reference.w is 5 x 4; expected 6 x 4", [](auto& a) { a.reference.w.rows = 5; });
-  refuses_all(shape, "reference.x is 7 x 4; expected 8 x 4", [](auto& a) { a.reference.x.rows = 7; });
-  refuses_all(shape, "reference.bias is of 5", [](auto& a) { a.reference.bias = a.reference.bias.first(5); });
+  refuses_all(shape, "reference.w is 5 x 4; expected 6 x 4", [](auto& a) { a.reference.layer.w.rows = 5; });
+  refuses_all(shape, "reference.x is 7 x 4; expected 8 x 4", [](auto& a) { a.reference.layer.x.rows = 7; });
+  refuses_all(shape, "reference.bias is of 5",
+              [](auto& a) { a.reference.layer.bias = a.reference.layer.bias.first(5); });
   refuses_all(argument, "reference.logps is given beside a layer",
               [](auto& a) { a.reference.logps = a.out.chosen_logps; });
-  refuses_all(argument, "reference.x is given without reference.w", [](auto& a) { a.reference.w = {}; });
+  refuses_all(argument, "reference.x is given without reference.w", [](auto& a) { a.reference.layer.w = {}; });
   refuses_all(shape, "reference.logps is of 2 elements; expected 8",
-              [](auto& a) { a.reference = {.x = {}, .w = {}, .logps = a.out.chosen_logps}; });
-  EXPECT_TIGON_ERROR((tigon::fused_linear_dpo_backward<small_chunks, float>(p.x, p.w, 1, p.dx.view(), p.dw.view(),
-                                                                            tigon::absent, p.dbias)),
-                     shape, "fused_linear_dpo_backward: saved_dbias is", p.dx, p.dw, p.dbias);
+              [](auto& a) { a.reference = {.logps = a.out.chosen_logps}; });
+  EXPECT_TIGON_ERROR((tigon::fused_linear_backward<tigon::op::fused_linear_dpo, small_chunks, float>(
+                         {p.x, p.w}, 1, {p.dx.view(), p.dw.view(), p.dbias})),
+                     shape, "fused_linear_backward: saved_dbias is", p.dx, p.dw, p.dbias);
 }
 
 TEST_F(pair_doors, refuse_wrong_numbers_and_labels) {
@@ -778,10 +802,10 @@ TEST_F(pair_doors, refuse_wrong_numbers_and_labels) {
   refuses_all(argument, "label_smoothing is 0.5;",
               [](auto& a) { a.opt.loss = dpo_loss::robust, a.opt.label_smoothing = .5; });
   EXPECT_TIGON_ERROR((tigon::fused_linear_cpo_forward<small_chunks, float>(
-                         p.x, p.w, p.target.view(), p.loss, p.dx.view(), p.dw.view(), {.label_smoothing = 1.5})),
+                         {p.x, p.w}, p.target.view(), {p.loss}, {p.dx.view(), p.dw.view()}, {.label_smoothing = 1.5})),
                      argument, "fused_linear_cpo_forward: label_smoothing is 1.5", p.dx, p.loss);
   EXPECT_TIGON_ERROR((tigon::fused_linear_simpo_forward<small_chunks, float>(
-                         p.x, p.w, p.target.view(), p.loss, p.dx.view(), p.dw.view(), {.gamma = infinity})),
+                         {p.x, p.w}, p.target.view(), {p.loss}, {p.dx.view(), p.dw.view()}, {.gamma = infinity})),
                      argument, "fused_linear_simpo_forward: gamma is inf", p.dx, p.loss);
   for (const std::int64_t bad : {-1, 6}) {
     p.nll_target(1, 1) = bad;
@@ -795,17 +819,19 @@ TEST_F(pair_doors, refuse_wrong_numbers_and_labels) {
 TEST_F(pair_doors, refuse_overlaps) {
   using enum tigon::error_code;
   refuse_overlapping_layers(m, each());
-  refuses_all(alias, "loss overlaps x", [](auto& a) { a.loss = {a.x.data, 1}; });
-  refuses_all(alias, "loss overlaps dw", [](auto& a) { a.loss = {a.dw.data, 1}; });
+  refuses_all(alias, "loss overlaps x", [](auto& a) { a.out.loss = {a.x.data, 1}; });
+  refuses_all(alias, "loss overlaps dw", [](auto& a) { a.out.loss = {a.dw.data, 1}; });
   refuses_all(alias, "chosen_logps overlaps loss",
-              [](auto& a) { a.out.nll_loss = {}, a.loss = a.out.chosen_logps.first(1); });
+              [](auto& a) { a.out.nll_loss = {}, a.out.loss = a.out.chosen_logps.first(1); });
   refuses_all(alias, "rejected_rewards overlaps bias", [](auto& a) { a.out.rejected_rewards = a.bias.first(2); });
   refuses_all(alias, "metrics overlaps reference.w", [](auto& a) {
-    a.out.metrics = {const_cast<float*>(a.reference.w.data), 2};
+    a.out.metrics = {const_cast<float*>(a.reference.layer.w.data), 2};
   });
-  EXPECT_TIGON_ERROR((tigon::fused_linear_dpo_backward<small_chunks, float>(p.x, p.w, 1, p.dx.view(), p.x.view())),
+  EXPECT_TIGON_ERROR((tigon::fused_linear_backward<tigon::op::fused_linear_dpo, small_chunks, float>(
+                         {p.x, p.w}, 1, {p.dx.view(), p.x.view()})),
                      shape, "saved_dw is 6 x 3; expected 8 x 3", p.dx);
-  EXPECT_TIGON_ERROR((tigon::fused_linear_dpo_backward<small_chunks, float>(p.x, p.w, 1, p.w.view(), p.dw.view())),
+  EXPECT_TIGON_ERROR((tigon::fused_linear_backward<tigon::op::fused_linear_dpo, small_chunks, float>(
+                         {p.x, p.w}, 1, {p.w.view(), p.dw.view()})),
                      shape, "saved_dx is 8 x 3; expected 6 x 3", p.dw);
 }
 

@@ -26,11 +26,13 @@ struct variant {
   const char* name;
   std::size_t of_nll, of_entropy;  ///< upstream numbers: 0 none, 1 one, 2 one a row
   options opt;
+  bool biased = false;
+  gradient mode = gradient::overwrite;
 };
 const variant variants[] = {
     {"nll", 2, 0, {}},
-    {"entropy, added", 0, 2, {.temperature = 2, .dparams = gradient::accumulate}},
-    {"both", 2, 2, {.temperature = 0.7, .ignore_index = 0}},
+    {"entropy, biased, added", 0, 2, {.temperature = 2}, true, gradient::accumulate},
+    {"both", 2, 2, {.temperature = 0.7, .ignore_index = 0}, true},
     {"both, one number each", 1, 1, {.temperature = 1.5}},
 };
 
@@ -72,7 +74,7 @@ struct problem : linear_problem<T> {
   guarded<A> nll, entropy, lse, of_nll, of_entropy;
 
   TIGON_TEST_NOINLINE explicit problem(linear_sizes of, variant which = variants[2], guard side = guard::behind)
-      : linear_problem<T>(of, false, which.opt.dparams, side),
+      : linear_problem<T>(of, which.biased, which.mode, side),
         s(of),
         v(which),
         target(s.rows, side),
@@ -93,22 +95,22 @@ struct problem : linear_problem<T> {
     return {v.of_nll == 0 ? std::span<const A>() : of_nll, v.of_entropy == 0 ? std::span<const A>() : of_entropy};
   }
   template <class B>
-  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T>,
+  TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context()) {
-    tigon::fused_linear_scaled_cross_entropy_forward<B, T>(x, w, target, {nll, entropy, lse}, to_dx, to_dw, v.opt,
-                                                           given(), ctx);
+    tigon::fused_linear_scaled_cross_entropy_forward<B>(this->head(), target, {nll, entropy, lse},
+                                                        {to_dx, to_dw, to_db, this->dparams}, v.opt, given(), ctx);
   }
   template <class B>
   void forward(context& ctx = tigon::default_context()) {
-    forward<B>(dx.view(), dw.view(), {}, ctx);
+    forward<B>(dx.view(), dw.view(), tigon::test::given(this->dbias), ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
-    tigon::fused_linear_scaled_cross_entropy_backward<B, T>(x, w, target, given(), dx.view(), dw.view(), v.opt, ctx);
+    tigon::fused_linear_scaled_cross_entropy_backward<B>(this->head(), target, given(), this->gradients(), v.opt, ctx);
   }
 
   auto results() const { return bits_of(nll, entropy, lse); }
-  auto bits() const { return bits_of(nll, entropy, lse, dx, dw); }
+  auto bits() const { return bits_of(nll, entropy, lse, dx, dw, this->dbias); }
 
   struct reference : layer_gradients {
     std::vector<double> nll, entropy, lse;
@@ -128,7 +130,8 @@ struct problem : linear_problem<T> {
         continue;
       }
       const auto t = static_cast<std::size_t>(target[i]);
-      std::vector<long double> z(s.vocab);
+      std::vector<long double> z(layer.bias.begin(), layer.bias.end());
+      z.resize(s.vocab);
       for (std::size_t j = 0; j < s.vocab; ++j)
         for (std::size_t k = 0; k < s.hidden; ++k)
           z[j] += static_cast<long double>(layer.x[i * s.hidden + k]) * layer.w[j * s.hidden + k];
@@ -437,6 +440,7 @@ class scaled_doors : public testing::Test {
     tigon::scaled_cross_entropy_results<float> out;
     upstream<float> g;
     view dx, dw;
+    floats bias, dbias;
     options opt;
   };
   using change_of = std::function<void(arguments&)>;
@@ -446,10 +450,11 @@ class scaled_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_scaled_cross_entropy_forward<small_chunks>(a.x, a.w, a.target, a.out, a.dx, a.dw, a.opt,
-                                                                         a.g);
+          tigon::fused_linear_scaled_cross_entropy_forward<small_chunks>(
+              tigon::linear_layer{a.x, a.w, a.bias}, a.target, a.out, {a.dx, a.dw, a.dbias}, a.opt, a.g);
         },
-        code, "fused_linear_scaled_cross_entropy_forward: " + part, p.dx, p.dw, p.nll, p.entropy, p.lse, m.all));
+        code, "fused_linear_scaled_cross_entropy_forward: " + part, p.dx, p.dw, p.nll, p.entropy, p.lse, p.dbias,
+        m.all));
   }
   TIGON_TEST_NOINLINE void refuses_both(tigon::error_code code, const std::string& part, const change_of& change) {
     refuses_forward(code, part, change);
@@ -457,22 +462,23 @@ class scaled_doors : public testing::Test {
     change(a);
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::fused_linear_scaled_cross_entropy_backward<small_chunks>(a.x, a.w, a.target, a.g, a.dx, a.dw, a.opt);
+          tigon::fused_linear_scaled_cross_entropy_backward<small_chunks>(tigon::linear_layer{a.x, a.w, a.bias},
+                                                                          a.target, a.g, {a.dx, a.dw, a.dbias}, a.opt);
         },
-        code, "fused_linear_scaled_cross_entropy_backward: " + part, p.dx, p.dw, m.all));
+        code, "fused_linear_scaled_cross_entropy_backward: " + part, p.dx, p.dw, p.dbias, m.all));
   }
   auto both() { return std::bind_front(&scaled_doors::refuses_both, this); }
 
   problem<float> p{{3, 4, 6, 1}};
   overlapping_memory m{p.s};
   const floats three = m.classes.first(3);
-  const arguments good{p.x.view(), p.w.view(),  p.target,    {p.nll, p.entropy, p.lse},
-                       p.given(),  p.dx.view(), p.dw.view(), {}};
+  const arguments good{p.x.view(), p.w.view(), p.target, {p.nll, p.entropy, p.lse}, p.given(), p.dx.view(), p.dw.view(),
+                       p.bias,     p.dbias,    {}};
 };
 
 TEST_F(scaled_doors, refuse_wrong_shapes_and_numbers) {
   using enum tigon::error_code;
-  refuse_wrong_layers<false>(p.s, both());
+  refuse_wrong_layers(p.s, both());
   refuses_both(shape, "target is of 2 elements; expected 3", [](auto& a) { a.target = a.target.first(2); });
   refuses_both(shape, "upstream is empty", [](auto& a) { a.g = {}; });
   refuses_both(shape, "upstream.nll is of 2 elements; expected 3", [](auto& a) { a.g.nll = a.g.nll.first(2); });
@@ -490,7 +496,7 @@ TEST_F(scaled_doors, refuse_wrong_shapes_and_numbers) {
 
 TEST_F(scaled_doors, refuse_overlaps) {
   using enum tigon::error_code;
-  refuse_overlapping_layers<false>(m, both());
+  refuse_overlapping_layers(m, both());
   refuses_both(alias, "dx overlaps upstream.nll", [&](auto& a) { a.g.nll = three, a.dx = m.of_rows; });
   refuses_both(alias, "dw overlaps upstream.entropy", [&](auto& a) { a.g.entropy = three, a.dw = m.of_classes; });
   refuses_forward(alias, "nll overlaps x", [&](auto& a) { a.x = m.of_rows, a.out.nll = three; });

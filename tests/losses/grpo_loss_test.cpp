@@ -664,6 +664,26 @@ TEST(grpo_loss_doors, refuse_wrong_shapes_and_overlaps) {
   refused(backward, alias, "dlogits overlaps upstream", [](arguments& a) { a.upstream = {a.dz.data, 1}; });
 }
 
+TEST(grpo_loss_doors, refuse_results_in_the_upstream_gradient) {
+  const auto refuse = [](const char* part, std::span<float> arguments::*result) {
+    arguments a;
+    const std::vector<float> before(1, 2);
+    std::vector<float> shared = before;
+    a.upstream = a.*result = shared;
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::grpo_loss_forward_backward<usual_backend>(a.z, a.in, a.loss, a.dz, a.opt, {a.kl, a.clipped},
+                                                           a.upstream);
+        },
+        tigon::error_code::alias, std::string("grpo_loss_forward_backward: ") + part, a.p.loss, a.p.kl, a.p.clipped,
+        a.p.dlogits));
+    EXPECT_EQ(shared, before);
+  };
+  refuse("loss overlaps upstream", &arguments::loss);
+  refuse("kl overlaps upstream", &arguments::kl);
+  refuse("clipped overlaps upstream", &arguments::clipped);
+}
+
 TEST(grpo_loss_doors, refuse_wrong_numbers) {
   using enum tigon::error_code;
   const auto both = door::both;

@@ -30,20 +30,22 @@ template <class T>
 struct problem : sequence_problem<T> {
   using A = accumulator_t<T>;
   tigon::selective_logprob_options opt;
+  gradient mode;
   guarded<A> logp, upstream;
   std::vector<tigon::lse_parts<A>> saved;
   std::vector<std::int64_t> target;
 
   TIGON_TEST_NOINLINE problem(sequence_sizes of, bool biased, tigon::selective_logprob_options with = {},
-                              guard side = guard::behind)
+                              guard side = guard::behind, gradient how = gradient::overwrite)
       : sequence_problem<T>(of, biased, false, with.ignore_index, side),
         opt(with),
+        mode(how),
         logp(of.sequences, side),
         upstream(random_vector<A>(of.sequences, 9, side)),
         saved(of.sequences) {
     for (std::size_t i = 0; i < of.sequences; ++i) target.push_back(this->label(i));
     if (of.sequences > 4) upstream[4] = 0;
-    if (opt.dparams == gradient::accumulate) {
+    if (mode == gradient::accumulate) {
       this->dw.assign(normal_values(of.vocab * of.hidden, 27));
       this->dbias.assign(normal_values(this->dbias.size(), 28));
     }
@@ -51,12 +53,11 @@ struct problem : sequence_problem<T> {
   template <class B>
   TIGON_TEST_NOINLINE void run(context& ctx = tigon::default_context()) {
     forward<B>(ctx);
-    tigon::selective_logprob_backward<B, T>(this->x, this->w, target, upstream, saved, this->dx.view(), this->dw.view(),
-                                            opt, this->given_bias(), this->given_dbias(), ctx);
+    tigon::selective_logprob_backward<B>(this->layer(), target, upstream, saved, this->gradients(mode), opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
-    tigon::selective_logprob_forward<B>(this->x.view(), this->w, target, logp, saved, opt, this->given_bias(), ctx);
+    tigon::selective_logprob_forward<B>(this->layer(), target, logp, saved, opt, ctx);
   }
   auto bits() const { return bits_of(logp, this->dx, this->dw, this->dbias); }
 
@@ -78,7 +79,7 @@ struct problem : sequence_problem<T> {
     }
     out.dx = grad.dx, out.dw = grad.dw, out.dbias = grad.dbias;
     if (this->bias.size() == 0) out.dbias.clear();
-    if (opt.dparams == gradient::accumulate) {
+    if (mode == gradient::accumulate) {
       const auto dw = this->dw.f64(), db = this->dbias.f64();
       for (std::size_t k = 0; k < dw.size(); ++k) out.dw[k] += dw[k];
       for (std::size_t k = 0; k < db.size(); ++k) out.dbias[k] += db[k];
@@ -96,12 +97,12 @@ TYPED_TEST(selective_logprob, keeps_its_error_and_the_padding) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const sequence_sizes& size : every_size)
-    for (const tigon::selective_logprob_options& opt : {tigon::selective_logprob_options{},
-                                                        {.temperature = 0.6, .dparams = gradient::accumulate},
-                                                        {.temperature = 2, .ignore_index = 0}})
+    for (const tigon::selective_logprob_options& opt :
+         {tigon::selective_logprob_options{}, {.temperature = 0.6}, {.temperature = 2, .ignore_index = 0}})
       for (const guard side : both_guards) {
         SCOPED_TRACE(testing::Message() << size << ", temperature " << opt.temperature << ", " << side);
-        problem<T> p(size, opt.temperature != 1, opt, side);
+        problem<T> p(size, opt.temperature != 1, opt, side,
+                     opt.temperature < 1 ? gradient::accumulate : gradient::overwrite);
         const auto wanted = p.wanted(p.policy());
         p.template run<B>();
         EXPECT_TRUE(close(p.logp.f64(), wanted.logp, logp_bound.of<T>(), {.scale = 1e-3, .may_be_empty = true}));
@@ -172,8 +173,7 @@ TEST(selective_logprob_rows, that_do_not_count_are_not_read) {
   EXPECT_EQ(p.logp[7], 0);
   p.x(4, 0) = static_cast<float>(nan);  // u = 0: not read by backward
   clean.run<small_chunks>();
-  tigon::selective_logprob_backward<small_chunks, float>(p.x, p.w, p.target, p.upstream, p.saved, p.dx.view(),
-                                                         p.dw.view(), p.opt, p.bias, p.dbias);
+  tigon::selective_logprob_backward<small_chunks>(p.layer(), p.target, p.upstream, p.saved, p.gradients(), p.opt);
   EXPECT_EQ(bits_of(p.dx, p.dw, p.dbias), bits_of(clean.dx, clean.dw, clean.dbias));
   // A row that is read and is no number: that row alone.
   p.x(4, 0) = 1, clean.x(4, 0) = 1;
@@ -233,8 +233,8 @@ TEST(selective_logprob_door, refuses) {
     EXPECT_TRUE(refuses([&] { q.forward<small_chunks>(); }, code, "selective_logprob_forward: " + part, q.logp));
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::selective_logprob_backward<small_chunks, float>(q.x, q.w, q.target, q.upstream, q.saved, q.dx.view(),
-                                                                 dw, q.opt, q.bias, q.dbias);
+          tigon::selective_logprob_backward<small_chunks>(q.layer(), q.target, q.upstream, q.saved,
+                                                          {q.dx.view(), dw, q.dbias}, q.opt);
         },
         code, "selective_logprob_backward: " + part, q.dx, q.dw, q.dbias));
   };
@@ -248,16 +248,15 @@ TEST(selective_logprob_door, refuses) {
     both(index, "target[1] is " + std::to_string(bad) + "; expected at least 0 and below 6",
          [=](auto& q) { q.target[1] = bad; }, {});
   const auto backward = [&](tigon::matrix_view<float> dx, tigon::matrix_view<float> dw, std::span<const float> u) {
-    tigon::selective_logprob_backward<small_chunks, float>(p.x, p.w, p.target, u, p.saved, dx, dw, p.opt, p.bias,
-                                                           p.dbias);
+    tigon::selective_logprob_backward<small_chunks>(p.layer(), p.target, u, p.saved, {dx, dw, p.dbias}, p.opt);
   };
   EXPECT_TIGON_ERROR(backward(p.x.view(), p.dw.view(), p.upstream), alias, "dx overlaps x", p.x);
   EXPECT_TIGON_ERROR(backward(p.dx.view(), p.w.view(), p.upstream), alias, "dw overlaps w", p.w);
   EXPECT_TIGON_ERROR(backward(p.dx.view(), p.dw.view(), {p.dw.view().data, 3}), alias, "dw overlaps upstream", p.dw);
   EXPECT_TIGON_ERROR(backward(p.dx.view(), p.dw.view(), std::span<const float>(p.upstream).first(2)), shape,
                      "upstream is of 2 elements; expected 3", p.dw);
-  EXPECT_TIGON_ERROR(tigon::selective_logprob_forward<small_chunks>(
-                         p.x.view(), p.w, p.target, std::span<float>(p.x.view().data, 3), p.saved, p.opt),
+  EXPECT_TIGON_ERROR((tigon::selective_logprob_forward<small_chunks, float>(
+                         {p.x, p.w}, p.target, std::span<float>(p.x.view().data, 3), p.saved, p.opt)),
                      alias, "logp overlaps x", p.x);
 }
 

@@ -121,11 +121,11 @@ struct problem {
   double& at(std::size_t i, std::size_t j) { return values[i * vocab + j]; }
 
   TIGON_TEST_NOINLINE void forward_of(rank& r, communicator_ref c, context& ctx) {
-    tigon::vocab_parallel_cross_entropy_forward<B>(c, r.logits.view(), r.shard, target, r.loss, r.top, r.rest, opt,
+    tigon::vocab_parallel_cross_entropy_forward<B>(c, r.logits.view(), r.shard, target, {r.loss, r.top, r.rest}, opt,
                                                    ctx);
   }
   TIGON_TEST_NOINLINE void backward_of(rank& r, tigon::matrix_view<T> to, context& ctx) {
-    tigon::vocab_parallel_cross_entropy_backward<B>(r.logits, r.shard, target, upstream, r.top, r.rest, to, opt, ctx);
+    tigon::vocab_parallel_cross_entropy_backward<B>(r.logits, r.shard, target, upstream, {r.top, r.rest}, to, opt, ctx);
   }
   /// fn(rank, communicator) on a thread for each rank.
   template <class F>
@@ -339,7 +339,7 @@ TYPED_TEST(vocab_parallel_cross_entropy, backward_may_come_again_and_in_place) {
   std::ranges::fill(each.upstream, A(0.5));
   each.run_serial(), one.run_serial();
   tigon::vocab_parallel_cross_entropy_backward<typename TypeParam::backend>(
-      one.ranks[0].logits, one.ranks[0].shard, one.target, half, one.ranks[0].top, one.ranks[0].rest,
+      one.ranks[0].logits, one.ranks[0].shard, one.target, half, {one.ranks[0].top, one.ranks[0].rest},
       one.ranks[0].dlogits.view());
   EXPECT_EQ(one.results(), each.results());
 }
@@ -538,7 +538,7 @@ class vocab_parallel_cross_entropy_doors : public testing::Test {
       if (c.rank() == bad || bad == 3) spoil(a);
       try {
         with_workspace_of(a.workspace_bytes, [&](context& ctx) {
-          tigon::vocab_parallel_cross_entropy_forward(c, a.logits, a.shard, a.target, a.loss, a.top, a.rest, a.opt,
+          tigon::vocab_parallel_cross_entropy_forward(c, a.logits, a.shard, a.target, {a.loss, a.top, a.rest}, a.opt,
                                                       ctx);
         });
       } catch (const tigon::error& e) {
@@ -647,7 +647,7 @@ TEST_F(vocab_parallel_cross_entropy_doors, backward_refuses) {
   std::vector<std::int64_t> t(p.target.begin(), p.target.end());
   const auto backward = [&](view logits, std::span<const float> up, std::span<const float> m, std::span<const float> d,
                             view to, options opt = {}) {
-    tigon::vocab_parallel_cross_entropy_backward(logits, r.shard, t, up, m, d, to, opt);
+    tigon::vocab_parallel_cross_entropy_backward(logits, r.shard, t, up, {m, d}, to, opt);
   };
   const std::string name = "vocab_parallel_cross_entropy_backward: ";
   EXPECT_TIGON_ERROR(backward(z, g.first(2), top, rest, dz), shape, name + "upstream is of 2 elements", r.dlogits);

@@ -66,8 +66,8 @@ std::vector<std::byte> bits_of_rank(communicator_ref c, options opt) {
   const auto upstream = random_vector<A>(rows, 3);
   guarded<A> loss(rows), top(rows), rest(rows);
   const tigon::vocab_shard shard{first, vocab};
-  tigon::vocab_parallel_cross_entropy_forward(c, logits.view(), shard, target, loss, top, rest, opt);
-  tigon::vocab_parallel_cross_entropy_backward(logits, shard, target, upstream, top, rest, dlogits.view(), opt);
+  tigon::vocab_parallel_cross_entropy_forward(c, logits.view(), shard, target, {loss, top, rest}, opt);
+  tigon::vocab_parallel_cross_entropy_backward(logits, shard, target, upstream, {top, rest}, dlogits.view(), opt);
   return bits_of(loss, top, rest, dlogits);
 }
 
@@ -93,7 +93,7 @@ TEST(vocab_parallel_cross_entropy, a_bad_target_on_one_rank_is_the_error_of_all)
   guarded_matrix<float> logits(2, cols);
   guarded<float> loss(2), top(2), rest(2);
   EXPECT_TIGON_ERROR(tigon::vocab_parallel_cross_entropy_forward(
-                         world(), logits.view(), {r * cols, world().size() * cols}, target, loss, top, rest),
+                         world(), logits.view(), {r * cols, world().size() * cols}, target, {loss, top, rest}),
                      index, "target[1] is 4711; expected at least 0 and below " + std::to_string(world().size() * cols),
                      loss, top, rest);
 }

@@ -112,7 +112,8 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
-    tigon::attention_backward<B, T>(d_o, q, k, v, o, lse, dq.view(), dk.view(), dv.view(), s.options(), ctx);
+    tigon::attention_backward<B, T>(d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq.view(), dk.view(), dv.view()},
+                                    s.options(), ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -356,10 +357,10 @@ void sums_over_queries_keep_their_error(std::size_t heads, std::size_t n, attent
       return heads_view<std::remove_reference_t<decltype(of[0])>>::of_heads(of.data(), 1, of_heads, n, 1);
     };
     const auto backward = [&](context& ctx) {
-      tigon::attention_backward<B, T>(view(std::as_const(d_o), heads), view(std::as_const(q), heads),
-                                      view(std::as_const(k), 1), view(std::as_const(v), 1),
-                                      view(std::as_const(o), heads), lse, view(dq, heads), view(dk, 1), view(dv, 1),
-                                      {.mask = mask}, ctx);
+      tigon::attention_backward<B, T>(
+          view(std::as_const(d_o), heads), view(std::as_const(q), heads), view(std::as_const(k), 1),
+          view(std::as_const(v), 1), {view(std::as_const(o), heads), lse},
+          tigon::attention_gradients{view(dq, heads), view(dk, 1), view(dv, 1)}, {.mask = mask}, ctx);
     };
     with_workspace_of(tigon::attention_backward_workspace<B, T>(n, 1, {.mask = mask}), backward);
     const auto f64 = [](const std::vector<T>& from) {
@@ -394,7 +395,7 @@ class attention_doors : public testing::Test {
   }
   void backward(view d_o, view q, view k, view v, view o, std::span<const float> lse, view dq, view dk, view dv,
                 tigon::attention_options opt = {}) {
-    tigon::attention_backward<B, float>(d_o, q, k, v, o, lse, dq, dk, dv, opt);
+    tigon::attention_backward<B, float>(d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq, dk, dv}, opt);
   }
   template <class M>
   static view with(view v, M view::*member, M value) {
@@ -561,8 +562,8 @@ TEST(attention_interleaved, heads_of_one_buffer_keep_their_bits) {
     std::vector<float> lse(p.lse.size());
     tigon::attention_forward<B, float>(in(0), in(1), in(2), in(3), lse, {}, ctx);
     EXPECT_TRUE(same_bits(in(3), p.o.view()));
-    tigon::attention_backward<B, float>(p.d_o, in(0), in(1), in(2), in(3), lse, gradient(0), gradient(1), gradient(2),
-                                        {}, ctx);
+    tigon::attention_backward<B, float>(p.d_o, in(0), in(1), in(2), {in(3), lse},
+                                        tigon::attention_gradients{gradient(0), gradient(1), gradient(2)}, {}, ctx);
     EXPECT_TRUE(same_bits(gradient(0), p.dq.view()));
     EXPECT_TRUE(same_bits(gradient(1), p.dk.view()));
     EXPECT_TRUE(same_bits(gradient(2), p.dv.view()));

@@ -139,8 +139,8 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
-    tigon::attn_res_backward<B>(dy, blocks(v.view()), w_query, w_norm, alpha, rstd, blocks(to), dw_query, dw_norm, opt,
-                                ctx);
+    tigon::attn_res_backward<B>(dy, blocks(v.view()), w_query, w_norm, {alpha, rstd},
+                                tigon::attn_res_gradients{blocks(to), dw_query, dw_norm}, opt, ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -238,8 +238,8 @@ TYPED_TEST(attn_res, blocks_may_lie_anywhere) {
   p.template both_ways<B>();
   const auto run = [&](auto v, auto dv) {
     tigon::attn_res_forward<B>(v, p.w_query, p.w_norm, out.y.view(), out.alpha, out.rstd, p.opt);
-    tigon::attn_res_backward<B>(p.dy, v, p.w_query, p.w_norm, out.alpha, out.rstd, dv, out.dw_query, out.dw_norm,
-                                p.opt);
+    tigon::attn_res_backward<B>(p.dy, v, p.w_query, p.w_norm, {out.alpha, out.rstd},
+                                tigon::attn_res_gradients{dv, out.dw_query, out.dw_norm}, p.opt);
     EXPECT_EQ(bits_of(out.y, out.alpha, out.rstd, out.dw_query, out.dw_norm),
               bits_of(p.y, p.alpha, p.rstd, p.dw_query, p.dw_norm));
   };
@@ -404,8 +404,9 @@ TYPED_TEST(attn_res, large_outputs_have_the_bits_of_small_ones) {
       return tigon::blocks_view<T>{nullptr, &m(first, 0), 3, 3, t.cols, t.cols, t.rows * t.cols};
     };
     tigon::attn_res_forward<B>(part(p.v), p.w_query, p.w_norm, small.y.view(), small.alpha, small.rstd, p.opt);
-    tigon::attn_res_backward<B>(p.dy.view().rows_from(first, 3), part(p.v), p.w_query, p.w_norm, small.alpha,
-                                small.rstd, small.blocks(small.dv.view()), small.dw_query, small.dw_norm, p.opt);
+    tigon::attn_res_backward<B>(
+        p.dy.view().rows_from(first, 3), part(p.v), p.w_query, p.w_norm, {small.alpha, small.rstd},
+        tigon::attn_res_gradients{small.blocks(small.dv.view()), small.dw_query, small.dw_norm}, p.opt);
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t j = 0; j < t.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -479,8 +480,11 @@ class attn_res_doors : public testing::Test {
   }
   void backward_refuses(view dy, blocks v, floats q, floats g, floats a, floats r, blocks dv, floats dq, floats dg,
                         std::string_view says, tigon::error_code code = tigon::error_code::shape) {
-    EXPECT_TRUE(refuses([&] { tigon::attn_res_backward(dy, v, q, g, a, r, dv, dq, dg); }, code, says, p.v, p.dy, p.dv,
-                        p.alpha, p.rstd, p.w_query, p.w_norm, p.dw_query, p.dw_norm));
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::attn_res_backward(dy, v, q, g, {a, r}, tigon::attn_res_gradients{dv, dq, dg});
+        },
+        code, says, p.v, p.dy, p.dv, p.alpha, p.rstd, p.w_query, p.w_norm, p.dw_query, p.dw_norm));
   }
   static blocks resized(blocks b, std::size_t n, std::size_t rows, std::size_t cols) {
     b.blocks = n, b.rows = rows, b.cols = cols;
@@ -591,7 +595,9 @@ TEST_F(attn_res_doors, need_the_workspace_that_they_name) {
         },
         threads);
   const std::size_t bytes = tigon::attn_res_backward_workspace<B, float>(2, 3, 8);
-  const auto call = [&](context& ctx) { tigon::attn_res_backward(dy, v, q, g, alpha, rstd, dv, dq, dg, {}, ctx); };
+  const auto call = [&](context& ctx) {
+    tigon::attn_res_backward(dy, v, q, g, {alpha, rstd}, tigon::attn_res_gradients{dv, dq, dg}, {}, ctx);
+  };
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "attn_res_backward: workspace is of", p.dv);
   with_workspace_of(bytes, call);
   EXPECT_FALSE(p.dv.untouched());

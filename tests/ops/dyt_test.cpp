@@ -64,9 +64,9 @@ struct problem {
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     if (shifted)
-      tigon::dyt_backward<B>(dy, x, alpha, gamma, to, dalpha, dgamma, dbeta, opt, ctx);
+      tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{to, dalpha, dgamma, dbeta}, opt, ctx);
     else
-      tigon::dyt_backward<B>(dy, x, alpha, gamma, to, dalpha, dgamma, absent, opt, ctx);
+      tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{to, dalpha, dgamma, absent}, opt, ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -338,8 +338,8 @@ TYPED_TEST(dyt, large_outputs_have_the_bits_of_small_ones) {
   for (const std::size_t first : {std::size_t{0}, s.rows - 3}) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
     tigon::dyt_forward<B>(part(p.x), p.alpha, p.gamma, p.beta, small.y.view());
-    tigon::dyt_backward<B>(part(p.dy), part(p.x), p.alpha, p.gamma, small.dx.view(), small.dalpha, small.dgamma,
-                           small.dbeta);
+    tigon::dyt_backward<B>(part(p.dy), part(p.x), p.alpha, p.gamma,
+                           tigon::dyt_gradients{small.dx.view(), small.dalpha, small.dgamma, small.dbeta});
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -378,9 +378,11 @@ TEST(dyt_mixed, gradients_have_the_type_of_their_parameters) {
 TEST(dyt_mixed, gradients_may_be_absent) {
   problem<float> all({5, 67}), some({5, 67});
   all.both_ways<tigon::default_backend>();
-  tigon::dyt_backward(some.dy, some.x, some.alpha, some.gamma, some.dx.view(), some.dalpha, absent, absent);
+  tigon::dyt_backward(some.dy, some.x, some.alpha, some.gamma,
+                      tigon::dyt_gradients{some.dx.view(), some.dalpha, absent, absent});
   EXPECT_EQ(bits_of(some.dx, some.dalpha), bits_of(all.dx, all.dalpha));
-  tigon::dyt_backward(some.dy, some.x, some.alpha, some.gamma, some.dx.view(), absent, some.dgamma, some.dbeta);
+  tigon::dyt_backward(some.dy, some.x, some.alpha, some.gamma,
+                      tigon::dyt_gradients{some.dx.view(), absent, some.dgamma, some.dbeta});
   EXPECT_EQ(bits_of(some.dx, some.dgamma, some.dbeta), bits_of(all.dx, all.dgamma, all.dbeta));
 }
 
@@ -405,7 +407,7 @@ class dyt_doors : public testing::Test {
     tigon::dyt_forward(x, alpha, gamma, beta, y);
   }
   void backward(view dy, view x, floats alpha, floats gamma, view dx, floats dalpha, floats dgamma, floats dbeta) {
-    tigon::dyt_backward(dy, x, alpha, gamma, dx, dalpha, dgamma, dbeta);
+    tigon::dyt_backward(dy, x, alpha, gamma, tigon::dyt_gradients{dx, dalpha, dgamma, dbeta});
   }
 
   problem<float> p{{3, 8, 2}};

@@ -63,9 +63,11 @@ struct problem : norm_buffers<T, W> {
                                     context& ctx = tigon::default_context()) {
     const tigon::matrix_view<const T> extra = v.sum_is_used ? std::as_const(ds).view() : tigon::matrix_view<const T>{};
     if (v.affine)
-      tigon::fused_add_rms_norm_backward<B>(dy, extra, s, w, rstd, to, dw, v.opt, copy, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy, extra, s, w, rstd, tigon::fused_add_rms_norm_gradients{to, dw, copy},
+                                            v.opt, ctx);
     else
-      tigon::fused_add_rms_norm_backward<B>(dy, extra, s, absent, rstd, to, absent, v.opt, copy, ctx);
+      tigon::fused_add_rms_norm_backward<B>(dy, extra, s, absent, rstd,
+                                            tigon::fused_add_rms_norm_gradients{to, absent, copy}, v.opt, ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -223,8 +225,8 @@ TYPED_TEST(fused_add_rms_norm, large_outputs_have_the_bits_of_small_ones) {
       const auto part = [&](auto& m) { return m.view().rows_from(first, 3); };
       tigon::fused_add_rms_norm_forward<B>(part(p.x), part(p.r), p.w, small.y.view(), small.s.view(), small.rstd,
                                            p.v.opt);
-      tigon::fused_add_rms_norm_backward<B>(part(p.dy), part(p.ds), part(p.s), p.w, small.rstd, small.dx.view(),
-                                            small.dw, p.v.opt);
+      tigon::fused_add_rms_norm_backward<B>(part(p.dy), part(p.ds), part(p.s), p.w, small.rstd,
+                                            tigon::fused_add_rms_norm_gradients{small.dx.view(), small.dw}, p.v.opt);
       for (std::size_t i = 0; i < 3; ++i)
         for (std::size_t j = 0; j < of.cols; ++j) {
           ASSERT_EQ(to_f64(p.s(first + i, j)), to_f64(small.s(i, j))) << "row " << first + i << ", column " << j;
@@ -271,8 +273,11 @@ class fused_add_rms_norm_doors : public testing::Test {
   void backward(view dy, view ds, view s, floats w, floats rstd, view dx, floats dw, view dr, tigon::error_code code,
                 const std::string& part, tigon::fused_add_rms_norm_options opt = {}) {
     EXPECT_TRUE(refuses(
-        [&] { tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd, dx, dw, opt, dr); }, code,
-        "fused_add_rms_norm_backward: " + part, p.dx, p.dr, p.dw, all));
+        [&] {
+          tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd,
+                                             tigon::fused_add_rms_norm_gradients{dx, dw, dr}, opt);
+        },
+        code, "fused_add_rms_norm_backward: " + part, p.dx, p.dr, p.dw, all));
   }
 
   problem<float> p{{3, 8, 2}};
@@ -347,7 +352,8 @@ TEST_F(fused_add_rms_norm_doors, backward_refuses) {
 TEST_F(fused_add_rms_norm_doors, backward_needs_the_workspace_that_it_names) {
   const std::size_t bytes = tigon::fused_add_rms_norm_workspace<tigon::default_backend, float>(3, 8);
   const auto call = [&](context& ctx) {
-    tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd, dx, dw, {}, dr, ctx);
+    tigon::fused_add_rms_norm_backward(dy, ds, s, std::span<const float>(w), rstd,
+                                       tigon::fused_add_rms_norm_gradients{dx, dw, dr}, {}, ctx);
   };
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "fused_add_rms_norm_backward: workspace is of",
                      p.dx, p.dw);

@@ -120,7 +120,7 @@ struct problem {
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     const auto with = [&](const auto& weight, auto&& dweight, auto&& dbias) {
-      tigon::group_norm_backward<B>(dy, x, weight, mean, rstd, to, dweight, dbias, opt, ctx);
+      tigon::group_norm_backward<B>(dy, x, weight, mean, rstd, tigon::norm_gradients{to, dweight, dbias}, opt, ctx);
     };
     if (v.weight && v.bias)
       with(w, dw, db);
@@ -378,8 +378,8 @@ TYPED_TEST(group_norm, large_outputs_have_the_bits_of_small_ones) {
     for (const std::size_t sample : {std::size_t{0}, batch - 1}) {
       const auto part = [&](auto& m) { return m.view().rows_from(6 * sample, 6); };
       tigon::group_norm_forward<B>(part(p.x), p.w, p.b, small.y.view(), small.mean, small.rstd, p.opt);
-      tigon::group_norm_backward<B>(part(p.dy), part(p.x), p.w, small.mean, small.rstd, small.dx.view(), small.dw,
-                                    small.db, p.opt);
+      tigon::group_norm_backward<B>(part(p.dy), part(p.x), p.w, small.mean, small.rstd,
+                                    tigon::norm_gradients{small.dx.view(), small.dw, small.db}, p.opt);
       for (std::size_t i = 0; i < 6; ++i)
         for (std::size_t j = 0; j < 1001; ++j) {
           ASSERT_EQ(to_f64(p.y(6 * sample + i, j)), to_f64(small.y(i, j))) << "row " << i << ", column " << j;
@@ -415,9 +415,10 @@ TEST(group_norm_mixed, one_gradient_of_two) {
   problem<float> both({2, 6, 3, 67}), one({2, 6, 3, 67}), other({2, 6, 3, 67});
   both.both_ways<tigon::default_backend>(), one.forward<tigon::default_backend>(),
       other.forward<tigon::default_backend>();
-  tigon::group_norm_backward(one.dy, one.x, one.w, one.mean, one.rstd, one.dx.view(), one.dw, absent, one.opt);
-  tigon::group_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd, other.dx.view(), absent, other.db,
-                             other.opt);
+  tigon::group_norm_backward(one.dy, one.x, one.w, one.mean, one.rstd,
+                             tigon::norm_gradients{one.dx.view(), one.dw, absent}, one.opt);
+  tigon::group_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd,
+                             tigon::norm_gradients{other.dx.view(), absent, other.db}, other.opt);
   EXPECT_EQ(bits_of(one.dx, one.dw), bits_of(both.dx, both.dw));
   EXPECT_EQ(bits_of(other.dx, other.db), bits_of(both.dx, both.db));
 }
@@ -439,8 +440,11 @@ class group_norm_doors : public testing::Test {
   }
   void backward(view dy, view x, floats w, floats mean, floats rstd, view dx, floats dw, floats db,
                 tigon::error_code code, const std::string& part, options opt = usual) {
-    EXPECT_TRUE(refuses([&] { tigon::group_norm_backward(dy, x, in_floats(w), mean, rstd, dx, dw, db, opt); }, code,
-                        "group_norm_backward: " + part, p.dx, p.dw, p.db, all));
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::group_norm_backward(dy, x, in_floats(w), mean, rstd, tigon::norm_gradients{dx, dw, db}, opt);
+        },
+        code, "group_norm_backward: " + part, p.dx, p.dw, p.db, all));
   }
 
   problem<float> p{{2, 4, 2, 8, 2}};
@@ -526,7 +530,9 @@ TEST_F(group_norm_doors, backward_refuses_overlaps) {
 
 TEST_F(group_norm_doors, backward_needs_the_workspace_that_it_names) {
   const std::size_t bytes = tigon::group_norm_workspace<tigon::default_backend, float>(8, 4);
-  const auto call = [&](context& ctx) { tigon::group_norm_backward(dy, x, w, mean, rstd, dx, dw, db, usual, ctx); };
+  const auto call = [&](context& ctx) {
+    tigon::group_norm_backward(dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db}, usual, ctx);
+  };
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "group_norm_backward: workspace is of", p.dx, p.dw);
   with_workspace_of(bytes, call);
   EXPECT_FALSE(p.dx.untouched());

@@ -64,7 +64,7 @@ struct problem : norm_buffers<T, W> {
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     const auto with = [&](const auto& weight, auto&& dweight, auto&& dbias) {
-      tigon::layer_norm_backward<B>(dy, x, weight, mean, rstd, to, dweight, dbias, opt, ctx);
+      tigon::layer_norm_backward<B>(dy, x, weight, mean, rstd, tigon::norm_gradients{to, dweight, dbias}, opt, ctx);
     };
     if (v.weight && v.bias)
       with(w, dw, db);
@@ -269,8 +269,8 @@ TYPED_TEST(layer_norm, large_outputs_have_the_bits_of_small_ones) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, 7); };
     const auto of_rows = [&](auto& numbers) { return std::span(numbers).subspan(first, 7); };
     tigon::layer_norm_forward<B>(part(p.x), p.w, p.b, small.y.view(), small.mean, small.rstd, p.opt);
-    tigon::layer_norm_backward<B>(part(p.dy), part(p.x), p.w, of_rows(p.mean), of_rows(p.rstd), small.dx.view(),
-                                  small.dw, small.db, p.opt);
+    tigon::layer_norm_backward<B>(part(p.dy), part(p.x), p.w, of_rows(p.mean), of_rows(p.rstd),
+                                  tigon::norm_gradients{small.dx.view(), small.dw, small.db}, p.opt);
     for (std::size_t i = 0; i < 7; ++i)
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -302,9 +302,10 @@ TEST(layer_norm_mixed, one_gradient_of_two) {
   problem<float> both({5, 67}), one({5, 67}), other({5, 67});
   both.both_ways<tigon::default_backend>(), one.forward<tigon::default_backend>(),
       other.forward<tigon::default_backend>();
-  tigon::layer_norm_backward(one.dy, one.x, one.w, one.mean, one.rstd, one.dx.view(), one.dw, absent, one.opt);
-  tigon::layer_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd, other.dx.view(), absent, other.db,
-                             other.opt);
+  tigon::layer_norm_backward(one.dy, one.x, one.w, one.mean, one.rstd,
+                             tigon::norm_gradients{one.dx.view(), one.dw, absent}, one.opt);
+  tigon::layer_norm_backward(other.dy, other.x, other.w, other.mean, other.rstd,
+                             tigon::norm_gradients{other.dx.view(), absent, other.db}, other.opt);
   EXPECT_EQ(bits_of(one.dx, one.dw), bits_of(both.dx, both.dw));
   EXPECT_EQ(bits_of(other.dx, other.db), bits_of(both.dx, both.db));
 }
@@ -322,7 +323,7 @@ class layer_norm_doors : public testing::Test {
   }
   void backward(tigon::in_matrix<float> dy, tigon::in_matrix<float> x, in_floats w, in_floats mean, in_floats rstd,
                 view dx, floats dw, floats db) {
-    tigon::layer_norm_backward(dy, x, w, mean, rstd, dx, dw, db);
+    tigon::layer_norm_backward(dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db});
   }
 
   problem<float> p{{3, 8, 2}};
@@ -422,7 +423,9 @@ TEST_F(layer_norm_doors, backward_refuses_overlaps) {
 
 TEST_F(layer_norm_doors, backward_needs_the_workspace_that_it_names) {
   const std::size_t bytes = tigon::layer_norm_workspace<tigon::default_backend, float>(3, 8);
-  const auto call = [&](context& ctx) { tigon::layer_norm_backward(dy, x, w, mean, rstd, dx, dw, db, {}, ctx); };
+  const auto call = [&](context& ctx) {
+    tigon::layer_norm_backward(dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db}, {}, ctx);
+  };
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "layer_norm_backward: workspace is of", p.dx, p.dw);
   with_workspace_of(bytes, call);
   EXPECT_FALSE(p.dx.untouched());

@@ -80,11 +80,13 @@ struct problem : mlp_problem<T, W, G> {
 
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
-    tigon::mlp_forward<B, T>(this->x, this->wg.view(), this->wu, this->wd, this->y.view(), saved, this->opt, ctx);
+    tigon::mlp_forward<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                             this->y.view(), saved, this->opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void inference(context& ctx = tigon::default_context()) {
-    tigon::mlp_forward_inference<B, T>(this->x, this->wg.view(), this->wu, this->wd, this->y.view(), this->opt, ctx);
+    tigon::mlp_forward_inference<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                                       this->y.view(), this->opt, ctx);
   }
   struct outputs {
     matrix_view<T> dx;
@@ -93,13 +95,14 @@ struct problem : mlp_problem<T, W, G> {
   outputs all() { return {this->dx.view(), this->dwg.view(), this->dwu.view(), this->dwd.view()}; }
   template <class B>
   TIGON_TEST_NOINLINE void backward(outputs to, context& ctx = tigon::default_context()) {
-    tigon::mlp_backward<B, T>(this->dy, this->x, this->wg.view(), this->wu, this->wd, saved, to.dx, to.dwg, to.dwu,
-                              to.dwd, this->opt, ctx);
+    tigon::mlp_backward<B, T>(this->dy, this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                              saved, to.dx, tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void recompute(outputs to, context& ctx = tigon::default_context()) {
-    tigon::mlp_backward_recompute<B, T>(this->dy, this->x, this->wg.view(), this->wu, this->wd, to.dx, to.dwg, to.dwu,
-                                        to.dwd, this->opt, ctx);
+    tigon::mlp_backward_recompute<B, T>(this->dy, this->x,
+                                        tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()}, to.dx,
+                                        tigon::mlp_weights{to.dwg, to.dwu, to.dwd}, this->opt, ctx);
   }
 };
 
@@ -432,21 +435,27 @@ class mlp_doors : public testing::Test {
   }
   template <class Change>
   void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
-    const auto forward = [](arguments& a) { tigon::mlp_forward(a.x, a.wg, a.wu, a.wd, a.y, *a.saved, a.opt); };
+    const auto forward = [](arguments& a) {
+      tigon::mlp_forward(a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, a.y, *a.saved, a.opt);
+    };
     refuses_call(code, "mlp_forward: " + part, forward, change);
     if (part.find("saved") != part.npos) return;
-    const auto inference = [](arguments& a) { tigon::mlp_forward_inference(a.x, a.wg, a.wu, a.wd, a.y, a.opt); };
+    const auto inference = [](arguments& a) {
+      tigon::mlp_forward_inference(a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, a.y, a.opt);
+    };
     refuses_call(code, "mlp_forward_inference: " + part, inference, change);
   }
   template <class Change>
   void refuses_backward(tigon::error_code code, const std::string& part, Change change) {
     const auto backward = [](arguments& a) {
-      tigon::mlp_backward(a.dy, a.x, a.wg, a.wu, a.wd, *a.saved, a.dx, a.dwg, a.dwu, a.dwd, a.opt);
+      tigon::mlp_backward(a.dy, a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, *a.saved, a.dx,
+                          tigon::mlp_weights{a.dwg, a.dwu, a.dwd}, a.opt);
     };
     refuses_call(code, "mlp_backward: " + part, backward, change);
     if (part.find("saved") != part.npos) return;
     const auto recompute = [](arguments& a) {
-      tigon::mlp_backward_recompute(a.dy, a.x, a.wg, a.wu, a.wd, a.dx, a.dwg, a.dwu, a.dwd, a.opt);
+      tigon::mlp_backward_recompute(a.dy, a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, a.dx,
+                                    tigon::mlp_weights{a.dwg, a.dwu, a.dwd}, a.opt);
     };
     refuses_call(code, "mlp_backward_recompute: " + part, recompute, change);
   }

@@ -84,10 +84,12 @@ struct problem : norm_buffers<T, W> {
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
     if (v.affine)
-      tigon::modulated_rms_norm_backward<B>(dy, x, w, scale, rstd, to, dw, dscale.view(), dshift_view(), v.opt, ctx);
+      tigon::modulated_rms_norm_backward<B>(
+          dy, x, w, scale, rstd, tigon::modulated_rms_norm_gradients{to, dw, dscale.view(), dshift_view()}, v.opt, ctx);
     else
-      tigon::modulated_rms_norm_backward<B>(dy, x, absent, scale, rstd, to, absent, dscale.view(), dshift_view(), v.opt,
-                                            ctx);
+      tigon::modulated_rms_norm_backward<B>(
+          dy, x, absent, scale, rstd, tigon::modulated_rms_norm_gradients{to, absent, dscale.view(), dshift_view()},
+          v.opt, ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -328,8 +330,10 @@ TYPED_TEST(modulated_rms_norm, large_outputs_have_the_bits_of_small_ones) {
       const auto scale = by_row ? part(p.scale) : p.scale.view();
       const auto shift = p.v.shifted ? by_row ? part(p.shift) : p.shift.view() : tigon::matrix_view<T>{};
       tigon::modulated_rms_norm_forward<B>(part(p.x), p.w, scale, shift, small.y.view(), small.rstd, p.v.opt);
-      tigon::modulated_rms_norm_backward<B>(part(p.dy), part(p.x), p.w, scale, small.rstd, small.dx.view(), small.dw,
-                                            small.dscale.view(), small.dshift_view(), p.v.opt);
+      tigon::modulated_rms_norm_backward<B>(
+          part(p.dy), part(p.x), p.w, scale, small.rstd,
+          tigon::modulated_rms_norm_gradients{small.dx.view(), small.dw, small.dscale.view(), small.dshift_view()},
+          p.v.opt);
       for (std::size_t i = 0; i < 3; ++i)
         for (std::size_t j = 0; j < of.cols; ++j) {
           ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -433,8 +437,8 @@ class modulated_rms_norm_doors : public testing::Test {
                 tigon::error_code code, const std::string& part, options opt = pairs) {
     EXPECT_TRUE(refuses(
         [&] {
-          tigon::modulated_rms_norm_backward(dy, x, std::span<const float>(w), scale, rstd, dx, dw, dscale, dshift,
-                                             opt);
+          tigon::modulated_rms_norm_backward(dy, x, std::span<const float>(w), scale, rstd,
+                                             tigon::modulated_rms_norm_gradients{dx, dw, dscale, dshift}, opt);
         },
         code, "modulated_rms_norm_backward: " + part, p.dx, p.dw, p.dscale, p.dshift, all));
   }

@@ -84,7 +84,7 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(tigon::matrix_view<T> to, context& ctx = tigon::default_context()) {
-    tigon::poly_norm_backward<B>(dy, x, w, rstd, to, dw, db, opt, ctx);
+    tigon::poly_norm_backward<B>(dy, x, w, rstd, tigon::norm_gradients{to, dw, db}, opt, ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
@@ -295,7 +295,7 @@ TYPED_TEST(poly_norm, large_outputs_have_the_bits_of_small_ones) {
     const auto part = [&](auto& m) { return m.view().rows_from(first, few); };
     tigon::poly_norm_forward<B>(part(p.x), p.w, p.b, small.y.view(), small.rstd, p.opt);
     tigon::poly_norm_backward<B>(part(p.dy), part(p.x), p.w, std::span(p.rstd).subspan(3 * first, 3 * few),
-                                 small.dx.view(), small.dw, small.db, p.opt);
+                                 tigon::norm_gradients{small.dx.view(), small.dw, small.db}, p.opt);
     for (std::size_t i = 0; i < few; ++i)
       for (std::size_t j = 0; j < s.cols; ++j) {
         ASSERT_EQ(to_f64(p.y(first + i, j)), to_f64(small.y(i, j))) << "row " << first + i << ", column " << j;
@@ -332,9 +332,9 @@ TEST(poly_norm_mixed, gradients_have_the_type_of_their_parameters) {
 TEST(poly_norm_mixed, gradients_may_be_absent) {
   problem<float> all({5, 67}), some({5, 67});
   all.both_ways<tigon::default_backend>(), some.forward<tigon::default_backend>();
-  tigon::poly_norm_backward(some.dy, some.x, some.w, some.rstd, some.dx.view(), some.dw, absent);
+  tigon::poly_norm_backward(some.dy, some.x, some.w, some.rstd, tigon::norm_gradients{some.dx.view(), some.dw, absent});
   EXPECT_EQ(bits_of(some.dx, some.dw), bits_of(all.dx, all.dw));
-  tigon::poly_norm_backward(some.dy, some.x, some.w, some.rstd, some.dx.view(), absent, some.db);
+  tigon::poly_norm_backward(some.dy, some.x, some.w, some.rstd, tigon::norm_gradients{some.dx.view(), absent, some.db});
   EXPECT_EQ(bits_of(some.dx, some.db), bits_of(all.dx, all.db));
 }
 
@@ -414,8 +414,11 @@ TEST_F(poly_norm_doors, backward_refuses) {
   using enum tigon::error_code;
   const auto refused = [&](tigon::error_code code, std::string_view part, view dy, view x, floats w, floats rstd,
                            view dx, floats dw, floats db, double eps = 1e-6) {
-    EXPECT_TRUE(refuses([&] { tigon::poly_norm_backward(dy, x, w, rstd, dx, dw, db, {.eps = eps}); }, code, part, p.dx,
-                        p.dw, p.db, all));
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::poly_norm_backward(dy, x, w, rstd, tigon::norm_gradients{dx, dw, db}, {.eps = eps});
+        },
+        code, part, p.dx, p.dw, p.db, all));
   };
   refused(shape, "poly_norm_backward: cols is 0; expected at least 1", {dy.data, 3, 0, 8}, {x.data, 3, 0, 8}, w, rstd,
           {dx.data, 3, 0, 8}, dw, db);

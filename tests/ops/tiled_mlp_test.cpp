@@ -56,13 +56,15 @@ struct problem : mlp_problem<T, W, G> {
 
   template <class B>
   TIGON_TEST_NOINLINE void forward(context& ctx = tigon::default_context()) {
-    tigon::tiled_mlp_forward<B, T>(this->x, this->wg.view(), this->wu, this->wd, this->y.view(), tiled, ctx);
+    tigon::tiled_mlp_forward<B, T>(this->x, tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()},
+                                   this->y.view(), tiled, ctx);
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(matrix_view<T> dx, matrix_view<G> dwg, matrix_view<G> dwu, matrix_view<G> dwd,
                                     context& ctx = tigon::default_context()) {
-    tigon::tiled_mlp_backward<B, T>(this->dy, this->x, this->wg.view(), this->wu, this->wd, dx, dwg, dwu, dwd, tiled,
-                                    ctx);
+    tigon::tiled_mlp_backward<B, T>(this->dy, this->x,
+                                    tigon::mlp_weights{this->wg.view(), this->wu.view(), this->wd.view()}, dx,
+                                    tigon::mlp_weights{dwg, dwu, dwd}, tiled, ctx);
   }
   template <class B>
   void backward(context& ctx = tigon::default_context()) {
@@ -167,8 +169,9 @@ TEST(tiled_mlp_of_16_bits, sums_over_shards_in_f32) {
   for (const gradient mode : {gradient::overwrite, gradient::accumulate})
     for (const std::size_t k : {1u, 16u, 600u, 1000u}) {
       dwg.assign({0}), dwu.assign({0}), dwd.assign({mode == gradient::accumulate ? 24.0 : -1.0});
-      tigon::tiled_mlp_backward<usual_backend, bfloat16>(dy, x, wg.view(), wu, wd, matrix_view<bfloat16>{}, dwg.view(),
-                                                         dwu.view(), dwd.view(), {.mlp = {.dw = mode}, .shards = k});
+      tigon::tiled_mlp_backward<usual_backend, bfloat16>(
+          dy, x, tigon::mlp_weights{wg.view(), wu.view(), wd.view()}, matrix_view<bfloat16>{},
+          tigon::mlp_weights{dwg.view(), dwu.view(), dwd.view()}, {.mlp = {.dw = mode}, .shards = k});
       EXPECT_EQ(to_f64(dwd(0, 0)), mode == gradient::accumulate ? 624 : 600) << k << " shards";
     }
 }
@@ -197,7 +200,8 @@ TEST(tiled_mlp_shards, keep_the_error_of_one_in_any_number) {
   const auto of = [](auto& v) { return matrix_view(v.data(), v.size(), 1); };
   const double silu = 0.7f / (1 + std::exp(-0.7f)), slope = silu / 0.7f * (1 + 0.7f * (1 - silu / 0.7f));
   for (const gradient mode : {gradient::overwrite, gradient::accumulate}) {
-    tigon::tiled_mlp_backward<B, float>(of(dy), of(x), of(w), of(w), of(w), of(dx), of(dwg), of(dwu), of(dwd),
+    tigon::tiled_mlp_backward<B, float>(of(dy), of(x), tigon::mlp_weights{of(w), of(w), of(w)}, of(dx),
+                                        tigon::mlp_weights{of(dwg), of(dwu), of(dwd)},
                                         {.mlp = {.dw = mode}, .shards = tokens});
     const double times = (mode == gradient::accumulate ? 2.0 : 1.0) * tokens * 0.3f;
     EXPECT_NEAR(dwd[0], times * silu * 0.7f, 8e-6 * dwd[0]);
@@ -269,8 +273,9 @@ TEST(tiled_mlp_doors, refuse_before_the_first_write) {
   p.tiled.mlp = {.weights = transpose::yes};
   refused(shape, "wg is 6 x 4; expected 4 x 4");
   p.tiled.mlp = {};
-  EXPECT_TIGON_ERROR(tigon::tiled_mlp_forward(p.x.view(), p.wg.view(), p.wu, p.wd, p.x.view()), alias,
-                     "tiled_mlp_forward: y overlaps x", p.x);
+  EXPECT_TIGON_ERROR(
+      tigon::tiled_mlp_forward(p.x.view(), tigon::mlp_weights{p.wg.view(), p.wu.view(), p.wd.view()}, p.x.view()),
+      alias, "tiled_mlp_forward: y overlaps x", p.x);
   EXPECT_TIGON_ERROR(p.backward<B>(p.dx.view(), p.wg.view(), p.dwu.view(), p.dwd.view()), alias,
                      "tiled_mlp_backward: dwg overlaps wg", p.dx, p.wg, p.dwu, p.dwd);
   EXPECT_TIGON_ERROR(p.backward<B>(p.dx.view().rows_from(0, 2), p.dwg.view(), p.dwu.view(), p.dwd.view()), shape,

@@ -123,20 +123,19 @@ static_assert(program_of(cores::intel, fused_add_backward) == lookahead);
 // Single numbers are never reduced in a loop that maps.
 static_assert(program_of(cores::intel, norm_backward(2, 1, 4, 1)) == program{1, 8, 16384, false, true});
 
-// Several rows at a time where they share something.
-constexpr row_shape map_alone(std::size_t vectors, std::size_t sums, reduction_kind reduction = reduction_kind::none) {
+// Maps of rows that were not reduced: several at a time where they share something.
+constexpr row_shape map_alone(std::size_t matrices, std::size_t vectors, std::size_t sums) {
   return {.pass = row_pass::program,
-          .matrices = 2,
+          .matrices = matrices,
           .vectors = vectors,
           .sums = sums,
           .element_bytes = 2,
           .lanes = 16,
-          .reduction = reduction,
           .outputs = 1};
 }
-static_assert(plan(cores::zen5, map_alone(0, 0, reduction_kind::imperative)).rows == 1);
-static_assert(plan(cores::zen5, map_alone(0, 0)).rows == 1 && plan(cores::zen4, map_alone(0, 0)).rows == 1);
-static_assert(plan(cores::zen5, map_alone(1, 0)).rows == 4 && plan(cores::zen5, map_alone(1, 3)).rows == 2);
+static_assert(plan(cores::zen5, map_alone(2, 0, 0)).rows == 1 && plan(cores::zen4, map_alone(2, 0, 0)).rows == 1);
+static_assert(plan(cores::zen5, map_alone(1, 1, 0)).rows == 4 && plan(cores::zen5, map_alone(2, 1, 3)).rows == 2);
+static_assert(plan(cores::zen5, map_alone(2, 1, 0)).rows == 1);  // too many streams
 
 // Forward: rows are reduced and mapped one by one, but for vectors that are widened, or leave L1, with every row.
 static_assert(plan(cores::zen5, norm_forward(2, 4, 16)).rows == 1 &&
@@ -306,9 +305,10 @@ TYPED_TEST(every_core, reductions_and_maps_with_gradients_of_two_parameters) {
     tigon::layer_norm_forward<B>(x.of_t, w.vector(), b.vector(), y.got.view(), mean, rstd);
     tigon::layer_norm_forward<typename F::generic>(x.of_f64, w.vector_of_f64(), b.vector_of_f64(), y.want.view(),
                                                    mean_of_f64, rstd_of_f64);
-    tigon::layer_norm_backward<B>(dy.of_t, x.of_t, w.vector(), mean, rstd, dx.got.view(), dw.vector(), db.vector());
+    tigon::layer_norm_backward<B>(dy.of_t, x.of_t, w.vector(), mean, rstd,
+                                  tigon::norm_gradients{dx.got.view(), dw.vector(), db.vector()});
     tigon::layer_norm_backward<typename F::generic>(dy.of_f64, x.of_f64, w.vector_of_f64(), mean_of_f64, rstd_of_f64,
-                                                    dx.want.view(), dw.wanted(), db.wanted());
+                                                    tigon::norm_gradients{dx.want.view(), dw.wanted(), db.wanted()});
     y.check("y"), dx.check("dx"), dw.check("dw"), db.check("db");
   }
 }

@@ -122,8 +122,8 @@ TYPED_TEST(many_rows, rms_norm_keeps_its_error) {
 TYPED_TEST(many_rows, layer_norm_keeps_its_error) {
   for (const input in : inputs) {
     problem p(rows, 9, in.value, in.signs);
-    tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd, p.out(), p.first, p.second,
-                                          {.eps = eps});
+    tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd,
+                                          tigon::norm_gradients{p.out(), p.first, p.second}, {.eps = eps});
     const double r = 1 / std::sqrt(p.variance() + eps), m = p.centre();
     EXPECT_TRUE(close(f64(p.first), p.sum_of([&](double v) { return (v - m) * r; }), 2e-6)) << in.value;
     EXPECT_TRUE(close(f64(p.second), p.sum_of([](double) { return 1; }), 2e-6)) << in.value;
@@ -132,8 +132,8 @@ TYPED_TEST(many_rows, layer_norm_keeps_its_error) {
 
 TEST(very_many_rows, layer_norm_keeps_its_error) {
   problem p(std::size_t{1} << 23, 1, 0.1f);
-  tigon::layer_norm_backward<backends::highway>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd, p.out(), p.first,
-                                                p.second, {.eps = eps});
+  tigon::layer_norm_backward<backends::highway>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd,
+                                                tigon::norm_gradients{p.out(), p.first, p.second}, {.eps = eps});
   EXPECT_TRUE(close(f64(p.second), p.sum_of([](double) { return 1; }), 2e-6));
 }
 
@@ -141,8 +141,8 @@ TYPED_TEST(many_rows, fused_add_rms_norm_keeps_its_error) {
   for (const input in : inputs) {
     problem p(rows, 9, in.value, in.signs);
     p.without_mean();
-    tigon::fused_add_rms_norm_backward<TypeParam>(p.view(p.dy), {}, p.view(p.x), p.w, p.rstd, p.out(), p.first,
-                                                  {.eps = eps});
+    tigon::fused_add_rms_norm_backward<TypeParam>(p.view(p.dy), {}, p.view(p.x), p.w, p.rstd,
+                                                  tigon::fused_add_rms_norm_gradients{p.out(), p.first}, {.eps = eps});
     const double r = 1 / std::sqrt(p.square() + eps);
     EXPECT_TRUE(close(f64(p.first), p.sum_of([&](double v) { return v * r; }), 2e-6)) << in.value;
   }
@@ -155,8 +155,9 @@ TYPED_TEST(many_rows, modulated_rms_norm_keeps_its_error) {
     std::vector<float> scale(groups * p.cols, 0.0f), dscale(scale.size()), dshift(scale.size());
     const auto of_groups = [&](auto& v) { return matrix_view(v.data(), groups, p.cols); };
     tigon::modulated_rms_norm_backward<TypeParam>(
-        p.view(p.dy), p.view(p.x), p.w, matrix_view<const float>(of_groups(scale)), p.rstd, p.out(), p.first,
-        of_groups(dscale), of_groups(dshift), {.eps = eps, .group_rows = rows / groups});
+        p.view(p.dy), p.view(p.x), p.w, matrix_view<const float>(of_groups(scale)), p.rstd,
+        tigon::modulated_rms_norm_gradients{p.out(), p.first, of_groups(dscale), of_groups(dshift)},
+        {.eps = eps, .group_rows = rows / groups});
     const double r = 1 / std::sqrt(p.square() + eps);
     EXPECT_TRUE(close(f64(p.first), p.sum_of([&](double v) { return v * r; }), 2e-6)) << groups;
     p.weight /= static_cast<double>(groups);
@@ -174,7 +175,8 @@ TYPED_TEST(many_rows, group_norm_keeps_its_error) {
   constexpr std::size_t channels = 2, positions = 9;
   problem p(rows / 2, positions, 0.1f);  // groups of one channel
   std::vector<float> w(channels, 1), dw(channels), db(channels);
-  tigon::group_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), w, p.mean, p.rstd, p.out(), dw, db,
+  tigon::group_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), w, p.mean, p.rstd,
+                                        tigon::norm_gradients{p.out(), dw, db},
                                         {.groups = channels, .channels = channels, .eps = eps});
   const double sum = p.weight / channels * p.dy[0] * positions;
   EXPECT_TRUE(close(f64(db), std::vector<double>{sum, sum}, 2e-6));
@@ -185,7 +187,8 @@ TYPED_TEST(many_rows, dyt_keeps_its_error) {
     problem p(rows, 9, in.value, in.signs);
     const std::vector<float> alpha{0.5f};
     std::vector<float> dalpha{-1};
-    tigon::dyt_backward<TypeParam>(p.view(p.dy), p.view(p.x), alpha, p.w, p.out(), dalpha, p.first, p.second);
+    tigon::dyt_backward<TypeParam>(p.view(p.dy), p.view(p.x), alpha, p.w,
+                                   tigon::dyt_gradients{p.out(), dalpha, p.first, p.second});
     const auto near = [&](const auto& got, const auto& want) {  // of |reference| + the root sum of squares
       for (std::size_t j = 0; j < p.cols; ++j)
         if (std::abs(got[j] - want[j]) > 2e-6 * (std::abs(want[j]) + std::abs(p.dy[0]) * std::sqrt(rows)))
@@ -221,8 +224,8 @@ TYPED_TEST(many_rows, infinite_and_undefined_sums_stay_what_they_are) {
   p.dy[3 * 70] = static_cast<float>(infinity);
   p.dy[3 * 4000 + 1] = -static_cast<float>(infinity);
   p.dy[3 * 1000 + 2] = std::numeric_limits<float>::quiet_NaN();
-  tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd, p.out(), p.first, p.second,
-                                        {.eps = eps});
+  tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd,
+                                        tigon::norm_gradients{p.out(), p.first, p.second}, {.eps = eps});
   EXPECT_EQ(p.second[0], infinity);
   EXPECT_EQ(p.second[1], -infinity);
   EXPECT_TRUE(std::isnan(p.second[2]));
@@ -280,8 +283,8 @@ TEST(very_long_rows, in_blocks_of_columns_keep_their_error) {
   expect(mean[0], m, 4e-7), expect(y[0], (a - m) / deviation, 4e-7);
   mean[0] = static_cast<float>(m), rstd[0] = static_cast<float>(1 / deviation);
   for (std::size_t j = 0; j < cols; ++j) dy[j] = j % 4 < 2 ? 0.7f : 0;  // nothing of xh, and a mean
-  tigon::layer_norm_backward<B>(in(dy), in(x), absent, mean, std::span<const float>(rstd).first(1), row(dx), absent,
-                                absent, {.eps = eps});
+  tigon::layer_norm_backward<B>(in(dy), in(x), absent, mean, std::span<const float>(rstd).first(1),
+                                tigon::norm_gradients{row(dx), absent, absent}, {.eps = eps});
   expect(dx[0], up / 2 / deviation, 2e-6);
 
   const double sum = n / 2 * (std::exp(a - b) + 1), p = 1 / sum;
@@ -345,12 +348,14 @@ TYPED_TEST(many_rows, threads_change_no_bit_and_the_stated_workspace_is_enough) 
       for (std::size_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(i % 5 == 0);
       std::vector<float> dalpha(1), of_dyt(2 * cols), dweight(2 * cols);
       const auto layer_norm = [&](context& ctx) {
-        tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd, p.out(), p.first,
-                                              p.second, {.eps = eps}, ctx);
+        tigon::layer_norm_backward<TypeParam>(p.view(p.dy), p.view(p.x), p.w, p.mean, p.rstd,
+                                              tigon::norm_gradients{p.out(), p.first, p.second}, {.eps = eps}, ctx);
       };
       const auto dyt = [&](context& ctx) {
-        tigon::dyt_backward<TypeParam>(p.view(p.dy), p.view(p.x), alpha, p.w, p.out(), dalpha,
-                                       std::span(of_dyt).first(cols), std::span(of_dyt).last(cols), {}, ctx);
+        tigon::dyt_backward<TypeParam>(
+            p.view(p.dy), p.view(p.x), alpha, p.w,
+            tigon::dyt_gradients{p.out(), dalpha, std::span(of_dyt).first(cols), std::span(of_dyt).last(cols)}, {},
+            ctx);
       };
       const auto embedding = [&](context& ctx) {
         tigon::embedding_backward<TypeParam>(p.view(p.dy), ids, matrix_view<float>(dweight.data(), 2, cols), {}, ctx);

@@ -146,7 +146,7 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_EQ(next(tigon::rows_of<const T>{small, B::row.stream_bytes}, 0, 1, 2), 2 * small.row_stride)
       << "a part of a large one is not";
   const auto in_line = [](auto operand, std::size_t ahead, std::size_t width) {
-    return tigon::simd::detail::lies_in_line(tigon::simd::detail::source<B>(operand, {0, 0, 1, ahead}), width);
+    return tigon::simd::detail::is_contiguous(tigon::simd::detail::source<B>(operand, {0, 0, 1, ahead}), width);
   };
   EXPECT_TRUE(in_line(whole, 1, 5));
   EXPECT_FALSE(in_line(whole, 2, 5)) << "asks for the row after the next";

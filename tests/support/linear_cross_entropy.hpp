@@ -13,6 +13,7 @@ struct linear_cross_entropy_variant {
   const char* name;
   bool biased, weighted;
   fused_linear_cross_entropy_options opt;
+  gradient mode = gradient::overwrite;
 };
 
 /// As the contract states them: in units of |reference| + its root mean square, at most ten times the worst seen.
@@ -33,7 +34,7 @@ struct linear_cross_entropy_problem : linear_problem<T> {
 
   TIGON_TEST_NOINLINE explicit linear_cross_entropy_problem(linear_sizes of, const linear_cross_entropy_variant& which,
                                                             guard side = guard::behind)
-      : linear_problem<T>(of, which.biased, which.opt.dparams, side),
+      : linear_problem<T>(of, which.biased, which.mode, side),
         s(of),
         v(which),
         rows(v.opt.loss.reduction == reduction::none),
@@ -55,8 +56,8 @@ struct linear_cross_entropy_problem : linear_problem<T> {
   template <class B>
   TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = default_context()) {
-    fused_linear_cross_entropy_forward<B, T>(this->x, this->w, target, loss, to_dx, to_dw, v.opt, given(this->bias),
-                                             to_db, given(weight), {z_loss, accuracy, predicted}, given(upstream), ctx);
+    fused_linear_cross_entropy_forward<B, T>(this->head(), target, {loss, {z_loss, accuracy, predicted}},
+                                             {to_dx, to_dw, to_db, v.mode}, v.opt, given(weight), given(upstream), ctx);
   }
   template <class B>
   void forward(context& ctx = default_context()) {
@@ -64,8 +65,7 @@ struct linear_cross_entropy_problem : linear_problem<T> {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(std::span<const A> g, context& ctx = default_context()) {
-    fused_linear_cross_entropy_backward<B, T>(this->x, this->w, target, g, this->dx.view(), this->dw.view(), v.opt,
-                                              given(this->bias), given(this->dbias), given(weight), ctx);
+    fused_linear_cross_entropy_backward<B, T>(this->head(), target, g, this->gradients(), v.opt, given(weight), ctx);
   }
   auto results() const { return bits_of(loss, z_loss, accuracy, predicted); }
   auto bits() const { return bits_of(loss, z_loss, accuracy, predicted, this->dx, this->dw, this->dbias); }

@@ -106,6 +106,8 @@ struct linear_problem {
     if (dparams == gradient::accumulate)
       dw.assign(normal_values(of_layer.vocab * of_layer.hidden, 7)), dbias.assign(normal_values(dbias.size(), 8));
   }
+  linear_layer<T> head() const { return {x, w, {bias.size() == 0 ? nullptr : bias.data(), bias.size()}}; }
+  linear_gradients<T> gradients() { return {dx.view(), dw.view(), given(dbias), dparams}; }
   whole_layer layer() const { return {x.f64(), w.f64(), bias.f64(), of_layer.rows, of_layer.hidden, of_layer.vocab}; }
   /// What the gradients are added to in f64; to be asked for before the call.
   TIGON_TEST_NOINLINE layer_gradients before() const {
@@ -184,9 +186,9 @@ TIGON_TEST_NOINLINE void expect_takes_its_workspace(const std::string& name, con
         threads);
 }
 
-/// The shapes of x, w, dx, dw, and of bias and dbias where there are any, of a call whose layer is of sizes s.
+/// The shapes of x, w, bias and of their gradients, of a call whose layer is of sizes s.
 /// refuses(code, part, change) expects that the call is refused with that code and sentence after change(arguments).
-template <bool Biased = true, class Refuses>
+template <class Refuses>
 void refuse_wrong_layers(linear_sizes s, Refuses refuses) {
   using enum error_code;
   const auto text = [](std::size_t rows, std::size_t cols) {
@@ -203,12 +205,10 @@ void refuse_wrong_layers(linear_sizes s, Refuses refuses) {
           [](auto& a) { --a.dx.rows; });
   refuses(shape, "dw is " + text(s.vocab, s.hidden - 1) + "; expected " + text(s.vocab, s.hidden),
           [](auto& a) { --a.dw.cols; });
-  if constexpr (Biased) {
-    const std::string elements =
-        " is of " + std::to_string(s.vocab - 1) + " elements; expected " + std::to_string(s.vocab);
-    refuses(shape, "bias" + elements, [](auto& a) { a.bias = a.bias.first(a.bias.size() - 1); });
-    refuses(shape, "dbias" + elements, [](auto& a) { a.dbias = a.dbias.first(a.dbias.size() - 1); });
-  }
+  const std::string elements =
+      " is of " + std::to_string(s.vocab - 1) + " elements; expected " + std::to_string(s.vocab);
+  refuses(shape, "bias" + elements, [](auto& a) { a.bias = a.bias.first(a.bias.size() - 1); });
+  refuses(shape, "dbias" + elements, [](auto& a) { a.dbias = a.dbias.first(a.dbias.size() - 1); });
 }
 
 /// Memory for two arguments at once, of the shapes of a layer of sizes s.
@@ -227,7 +227,7 @@ struct overlapping_memory {
 };
 
 /// A gradient of the layer in the memory of something else of it.
-template <bool Biased = true, class Refuses>
+template <class Refuses>
 void refuse_overlapping_layers(const overlapping_memory& m, Refuses refuses) {
   constexpr auto alias = error_code::alias;
   refuses(alias, "dx overlaps x", [&](auto& a) { a.x = a.dx = m.of_rows; });
@@ -235,15 +235,13 @@ void refuse_overlapping_layers(const overlapping_memory& m, Refuses refuses) {
   refuses(alias, "dx overlaps dw", [&](auto& a) { a.dw = m.of_classes, a.dx = m.of_rows; });
   refuses(alias, "dw overlaps x", [&](auto& a) { a.x = m.of_rows, a.dw = m.of_classes; });
   refuses(alias, "dw overlaps w", [&](auto& a) { a.w = a.dw = m.of_classes; });
-  if constexpr (Biased) {
-    refuses(alias, "dx overlaps bias", [&](auto& a) { a.bias = m.classes, a.dx = m.of_rows; });
-    refuses(alias, "dx overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dx = m.of_rows; });
-    refuses(alias, "dw overlaps bias", [&](auto& a) { a.bias = m.classes, a.dw = m.of_classes; });
-    refuses(alias, "dw overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dw = m.of_classes; });
-    refuses(alias, "dbias overlaps x", [&](auto& a) { a.x = m.of_rows, a.dbias = m.classes; });
-    refuses(alias, "dbias overlaps w", [&](auto& a) { a.w = m.of_classes, a.dbias = m.classes; });
-    refuses(alias, "dbias overlaps bias", [&](auto& a) { a.bias = a.dbias = m.classes; });
-  }
+  refuses(alias, "dx overlaps bias", [&](auto& a) { a.bias = m.classes, a.dx = m.of_rows; });
+  refuses(alias, "dx overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dx = m.of_rows; });
+  refuses(alias, "dw overlaps bias", [&](auto& a) { a.bias = m.classes, a.dw = m.of_classes; });
+  refuses(alias, "dw overlaps dbias", [&](auto& a) { a.dbias = m.classes, a.dw = m.of_classes; });
+  refuses(alias, "dbias overlaps x", [&](auto& a) { a.x = m.of_rows, a.dbias = m.classes; });
+  refuses(alias, "dbias overlaps w", [&](auto& a) { a.w = m.of_classes, a.dbias = m.classes; });
+  refuses(alias, "dbias overlaps bias", [&](auto& a) { a.bias = a.dbias = m.classes; });
 }
 
 }  // namespace tigon::test

@@ -131,12 +131,12 @@ std::string first_lost_nan_of_six() {
                              });
   const std::vector<T> one(nan_cols, T(1)), alpha(1, T(0.75f));
   if (lost.empty())
-    lost = first_lost_nan<T>("dyt", {draw(1), draw(2)}, tables(2), {{element, element}, {nothing, element}},
-                             [&](auto& in, auto& out) {
-                               std::vector<T> dalpha(1), dgamma(nan_cols);
-                               dyt_forward<B, T>(in[0], alpha, one, absent, out[0]);
-                               dyt_backward<B, T>(in[1], in[0], alpha, one, out[1], dalpha, dgamma, absent);
-                             });
+    lost = first_lost_nan<T>(
+        "dyt", {draw(1), draw(2)}, tables(2), {{element, element}, {nothing, element}}, [&](auto& in, auto& out) {
+          std::vector<T> dalpha(1), dgamma(nan_cols);
+          dyt_forward<B, T>(in[0], alpha, one, absent, out[0]);
+          dyt_backward<B, T>(in[1], in[0], alpha, one, dyt_gradients{matrix_view<T>(out[1]), dalpha, dgamma, absent});
+        });
   const std::vector<std::int64_t> target{3, 153, 20};
   if (lost.empty())
     lost = first_lost_nan<T>("cross_entropy", {draw(1)}, {table<T>(nan_rows, 1), table<T>()}, {{row, row}},

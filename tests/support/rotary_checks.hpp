@@ -321,9 +321,9 @@ class rotary_doors : public testing::Test {
     // Heads of q 20 apart, with room for 12 elements behind each: the head of k fits in there, or is one too far.
     const view apart(buffer.data(), 2, 2, 3, 8, 120, 20, 40), beside(buffer.data() + 12, 2, 1, 3, 8, 120, 20, 40);
     call(apart, with_data(beside, beside.data + 1), apart, with_data(beside, beside.data + 1), alias,
-         "q_out overlaps k");
+         "k_out overlaps q");  // and q_out overlaps k
     call(apart, with_data(beside, beside.data - 5), apart, with_data(beside, beside.data - 5), alias,
-         "q_out overlaps k");
+         "k_out overlaps q");
     EXPECT_NO_THROW((Rotary::template forward<default_backend, float>(apart, beside, p.tables.views(), apart, beside,
                                                                       p.opt, default_context())));
   }

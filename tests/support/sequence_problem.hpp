@@ -60,12 +60,13 @@ struct sequence_problem {
   }
   reference_model<T> reference() const {
     if (ref_w.rows() == 0) return {};
-    return {.x = ref_x.view(),
-            .w = ref_w.view(),
-            .bias = {ref_bias.size() == 0 ? nullptr : ref_bias.data(), ref_bias.size()}};
+    return {.layer = {ref_x, ref_w, {ref_bias.size() == 0 ? nullptr : ref_bias.data(), ref_bias.size()}}};
   }
-  std::span<const T> given_bias() const { return {bias.size() == 0 ? nullptr : bias.data(), bias.size()}; }
   std::span<T> given_dbias() { return {dbias.size() == 0 ? nullptr : dbias.data(), dbias.size()}; }
+  linear_layer<T> layer() const { return {x, w, {bias.size() == 0 ? nullptr : bias.data(), bias.size()}}; }
+  linear_gradients<T> gradients(gradient mode = gradient::overwrite) {
+    return {dx.view(), dw.view(), given_dbias(), mode};
+  }
 
   whole_layer policy() const { return {x.f64(), w.f64(), bias.f64(), s.rows(), s.hidden, s.vocab}; }
   whole_layer other() const { return {ref_x.f64(), ref_w.f64(), ref_bias.f64(), ref_x.rows(), s.hidden + 1, s.vocab}; }

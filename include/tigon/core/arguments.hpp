@@ -39,8 +39,8 @@ struct vector_extent {
 
   template <class T>
   vector_extent(vector_view<T> v) : data(v.data), size(v.size), element(sizeof(T)) {}
-  template <class T>
-  vector_extent(std::span<T> v) : data(v.data()), size(v.size()), element(sizeof(T)) {}
+  template <class T, std::size_t N>
+  vector_extent(std::span<T, N> v) : data(v.data()), size(v.size()), element(sizeof(T)) {}
 };
 
 struct heads_shape {
@@ -78,7 +78,7 @@ inline namespace TIGON_ABI {
 /// Costs nothing when TIGON_CHECKS is 0.
 class arguments : public expects {
  public:
-  static constexpr std::size_t most = 24;
+  static constexpr std::size_t most = 28;
 
   explicit arguments(std::string_view op) : expects(op) {}
   arguments(const arguments&) = delete;
@@ -194,7 +194,7 @@ class arguments : public expects {
   }
 
   TIGON_INLINE detail::argument& next(bool is_output, std::string_view name) {
-    if (count_ == most) that(false, error_code::state, name, "one argument too many", "at most 24");
+    if (count_ == most) that(false, error_code::state, name, "one argument too many", "at most 28");
     detail::argument& a = arguments_[count_++];
     a.name = name.data(), a.name_size = name.size();
     a.begin = a.end = 0, a.may_be = 0;

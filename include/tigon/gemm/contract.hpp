@@ -38,8 +38,9 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta not finite), state (b packed for another
 ///            kernel), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
-///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, also where all roundings go the
-///            same way; only on `onednn` a product of two bf16 matrices takes them to be independent.
+///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
+///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be
+///            independent. Whatever the terms: eps * (4 + min(k, 704)), as no more roundings follow each other.
 struct gemm_options {
   double alpha = 1;
   double beta = 0;
@@ -132,6 +133,17 @@ TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scal
                       simd::load_n<V>(sums + j, rest), [&] { return simd::load_n<V>(c + j, rest); },
                       [&] { return simd::load_n<V>(bias + j, rest); }),
                   c + j, rest);
+}
+
+template <class T>
+using bare = std::remove_const_t<T>;
+
+template <class B, class TA, class TB, class TC>
+consteval bool admits_types() {
+  static_assert(admits<B, TA>() && admits<B, TB>() && admits<B, TC>());
+  static_assert(mixes_with<TA, TB> && mixes_with<TA, TC>,
+                "tigon: double matrices multiply only double matrices; convert one of them");
+  return true;
 }
 
 }  // namespace TIGON_ABI

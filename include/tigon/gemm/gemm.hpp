@@ -26,9 +26,16 @@ inline constexpr std::size_t eigen_tile_rows = 32;
 inline constexpr std::size_t eigen_tile_rows = 256;
 #endif
 inline constexpr std::size_t eigen_tile_cols = 256;
-inline constexpr std::size_t eigen_depth = 128;  ///< of a widened panel of 16-bit elements
-inline constexpr std::size_t eigen_chain = 64;   ///< of one call in f32: the error grows with the root of a chain
-inline constexpr std::size_t eigen_wide = 128;   ///< of one call in f64
+/// Depth of one call of a product with depth k. Of equal terms the error of a call grows as a quarter of its depth, and
+/// the contract allows 4 + sqrt(k): so a short sum takes several calls of less, but for products of so few digits that
+/// such sums are exact.
+template <element TA, element TB>
+constexpr std::size_t eigen_depth(std::size_t k) {
+  constexpr std::size_t chain = 64;
+  constexpr bool exact = std::same_as<TA, bfloat16> && std::same_as<TB, bfloat16>;
+  if (exact || k >= 228) return chain;
+  return std::max<std::size_t>(1, ceil_div(k, k < 36 ? 1 : k < 100 ? 2 : k < 164 ? 3 : 4));
+}
 /// Calls that are added up one after the other; of more, sums of so many are added to a compensated total. The error of
 /// the plain ones stays below what the contract allows for their depth.
 inline constexpr std::size_t eigen_calls = 32;
@@ -189,9 +196,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     using A = accumulator_t<TC>;
     // The same calls for b packed or not: they decide the bits.
     constexpr bool wide_a = std::same_as<TA, A>, wide_b = std::same_as<TB, A>;
-    const std::size_t depth = !(wide_a && wide_b) ? gemm_detail::eigen_depth
-                              : sizeof(A) == 4    ? gemm_detail::eigen_chain
-                                                  : gemm_detail::eigen_wide;
+    const std::size_t depth = gemm_detail::eigen_depth<TA, TB>(k);
     const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols), deep = std::min(depth, k);
     const bool total = gemm_detail::ceil_div(k, depth) > gemm_detail::eigen_calls;
     return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, (total ? 3 : 1) * rows * cols, depth,
@@ -201,9 +206,6 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
 
 namespace gemm_detail {
 inline namespace TIGON_ABI {
-
-template <class T>
-using bare = std::remove_const_t<T>;
 
 /// m, n, k as the first operand and c have them.
 struct extents {
@@ -230,14 +232,6 @@ void check_second(const expects& expect, std::string_view name, matrix_view<T> b
     expect.matrix(name, b, e.k, e.n);
   else
     expect.matrix(name, b, e.n, e.k);
-}
-
-template <class B, class TA, class TB, class TC>
-consteval bool admits_types() {
-  static_assert(admits<B, TA>() && admits<B, TB>() && admits<B, TC>());
-  static_assert(mixes_with<TA, TB> && mixes_with<TA, TC>,
-                "tigon: double matrices multiply only double matrices; convert one of them");
-  return true;
 }
 
 }  // namespace TIGON_ABI

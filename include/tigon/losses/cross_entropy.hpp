@@ -92,39 +92,11 @@ struct kernel<op::cross_entropy, backends::generic> {
         pieces.set(0, m, sums[0]);
         weighted = sums[1];
       } else if (!done) {
-        // The next piece is asked for as the next row of a matrix in which row i begins where it does and row i + 1 a
-        // piece later.
-        const matrix_view<const T> steps(logits.row(row.i) - row.i * pieces.width, logits.rows * pieces.count,
-                                         pieces.width, pieces.width);
-        const matrix_view<const T> near = in_pieces ? steps : logits;
-        for (std::size_t k = 0; k < pieces.count; ++k) {
-          const auto part = pieces.of(row, k);
-          const A m = part.max(reads(logits), [](auto v) { return v; });
-          // A piece of -inf alone adds nothing to the others.
-          const A under = in_pieces && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
-          const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
-            const auto p = simd::exp_of_distance<true>(v - under);
-            return pack{p, p};
-          });
-          pieces.set(k, m, partial);
-        }
+        pieces.exponentials(row, logits, e);
       }
       top = pieces.join(sum);
-      // d = sum - 1. Where that cancels, the rest is summed without the maximum.
-      A d = sum - A(1);
-      if (d < A(1)) {
-        A rest(0), ones(0);
-        for (std::size_t k = 0; k < pieces.count; ++k) {
-          if (pieces.top[k] != A(1)) {
-            rest += pieces.top[k] * pieces.sum[k];
-            continue;
-          }
-          const auto of_piece = pieces.of(row, k).sum(reads(e), [](auto p) { return detail::apart_from_one(p); });
-          rest += of_piece[0], ones += of_piece[1];
-        }
-        d = rest + (ones - A(1));
-      }
-      const auto of_row = terms.of(kind, top, own, d, weight ? weight.data[column] : A(1));
+      const auto of_row =
+          terms.of(kind, top, own, pieces.without_one(row, e, sum), weight ? weight.data[column] : A(1));
       if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
       const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
@@ -138,16 +110,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         row.map(reads(e, weight, read), writes(dlogits),
                 [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
       } else {
-        for (std::size_t k = pieces.count; k-- > 0;) {
-          const A f = factor * pieces.top[k];
-          // normal_or_zero(p * f), by fewer operations: p is at least 0.
-          const A lowest =
-              std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
-          pieces.of(row, k).map(reads(e, read), writes(dlogits), [=](auto p, auto) {
-            const decltype(p) zero(A(0));
-            return select(p < decltype(p)(lowest), zero, p * f);
-          });
-        }
+        pieces.multiply(row, e, read, dlogits, factor);
       }
       if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
     });
@@ -165,41 +128,47 @@ std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const c
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Checks and the call that forward and backward_recompute share; an upstream gradient where there is no loss.
+/// What forward and backward_recompute are called with; an upstream gradient where there is no loss.
+template <element T>
+struct logit_loss {
+  matrix_view<const T> logits;
+  matrix_view<T> dlogits;
+  std::span<accumulator_t<T>> loss;
+  cross_entropy_metrics<accumulator_t<T>> metrics;
+  std::span<const accumulator_t<T>> upstream;
+};
+
+/// Checks and the call that they share.
 template <class B, element T, class Target, class Weight>
-void logit_cross_entropy(std::string_view name, in_matrix<T> logits, const Target& target, Weight weight,
-                         std::span<accumulator_t<T>> loss, matrix_view<T> dlogits,
-                         cross_entropy_metrics<accumulator_t<T>> metrics, std::span<const accumulator_t<T>> upstream,
+void logit_cross_entropy(std::string_view name, const logit_loss<T>& of, const Target& target, Weight weight,
                          const cross_entropy_options& opt, context& ctx) {
   using A = accumulator_t<T>;
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const std::span<const I> targets(labels);
+  const matrix_view<const T> logits = of.logits;
+  const std::span<const A> upstream = of.upstream;
   const bool backward = upstream.data() != nullptr;
-  const expects expect(name);
-  expect.at_least_one("vocab", logits.cols);
-  expect.memory("logits", logits);
-  if (backward) expect.memory("dlogits", dlogits);
-  if (dlogits.data != nullptr) {
-    expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
-    expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-    expect.outside("dlogits", dlogits, "loss", as_row(loss), "target", as_row(std::span<const I>(labels)),
-                   "class_weight", as_row(weight), "upstream", as_row(upstream));
-  }
-  if (backward && upstream.size() != 1) expect.size("upstream", upstream.size(), logits.rows);
-  A unused{};
-  auto checked = opt;
-  if (backward) checked.reduction = reduction::sum;
-  expect_loss<A>(expect, name, labels, logits.rows, logits.cols, weight, backward ? std::span<A>(&unused, 1) : loss,
-                 metrics, checked, "logits", logits, "dlogits", dlogits);
+  arguments args(name);
+  args.at_least_one("vocab", logits.cols);
+  args.in("logits", logits);
+  declare_labels(args, targets, weight, logits.rows, logits.cols);
+  args.optional_in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
+  if (backward) args.memory("dlogits", of.dlogits);
+  args.optional_out("dlogits", of.dlogits, logits.rows, logits.cols).may_be("logits");
+  if (!backward) declare_loss<A>(args, of.loss, of.metrics, logits.rows, opt.reduction);
+  args.check();
+  expect_loss_options<A>(args, opt);
+  expect_labels(name, targets, logits.cols, opt.ignore_index);
   ctx.workspace().expect(name, cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
 
   workspace::frame frame(ctx.workspace());
   using K = kernel_for<op::cross_entropy, B>;
-  const loss_rows<A> rows(frame, std::span<const I>(labels), logits.cols, weight, metrics, opt);
-  K::template forward<B, T, I>(logits, labels, rows.weight, dlogits, rows.out, rows.scale, opt, ctx);
-  if (!backward) return rows.finish(std::span<const I>(labels), loss, metrics, opt);
-  if (upstream.size() != 1 || upstream[0] != A(1)) K::template backward<B, T>(dlogits, upstream, dlogits, ctx);
+  const loss_rows<A> rows(frame, targets, logits.cols, weight, of.metrics, opt);
+  K::template forward<B, T, I>(logits, labels, rows.weight, of.dlogits, rows.out, rows.scale, opt, ctx);
+  if (!backward) return rows.finish(targets, of.loss, of.metrics, opt);
+  if (upstream.size() != 1 || upstream[0] != A(1)) K::template backward<B, T>(of.dlogits, upstream, of.dlogits, ctx);
 }
 
 }  // namespace TIGON_ABI
@@ -214,7 +183,7 @@ void cross_entropy_forward(in_matrix<T> logits, const Target& target,
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
-  detail::logit_cross_entropy<B, T>("cross_entropy_forward", logits, target, weight, loss, dlogits, metrics, {}, opt,
+  detail::logit_cross_entropy<B, T>("cross_entropy_forward", {logits, dlogits, loss, metrics, {}}, target, weight, opt,
                                     ctx);
 }
 
@@ -229,13 +198,13 @@ void cross_entropy_backward_recompute(in_matrix<T> logits, const Target& target,
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
-  const accumulator_t<T> none{};
-  expects("cross_entropy_backward_recompute")
-      .that(upstream.data() != nullptr || logits.rows == 0, error_code::shape, "upstream", "empty",
-            "one number, or one for each row");
-  detail::logit_cross_entropy<B, T>("cross_entropy_backward_recompute", logits, target, weight, {}, dlogits, {},
-                                    upstream.data() != nullptr ? upstream : std::span<const accumulator_t<T>>(&none, 1),
-                                    opt, ctx);
+  using A = accumulator_t<T>;
+  const A none{};
+  constexpr std::string_view name = "cross_entropy_backward_recompute";
+  expects(name).that(upstream.data() != nullptr || logits.rows == 0, error_code::shape, "upstream", "empty",
+                     "one number, or one for each row");
+  const std::span<const A> g = upstream.data() != nullptr ? upstream : std::span<const A>(&none, 1);
+  detail::logit_cross_entropy<B, T>(name, {logits, dlogits, {}, {}, g}, target, weight, opt, ctx);
 }
 
 /// dlogits = upstream * saved: the gradient for another upstream gradient than 1, one number or one a row (for
@@ -245,12 +214,11 @@ void cross_entropy_backward(in_matrix<T> saved_dlogits,
                             std::type_identity_t<std::span<const accumulator_t<T>>> upstream, matrix_view<T> dlogits,
                             context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const expects expect("cross_entropy_backward");
-  expect.memory("dlogits", dlogits);
-  expect.matrix("saved_dlogits", saved_dlogits, dlogits.rows, dlogits.cols);
-  if (upstream.size() != 1) expect.size("upstream", upstream.size(), dlogits.rows);
-  expect.same_or_disjoint("dlogits", dlogits, "saved_dlogits", saved_dlogits);
-  expect.disjoint("dlogits", dlogits, "upstream", as_row(upstream));
+  arguments args("cross_entropy_backward");
+  args.in("saved_dlogits", saved_dlogits, dlogits.rows, dlogits.cols);
+  args.in("upstream", upstream, upstream.size() == 1 ? 1 : dlogits.rows);
+  args.out("dlogits", dlogits).may_be("saved_dlogits");
+  args.check();
   kernel_for<op::cross_entropy, B>::template backward<B, T>(saved_dlogits, upstream, dlogits, ctx);
 }
 

@@ -90,39 +90,40 @@ struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
   }
 };
 
-/// Losses and gradients in one call. dx and dw may be views without memory. See
-/// fused_linear_cosine_distillation_options and fused_linear_distillation_options for the contract.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_cosine_distillation_forward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, std::type_identity_t<distillation_teacher<T>> teacher,
-    const Target& target, std::type_identity_t<distillation_losses<accumulator_t<T>>> losses, matrix_view<T> dx,
-    std::type_identity_t<matrix_view<T>> dw, fused_linear_cosine_distillation_options opt = {},
-    const Bias& bias = absent, DBias&& dbias = absent_t{}, double upstream = 1, context& ctx = default_context()) {
+/// Losses and gradients in one call. See fused_linear_cosine_distillation_options and fused_linear_distillation_options
+/// for the contract.
+template <class B = default_backend, class T, class Target>
+void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
+                                              const std::type_identity_t<linear_layer<T>>& teacher,
+                                              const Target& target,
+                                              std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
+                                              std::type_identity_t<linear_gradients<T>> gradients = {},
+                                              fused_linear_cosine_distillation_options opt = {},
+                                              context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_forward";
   expects(name).finite("beta", opt.beta);
-  detail::distil<B, T>(name, x, w, teacher, target, &losses, dx, dw, opt.distillation, bias, dbias, upstream, false,
-                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                         kernel_for<op::fused_linear_cosine_distillation, B>::template forward<B, T, I>(call, labels,
-                                                                                                        opt, rows, ctx);
-                       });
+  detail::distil<B, T, Target>(
+      name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, false}, ctx,
+      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_cosine_distillation, B>::template forward<B, T, I>(call, labels, opt, rows, ctx);
+      });
 }
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_cosine_distillation_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                                               std::type_identity_t<distillation_teacher<T>> teacher,
-                                               const Target& target, double upstream, matrix_view<T> dx,
-                                               std::type_identity_t<matrix_view<T>> dw,
+template <class B = default_backend, class T, class Target>
+void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
+                                               const std::type_identity_t<linear_layer<T>>& teacher,
+                                               const Target& target, double upstream,
+                                               std::type_identity_t<linear_gradients<T>> gradients,
                                                fused_linear_cosine_distillation_options opt = {},
-                                               const Bias& bias = absent, DBias&& dbias = absent_t{},
                                                context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_backward";
   expects(name).finite("beta", opt.beta);
-  detail::distil<B, T>(name, x, w, teacher, target, nullptr, dx, dw, opt.distillation, bias, dbias, upstream, false,
-                       true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                         kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, T, I>(
-                             call, labels, opt, rows, ctx);
-                       });
+  detail::distil<B, T, Target>(name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, false},
+                               ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                                 kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, T, I>(
+                                     call, labels, opt, rows, ctx);
+                               });
 }
 
 }  // namespace tigon

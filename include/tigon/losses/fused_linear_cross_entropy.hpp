@@ -3,47 +3,11 @@
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
 #include <tigon/losses/parts/tiled_cross_entropy.hpp>
 #include <tigon/losses/parts/tiled_linear.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_cross_entropy {
-  static constexpr std::string_view name = "fused_linear_cross_entropy";
-};
-}  // namespace op
-
-/// Cross entropy of z = x w^T + b, a chunk of rows at a time.
-///
-///   loss and D = d loss / d z as cross_entropy has them; token_scaling multiplies a row's loss and D by p_t
-///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   row i of D times upstream[i] first, where that is given
-///
-/// Formula    docs/formulas/fused_linear_cross_entropy.md.
-/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab] or `absent`; target [rows]; class weight
-///            [vocab] or `absent`; loss and metrics as cross_entropy. vocab >= 1; rows and hidden may be 0.
-/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; loss and metrics f32 (f64 for f64);
-///            target std::int32_t or std::int64_t.
-/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
-/// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
-///            to with gradient::accumulate.
-/// Aliasing   none: any layout in which no element is shared.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
-///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
-///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More than
-///            64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64 tiles of
-///            columns two for dx, so that errors do not grow with their number. See fused_linear_cross_entropy_workspace. w may come packed (linear_weights); tiles
-///            do not use it.
-/// Throws     tigon::error as cross_entropy; before the first write.
-/// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
-///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.
-/// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3, for any
-///            number of rows, chunks and tiles (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp).
-struct fused_linear_cross_entropy_options {
-  cross_entropy_options loss;
-  bool token_scaling = false;              ///< loss and gradient of a row times the probability of its target
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
-};
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -51,7 +15,7 @@ inline namespace TIGON_ABI {
 /// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
 template <element T>
 struct linear_loss {
-  linear_head<T> head;
+  linear_layer<T> head;
   linear_gradients<T> out;
   vector_view<const accumulator_t<T>> upstream;  ///< empty: 1
 };
@@ -181,93 +145,79 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Checks and the call that forward and backward share.
+/// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
 template <class B, element T, class Target, class Weight>
-void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target& target, Weight weight,
-                          std::span<accumulator_t<T>> loss, cross_entropy_metrics<accumulator_t<T>> metrics,
-                          fused_linear_cross_entropy_options opt, context& ctx) {
+void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const Target& target, Weight weight,
+                          const cross_entropy_results<accumulator_t<T>>& to,
+                          const fused_linear_cross_entropy_options& opt, context& ctx) {
   using A = accumulator_t<T>;
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
-  const expects expect(name);
-  const bool backward = loss.data() == nullptr && t.upstream;
+  const bool backward = to.loss.data() == nullptr && t.upstream;
   const std::span<const I> targets(labels);
-  const auto& [x, w, bias, packed] = t.head;
-  const auto& [dx, dw, dbias, mode] = t.out;
-  const auto upstream = as_row(t.upstream);
-  expect_linear(expect, t.head, t.out, "upstream", upstream, "target", as_row(targets), "class_weight", as_row(weight));
-  expect_packed<B>(name, t.head);
-  if (t.upstream && t.upstream.size != 1) expect.size("upstream", t.upstream.size, x.rows);
-  A unused{};
-  auto checked = opt.loss;
-  if (backward) checked.reduction = reduction::sum;
-  expect_loss<A>(expect, name, labels, x.rows, w.rows, weight, backward ? std::span<A>(&unused, 1) : loss, metrics,
-                 checked, "x", x, "w", w, "bias", as_row(bias), "upstream", upstream, "dx", dx, "dw", dw, "dbias",
-                 as_row(dbias));
+  const matrix_view<const T> x = t.head.x, w = t.head.w;
+  arguments args(name);
+  declare_layer<B>(args, name, t.head);
+  declare_labels(args, targets, weight, x.rows, w.rows);
+  args.optional_in("upstream", t.upstream, t.upstream.size == 1 ? 1 : x.rows);
+  declare_gradients(args, t.head, t.out);
+  if (!backward) declare_loss<A>(args, to.loss, to.metrics, x.rows, opt.loss.reduction);
+  args.check();
+  expect_loss_options<A>(args, opt.loss);
+  expect_labels(name, targets, w.rows, opt.loss.ignore_index);
   ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx));
 
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> rows(frame, targets, w.rows, weight, metrics, opt.loss);
+  const loss_rows<A> rows(frame, targets, w.rows, weight, to.metrics, opt.loss);
   using K = kernel_for<op::fused_linear_cross_entropy, B>;
   if (backward)
     K::template backward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
   else
     K::template forward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
-  if (!backward) rows.finish(targets, loss, metrics, opt.loss);
+  if (!backward) rows.finish(targets, to.loss, to.metrics, opt.loss);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, metrics and, for mean and sum, all gradients in one call. dx and dw may be views without memory. With
-/// reduction::none the gradients belong to fused_linear_cross_entropy_backward, unless the upstream gradient is known
-/// beforehand and given here. See fused_linear_cross_entropy_options for the contract.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t,
-          parameter Weight = absent_t>
-void fused_linear_cross_entropy_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
-                                        std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
-                                        std::type_identity_t<matrix_view<T>> dw,
-                                        fused_linear_cross_entropy_options opt = {}, const Bias& bias = absent,
-                                        DBias&& dbias = absent_t{}, const Weight& class_weight = absent,
-                                        cross_entropy_metrics<accumulator_t<T>> metrics = {},
+/// Loss, metrics and, for mean and sum, all gradients in one call. With reduction::none the gradients belong to
+/// fused_linear_cross_entropy_backward, unless the upstream gradient is known beforehand and given here. See
+/// fused_linear_cross_entropy_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void fused_linear_cross_entropy_forward(const linear_layer<T>& layer, const Target& target,
+                                        std::type_identity_t<cross_entropy_results<accumulator_t<T>>> to,
+                                        std::type_identity_t<linear_gradients<T>> gradients = {},
+                                        fused_linear_cross_entropy_options opt = {},
+                                        const Weight& class_weight = absent,
                                         std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const in_vector<T> b = as_in_vector<T>(bias);
-  const vector_view<T> db = as_out_vector<T>(dbias);
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
-  detail::linear_cross_entropy<B, T>(
-      "fused_linear_cross_entropy_forward",
-      {{x, w.view, b, w.packed}, {dx, dw, db, opt.dparams}, {upstream.data(), upstream.size()}}, target, weight, loss,
-      metrics, opt, ctx);
+  detail::linear_cross_entropy<B, T>("fused_linear_cross_entropy_forward",
+                                     {layer, gradients, {upstream.data(), upstream.size()}}, target, weight, to, opt,
+                                     ctx);
 }
 
 /// dx, dw and dbias for an upstream gradient of one number, or one a row; the logits are computed again.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t,
-          parameter Weight = absent_t>
-void fused_linear_cross_entropy_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                                         const Target& target,
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Target& target,
                                          std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                                         matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
-                                         fused_linear_cross_entropy_options opt = {}, const Bias& bias = absent,
-                                         DBias&& dbias = absent_t{}, const Weight& class_weight = absent,
-                                         context& ctx = default_context()) {
+                                         std::type_identity_t<linear_gradients<T>> gradients,
+                                         fused_linear_cross_entropy_options opt = {},
+                                         const Weight& class_weight = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const in_vector<T> b = as_in_vector<T>(bias);
-  const vector_view<T> db = as_out_vector<T>(dbias);
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
   expects("fused_linear_cross_entropy_backward")
-      .that(upstream.data() != nullptr || x.rows == 0, error_code::shape, "upstream", "empty",
+      .that(upstream.data() != nullptr || layer.x.rows == 0, error_code::shape, "upstream", "empty",
             "one number, or one for each row");
   const accumulator_t<T> one(1);
-  const auto* g = upstream.data() == nullptr ? &one : upstream.data();
-  detail::linear_cross_entropy<B, T>(
-      "fused_linear_cross_entropy_backward",
-      {{x, w.view, b, w.packed}, {dx, dw, db, opt.dparams}, {g, upstream.data() == nullptr ? 1 : upstream.size()}},
-      target, weight, {}, {}, opt, ctx);
+  const vector_view<const accumulator_t<T>> g{upstream.data() == nullptr ? &one : upstream.data(),
+                                              upstream.data() == nullptr ? 1 : upstream.size()};
+  detail::linear_cross_entropy<B, T>("fused_linear_cross_entropy_backward", {layer, gradients, g}, target, weight, {},
+                                     opt, ctx);
 }
 
 }  // namespace tigon

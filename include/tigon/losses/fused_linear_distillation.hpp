@@ -170,71 +170,72 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// A door's arguments, checked; then kernel(call, target, rows) and the totals. losses is null in backward; `indices`:
-/// the target's numbers are classes.
-template <class B, class T, class Target, class Bias, class DBias, class Kernel>
-void distil(std::string_view name, in_matrix<T> x, const linear_weights<T>& w, const distillation_teacher<T>& teacher,
-            const Target& target, const distillation_losses<accumulator_t<T>>* losses, matrix_view<T> dx,
-            matrix_view<T> dw, const fused_linear_distillation_options& opt, const Bias& bias, DBias&& dbias,
-            double upstream, bool takes_neg_inf, bool indices, context& ctx, const Kernel& kernel) {
+/// What the doors of distillation are called with; losses is null in backward.
+template <element T, class Target>
+struct distillation_arguments {
+  linear_layer<T> student, teacher;
+  const Target& target;
+  const distillation_losses<accumulator_t<T>>* losses;
+  linear_gradients<T> gradients;
+  const fused_linear_distillation_options& opt;
+  double upstream;
+  bool takes_neg_inf = true;  ///< of the soft loss
+  bool indices = true;        ///< the target's numbers are classes
+};
+
+/// Checks them; then kernel(call, target, rows) and the totals.
+template <class B, element T, class Target, class Kernel>
+void distil(std::string_view name, const distillation_arguments<T, Target>& of, context& ctx, const Kernel& kernel) {
   static_assert(admits<B, T>());
-  const in_vector<T> b = as_in_vector<T>(bias);
-  const vector_view<T> db = as_out_vector<T>(dbias);
-  const auto labels = labels_of(target);
+  const auto labels = labels_of(of.target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  const distillation_door<T, I> door{
-      name,
-      {{x, w.view, b, w.packed},
-       {teacher.x, teacher.w.view, {teacher.bias.data(), teacher.bias.size()}, teacher.w.packed},
-       {dx, dw, db, opt.dparams}},
-      labels,
-      losses != nullptr ? *losses : distillation_losses<accumulator_t<T>>{},
-      opt,
-      upstream,
-      losses == nullptr};
-  door.check(takes_neg_inf, indices);
-  expect_packed<B>(name, door.call.student);
-  expect_packed<B>(name, door.call.teacher);
-  ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(x.rows, x.cols, w.view.rows, teacher.x.cols,
-                                                                         teacher.w.view.rows, ctx));
+  const distillation_door<T, I> door{name,
+                                     {of.student, of.teacher, of.gradients},
+                                     labels,
+                                     of.losses != nullptr ? *of.losses : distillation_losses<accumulator_t<T>>{},
+                                     of.opt,
+                                     of.upstream,
+                                     of.losses == nullptr};
+  door.template check<B>(of.takes_neg_inf, of.indices);
+  ctx.workspace().expect(
+      name, fused_linear_distillation_workspace<B, T>(of.student.x.rows, of.student.x.cols, of.student.w.rows,
+                                                      of.teacher.x.cols, of.teacher.w.rows, ctx));
   door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Losses and gradients in one call, with a soft loss of your own. dx and dw may be views without memory. See
-/// fused_linear_distillation_options for the contract, soft_loss_row for the soft loss.
-template <class B = default_backend, class T, class Target, class Soft, parameter Bias = absent_t,
-          parameter DBias = absent_t>
-void fused_linear_distillation_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                                       std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
+/// Losses and gradients in one call, with a soft loss of your own. See fused_linear_distillation_options for the
+/// contract, soft_loss_row for the soft loss.
+template <class B = default_backend, class T, class Target, class Soft>
+void fused_linear_distillation_forward(const linear_layer<T>& student,
+                                       const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
+                                       const Soft& soft,
                                        std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
-                                       matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw, const Soft& soft,
-                                       fused_linear_distillation_options opt = {}, const Bias& bias = absent,
-                                       DBias&& dbias = absent_t{}, double upstream = 1,
-                                       context& ctx = default_context()) {
-  detail::distil<B, T>(
-      "fused_linear_distillation_forward", x, w, teacher, target, &losses, dx, dw, opt, bias, dbias, upstream,
-      Soft::takes_neg_inf, true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(call, labels, soft, rows, ctx);
-      });
+                                       std::type_identity_t<linear_gradients<T>> gradients = {},
+                                       fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
+  detail::distil<B, T, Target>("fused_linear_distillation_forward",
+                               {student, teacher, target, &losses, gradients, opt, opt.upstream, Soft::takes_neg_inf},
+                               ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                                 kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
+                                     call, labels, soft, rows, ctx);
+                               });
 }
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
-template <class B = default_backend, class T, class Target, class Soft, parameter Bias = absent_t,
-          parameter DBias = absent_t>
-void fused_linear_distillation_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                                        std::type_identity_t<distillation_teacher<T>> teacher, const Target& target,
-                                        double upstream, matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
-                                        const Soft& soft, fused_linear_distillation_options opt = {},
-                                        const Bias& bias = absent, DBias&& dbias = absent_t{},
-                                        context& ctx = default_context()) {
-  detail::distil<B, T>(
-      "fused_linear_distillation_backward", x, w, teacher, target, nullptr, dx, dw, opt, bias, dbias, upstream,
-      Soft::takes_neg_inf, true, ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(call, labels, soft, rows, ctx);
-      });
+template <class B = default_backend, class T, class Target, class Soft>
+void fused_linear_distillation_backward(const linear_layer<T>& student,
+                                        const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
+                                        const Soft& soft, double upstream,
+                                        std::type_identity_t<linear_gradients<T>> gradients,
+                                        fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
+  detail::distil<B, T, Target>("fused_linear_distillation_backward",
+                               {student, teacher, target, nullptr, gradients, opt, upstream, Soft::takes_neg_inf}, ctx,
+                               [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+                                 kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(
+                                     call, labels, soft, rows, ctx);
+                               });
 }
 
 }  // namespace tigon

@@ -13,40 +13,6 @@ struct fused_linear_grpo {
 };
 }  // namespace op
 
-/// The losses of policy_options on log-probabilities of a linear layer, with all gradients:
-///
-///   logp = log softmax((x w^T + bias) / temperature) at the ids,   u = upstream d loss / d logp
-///   D_j = u / temperature ([j = id] - p_j),   dx = D w,   dw = D^T x,   dbias[j] = sum_i D[i,j]
-///
-/// ref_logp is given in the batch, or comes from a reference layer, at the same temperature.
-///
-/// Formula    docs/formulas/policy.md.
-/// Shapes     x, dx [batch * len, hidden], row b * len + t for token t of sequence b, or [batch * (len + 1), hidden],
-///            where position len of a sequence predicts nothing; w, dw [vocab, hidden]; bias, dbias [vocab] or
-///            `absent`; ids, mask and the other inputs, loss and metrics as grpo_loss_forward; reference.x [rows of x,
-///            reference hidden], reference.w [vocab, reference hidden]; upstream [1], or [batch * len] with reduce =
-///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
-/// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
-///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
-/// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
-///            log-probabilities and u; one rounding at each output.
-/// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
-///            dw and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx
-///            is 0.
-/// Aliasing   none: any layout in which no element is shared.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
-///            w also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_weights).
-/// Products   three where what a gradient needs at once (a token, or a sequence for level sequence and vespo) fits in a
-///            chunk, otherwise four; one more for a reference layer.
-/// Throws     tigon::error as policy_options and selective_log_softmax; argument for two references; before the first
-///            write.
-/// Max error  loss 4e-7, in bf16 too, gradients f32 1e-5, bf16 8e-3 of |reference| + its root mean square
-///            (tests/losses/fused_linear_grpo_test.cpp).
-struct fused_linear_grpo_options {
-  policy_options policy;
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
-};
-
 template <>
 struct kernel<op::fused_linear_grpo, backends::generic> : detail::sequence_kernel {};
 
@@ -105,46 +71,28 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 template <class B, element T>
-void linear_grpo(linear_head<T> head, linear_gradients<T> out, const policy_batch<accumulator_t<T>>& batch,
-                 std::span<accumulator_t<T>> loss, const policy_options& opt, const reference_model<T>& reference,
-                 const policy_metrics<accumulator_t<T>>& metrics, std::span<const accumulator_t<T>> upstream,
-                 context& ctx) {
+void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T>>& batch,
+                 const policy_results<accumulator_t<T>>& to, const linear_gradients<T>& out, const policy_options& opt,
+                 const reference_model<T>& reference, std::span<const accumulator_t<T>> upstream, context& ctx) {
   using A = accumulator_t<T>;
   constexpr std::string_view name = "fused_linear_grpo_forward";
-  const expects expect(name);
   const std::size_t rows = head.x.rows, vocab = head.w.rows;
-  const bool layer = reference.w.data != nullptr, referenced = layer || batch.ref_logp.data != nullptr;
-  const vector_view<const T> reference_bias{reference.bias.data(), reference.bias.size()};
-  expect_linear(expect, head, out, "upstream", as_row(upstream), "reference.x", reference.x, "reference.w", reference.w,
-                "reference.bias", as_row(reference_bias));
-  expect_packed<B>(name, head);
-  expect.that(!layer || batch.ref_logp.data == nullptr, error_code::argument, "ref_logp", "given beside a layer",
-              "one reference");
-  expect.that(reference.logps.empty() && (layer || reference.x.data == nullptr), error_code::argument, "reference",
-              "not a layer", "x and w, or ref_logp of the batch");
-  if (layer) {
-    expect.matrix("reference.w", reference.w, vocab, reference.w.cols);
-    expect.matrix("reference.x", reference.x, rows, reference.w.cols);
-    if (reference_bias) expect.size("reference.bias", reference_bias.size, vocab);
-    expect_packed<B>(name, linear_head<T>{reference.x, reference.w, {}, reference.packed});
-  }
-  const token_rows at = expect_policy(expect, name, batch, opt, rows, referenced);
-  expect_policy_results(expect, at, opt, loss, metrics, referenced);
-  if (!upstream.empty()) expect.size("upstream", upstream.size(), opt.reduce ? 1 : at.batch * at.len);
-  for (const named_view& written : {named_view{"dx", out.dx},
-                                    {"dw", out.dw},
-                                    {"dbias", as_row(out.dbias)},
-                                    {"loss", as_row(loss)},
-                                    {"kl", as_row(metrics.kl)},
-                                    {"clipped", as_row(metrics.clipped)}})
-    expect_outside(expect, batch, written.name, written.view);
-  for (const named_view& written :
-       {named_view{"loss", as_row(loss)}, {"kl", as_row(metrics.kl)}, {"clipped", as_row(metrics.clipped)}})
-    expect.outside(written.name, written.view, "x", head.x, "w", head.w, "bias", as_row(head.bias), "dx", out.dx, "dw",
-                   out.dw, "dbias", as_row(out.dbias), "upstream", as_row(upstream), "reference.x", reference.x,
-                   "reference.w", reference.w, "reference.bias", as_row(reference_bias));
-  ctx.workspace().expect(
-      name, fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, reference.w.cols, ctx));
+  const linear_layer<T>& other = reference.layer;
+  const bool layer = other.w.data != nullptr, referenced = layer || batch.ref_logp.data != nullptr;
+  arguments args(name);
+  declare_layer<B>(args, name, head);
+  args.that(!layer || batch.ref_logp.data == nullptr, error_code::argument, "ref_logp", "given beside a layer",
+            "one reference");
+  args.that(reference.logps.empty() && (layer || other.x.data == nullptr), error_code::argument, "reference",
+            "not a layer", "x and w, or ref_logp of the batch");
+  if (layer) declare_layer<B>(args, name, other, rows, vocab, reference_names);
+  const token_rows at = declare_policy(args, name, batch, opt, rows, referenced);
+  declare_gradients(args, head, out);
+  declare_policy_results(args, at, opt, to, referenced);
+  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
+  args.check();
+  ctx.workspace().expect(name,
+                         fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols, ctx));
 
   workspace::frame frame(ctx.workspace());
   auto* column = frame.template take<std::int64_t>(rows);
@@ -160,45 +108,53 @@ void linear_grpo(linear_head<T> head, linear_gradients<T> out, const policy_batc
   tokens.list([&](std::size_t i) { return column[i]; }, [](std::size_t) { return std::int64_t{-1}; });
   policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
   kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
-      {head, out, {reference.x, reference.w, reference_bias, reference.packed}, tokens, opt.temperature, coefficients},
-      ctx);
-  losses.evaluate(logp, {loss, metrics, partial}, ctx);
+      {head, out, other, tokens, opt.temperature, coefficients}, ctx);
+  losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, metrics and all gradients in one call; dx and dw may be views without memory. See fused_linear_grpo_options
-/// for the contract.
-template <class B = default_backend, class T, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_grpo_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
+/// The losses of policy_options on log-probabilities of a linear layer, with all gradients:
+///
+///   logp = log softmax((x w^T + bias) / temperature) at the ids,   u = upstream d loss / d logp
+///   D_j = u / temperature ([j = id] - p_j),   dx = D w,   dw = D^T x,   dbias[j] = sum_i D[i,j]
+///
+/// ref_logp is given in the batch, or comes from a reference layer, at the same temperature.
+///
+/// Formula    docs/formulas/policy.md.
+/// Shapes     x, dx [batch * len, hidden], row b * len + t for token t of sequence b, or [batch * (len + 1), hidden],
+///            where position len of a sequence predicts nothing; w, dw [vocab, hidden]; bias, dbias [vocab],
+///            or none; ids, mask and the other inputs, loss and metrics as grpo_loss_forward; x of the reference [rows
+///            of x, reference hidden], its w [vocab, reference hidden]; upstream [1], or [batch * len] with reduce =
+///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
+/// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
+///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
+/// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
+///            log-probabilities and u; one rounding at each output.
+/// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
+///            dw and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx
+///            is 0.
+/// Aliasing   none: any layout in which no element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
+///            w also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_layer).
+/// Products   three where what a gradient needs at once (a token, or a sequence for level sequence and vespo) fits in a
+///            chunk, otherwise four; one more for a reference layer.
+/// Throws     tigon::error as policy_options and selective_log_softmax; argument for two references; before the first
+///            write.
+/// Max error  loss 4e-7, in bf16 too, gradients f32 1e-5, bf16 8e-3 of |reference| + its root mean square
+///            (tests/losses/fused_linear_grpo_test.cpp).
+template <class B = default_backend, class T>
+void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
-                               std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
-                               std::type_identity_t<matrix_view<T>> dw, fused_linear_grpo_options opt = {},
-                               const Bias& bias = absent, DBias&& dbias = absent_t{},
-                               std::type_identity_t<reference_model<T>> reference = {},
-                               std::type_identity_t<policy_metrics<accumulator_t<T>>> metrics = {},
+                               const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
+                               const std::type_identity_t<linear_gradients<T>>& gradients = {},
+                               const policy_options& opt = {},
+                               const std::type_identity_t<reference_model<T>>& reference = {},
                                std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_grpo<B, T>({x, w.view, as_in_vector<T>(bias), w.packed},
-                            {dx, dw, as_out_vector<T>(dbias), opt.dparams}, batch, loss, opt.policy, reference, metrics,
-                            upstream, ctx);
-}
-
-/// The gradients for another upstream gradient than the one they were made for: upstream * saved. Any may be the saved
-/// gradient itself.
-template <class B = default_backend, class T, parameter SavedBias = absent_t, parameter DBias = absent_t>
-void fused_linear_grpo_backward(in_matrix<T> saved_dx, in_matrix<T> saved_dw,
-                                std::type_identity_t<accumulator_t<T>> upstream, matrix_view<T> dx,
-                                std::type_identity_t<matrix_view<T>> dw, const SavedBias& saved_dbias = absent,
-                                DBias&& dbias = absent_t{}, gradient dparams = gradient::overwrite,
-                                context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_grpo, B>;
-  detail::scale_gradients<T>("fused_linear_grpo_backward", &K::template backward<B, T>,
-                             {saved_dx, saved_dw, as_in_vector<T>(saved_dbias)}, upstream,
-                             {dx, dw, as_out_vector<T>(dbias), dparams}, ctx);
+  detail::linear_grpo<B, T>(layer, batch, to, gradients, opt, reference, upstream, ctx);
 }
 
 }  // namespace tigon

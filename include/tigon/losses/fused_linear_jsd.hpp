@@ -26,8 +26,8 @@ struct fused_linear_jsd_options {
   double temperature = 1;  ///< from 1e-30 to 1e30
   std::int64_t ignore_index = -100;
   teacher_padding padding = teacher_padding::neg_inf;
-  double denominator = 0;                  ///< n, for a batch in several calls; 0: count
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
+  double denominator = 0;  ///< n, for a batch in several calls; 0: count
+  double upstream = 1;     ///< gradients of forward are those of the loss times this
 };
 
 namespace detail {
@@ -39,7 +39,7 @@ inline fused_linear_jsd_distillation_options distillation_options(const fused_li
            .ignore_index = opt.ignore_index,
            .padding = opt.padding,
            .denominator = opt.denominator,
-           .dparams = opt.dparams},
+           .upstream = opt.upstream},
           opt.beta};
 }
 }  // namespace TIGON_ABI
@@ -65,41 +65,37 @@ struct kernel<op::fused_linear_jsd, backends::generic> {
   }
 };
 
-/// The loss and the student's gradients in one call. dx and dw may be views without memory. See
-/// fused_linear_jsd_options for the contract.
-template <class B = default_backend, class T, class Labels = absent_t, parameter Bias = absent_t,
-          parameter DBias = absent_t>
-void fused_linear_jsd_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                              std::type_identity_t<distillation_teacher<T>> teacher, const Labels& labels,
-                              std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
-                              std::type_identity_t<matrix_view<T>> dw, fused_linear_jsd_options opt = {},
-                              const Bias& bias = absent, DBias&& dbias = absent_t{}, double upstream = 1,
-                              context& ctx = default_context()) {
+/// The loss and the student's gradients in one call. See fused_linear_jsd_options for the contract.
+template <class B = default_backend, class T, class Labels = absent_t>
+void fused_linear_jsd_forward(const linear_layer<T>& student, const std::type_identity_t<linear_layer<T>>& teacher,
+                              const Labels& labels, std::type_identity_t<std::span<accumulator_t<T>>> loss,
+                              std::type_identity_t<linear_gradients<T>> gradients = {},
+                              fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_forward";
   detail::expect_beta(name, opt.beta);
   const distillation_losses<accumulator_t<T>> losses{loss};
-  detail::distil<B, T>(name, x, w, teacher, labels, &losses, dx, dw, detail::distillation_options(opt).distillation,
-                       bias, dbias, upstream, true, false, ctx,
-                       [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
-                         kernel_for<op::fused_linear_jsd, B>::template forward<B, T, I>(call, of_rows, opt, rows, ctx);
-                       });
+  const auto of = detail::distillation_options(opt).distillation;
+  detail::distil<B, T, Labels>(name, {student, teacher, labels, &losses, gradients, of, opt.upstream, true, false}, ctx,
+                               [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
+                                 kernel_for<op::fused_linear_jsd, B>::template forward<B, T, I>(call, of_rows, opt,
+                                                                                                rows, ctx);
+                               });
 }
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
-template <class B = default_backend, class T, class Labels = absent_t, parameter Bias = absent_t,
-          parameter DBias = absent_t>
-void fused_linear_jsd_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w,
-                               std::type_identity_t<distillation_teacher<T>> teacher, const Labels& labels,
-                               double upstream, matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
-                               fused_linear_jsd_options opt = {}, const Bias& bias = absent, DBias&& dbias = absent_t{},
+template <class B = default_backend, class T, class Labels = absent_t>
+void fused_linear_jsd_backward(const linear_layer<T>& student, const std::type_identity_t<linear_layer<T>>& teacher,
+                               const Labels& labels, double upstream,
+                               std::type_identity_t<linear_gradients<T>> gradients, fused_linear_jsd_options opt = {},
                                context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_backward";
   detail::expect_beta(name, opt.beta);
-  detail::distil<B, T>(name, x, w, teacher, labels, nullptr, dx, dw, detail::distillation_options(opt).distillation,
-                       bias, dbias, upstream, true, false, ctx,
-                       [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
-                         kernel_for<op::fused_linear_jsd, B>::template backward<B, T, I>(call, of_rows, opt, rows, ctx);
-                       });
+  const auto of = detail::distillation_options(opt).distillation;
+  detail::distil<B, T, Labels>(name, {student, teacher, labels, nullptr, gradients, of, upstream, true, false}, ctx,
+                               [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
+                                 kernel_for<op::fused_linear_jsd, B>::template backward<B, T, I>(call, of_rows, opt,
+                                                                                                 rows, ctx);
+                               });
 }
 
 }  // namespace tigon

@@ -28,48 +28,29 @@ struct fused_linear_kto_options {
 template <>
 struct kernel<op::fused_linear_kto, backends::generic> : detail::unpaired_kernel {};
 
-/// Loss, results and all gradients in one call; dx and dw may be views without memory. See fused_linear_kto_options for
-/// the contract; kl is one number, one a sequence, or without memory.
-template <class B = default_backend, class T, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_kto_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const token_ids& target,
-                              std::span<const std::uint8_t> desirable,
+/// Loss, results and all gradients in one call. See fused_linear_kto_options for the contract; kl is one number, one a
+/// sequence, or without memory.
+template <class B = default_backend, class T>
+void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch& batch,
                               std::type_identity_t<std::span<const accumulator_t<T>>> kl,
-                              std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
-                              std::type_identity_t<matrix_view<T>> dw, fused_linear_kto_options opt = {},
-                              const Bias& bias = absent, DBias&& dbias = absent_t{},
-                              std::type_identity_t<reference_model<T>> reference = {},
-                              std::type_identity_t<unpaired_results<accumulator_t<T>>> out = {},
+                              const std::type_identity_t<unpaired_results<accumulator_t<T>>>& to,
+                              const std::type_identity_t<linear_gradients<T>>& gradients = {},
+                              fused_linear_kto_options opt = {},
+                              const std::type_identity_t<reference_model<T>>& reference = {},
                               context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_kto, B>;
   constexpr std::string_view op = "fused_linear_kto_forward";
   const expects expect(op);
   expect.finite("desirable_weight", opt.desirable_weight), expect.finite("undesirable_weight", opt.undesirable_weight);
-  if (kl.size() > 1) expect.size("kl", kl.size(), target.rows);
   const auto f = [&](const preference_sequence& s) -> sequence_value {
     const double baseline = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : s.index]);
     const double sign = s.desirable ? 1 : -1, weight = s.desirable ? opt.desirable_weight : opt.undesirable_weight;
     const double u = opt.beta * sign * (s.ratio - baseline), against = detail::logistic(-u);
     return {weight * against, -weight * opt.beta * sign * detail::logistic(u) * against};
   };
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {x, w.view, as_in_vector<T>(bias), w.packed},
-                              {dx, dw, as_out_vector<T>(dbias), opt.sequences.dparams}, target, desirable, f, opt.beta,
-                              opt.average_log_prob, opt.sequences, loss, reference, out, {"kl", as_row(kl)}, ctx);
-}
-
-/// The gradients for another upstream gradient than the one they were made for: upstream * saved. Any may be the saved
-/// gradient itself.
-template <class B = default_backend, class T, parameter SavedBias = absent_t, parameter DBias = absent_t>
-void fused_linear_kto_backward(in_matrix<T> saved_dx, in_matrix<T> saved_dw,
-                               std::type_identity_t<accumulator_t<T>> upstream, matrix_view<T> dx,
-                               std::type_identity_t<matrix_view<T>> dw, const SavedBias& saved_dbias = absent,
-                               DBias&& dbias = absent_t{}, gradient dparams = gradient::overwrite,
-                               context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_kto, B>;
-  detail::scale_gradients<T>("fused_linear_kto_backward", &K::template backward<B, T>,
-                             {saved_dx, saved_dw, as_in_vector<T>(saved_dbias)}, upstream,
-                             {dx, dw, as_out_vector<T>(dbias), dparams}, ctx);
+  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
+                              {layer, batch, to, gradients, opt.sequences, reference, kl}, ctx);
 }
 
 }  // namespace tigon

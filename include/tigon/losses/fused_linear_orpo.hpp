@@ -52,37 +52,19 @@ struct orpo_pair {
 template <>
 struct kernel<op::fused_linear_orpo, backends::generic> : detail::pair_kernel {};
 
-/// Loss, results and all gradients in one call; dx and dw may be views without memory. See fused_linear_orpo_options
+/// Loss, results and all gradients in one call. See fused_linear_orpo_options
 /// for the contract.
-template <class B = default_backend, class T, parameter Bias = absent_t, parameter DBias = absent_t>
-void fused_linear_orpo_forward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const token_ids& target,
-                               std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dx,
-                               std::type_identity_t<matrix_view<T>> dw, fused_linear_orpo_options opt = {},
-                               const Bias& bias = absent, DBias&& dbias = absent_t{}, const token_ids& nll_target = {},
-                               std::type_identity_t<preference_results<accumulator_t<T>>> out = {},
-                               context& ctx = default_context()) {
+template <class B = default_backend, class T>
+void fused_linear_orpo_forward(const linear_layer<T>& layer, const preference_batch& batch,
+                               const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
+                               const std::type_identity_t<linear_gradients<T>>& gradients = {},
+                               fused_linear_orpo_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_orpo, B>;
   constexpr std::string_view op = "fused_linear_orpo_forward";
   const detail::orpo_pair f{opt.beta};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {x, w.view, as_in_vector<T>(bias), w.packed},
-                          {dx, dw, as_out_vector<T>(dbias), opt.pairs.dparams}, target,
-                          {f, opt.beta, opt.compute_nll_loss, true}, opt.pairs, loss, nll_target, {}, out, ctx);
-}
-
-/// The gradients for another upstream gradient than the one they were made for: upstream * saved. Any may be the saved
-/// gradient itself.
-template <class B = default_backend, class T, parameter SavedBias = absent_t, parameter DBias = absent_t>
-void fused_linear_orpo_backward(in_matrix<T> saved_dx, in_matrix<T> saved_dw,
-                                std::type_identity_t<accumulator_t<T>> upstream, matrix_view<T> dx,
-                                std::type_identity_t<matrix_view<T>> dw, const SavedBias& saved_dbias = absent,
-                                DBias&& dbias = absent_t{}, gradient dparams = gradient::overwrite,
-                                context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_orpo, B>;
-  detail::scale_gradients<T>("fused_linear_orpo_backward", &K::template backward<B, T>,
-                             {saved_dx, saved_dw, as_in_vector<T>(saved_dbias)}, upstream,
-                             {dx, dw, as_out_vector<T>(dbias), dparams}, ctx);
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, true},
+                          {layer, batch, to, gradients, opt.pairs, {}}, ctx);
 }
 
 }  // namespace tigon

@@ -4,99 +4,9 @@
 
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/parts/chunked_linear.hpp>
+#include <tigon/losses/parts/scaled_cross_entropy_contract.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_scaled_cross_entropy {
-  static constexpr std::string_view name = "fused_linear_scaled_cross_entropy";
-};
-/// Its work on a chunk of logits.
-struct scaled_cross_entropy {
-  static constexpr std::string_view name = "scaled_cross_entropy";
-};
-}  // namespace op
-
-/// With s = x w^T / temperature and p = softmax(s), for a row with target t, m = max_j s_j, d = sum_j exp(s_j - m)
-/// without the maximal element's own 1, and u = sum_j p_j (s_j - m):
-///
-///   nll     = (m - s_t) + log1p(d)                     entropy = log1p(d) - u          lse = m + log1p(d)
-///   D_j     = (g (p_j - [j = t]) - h p_j ((s_j - m) - u)) / temperature      g, h: upstream of nll and of entropy
-///   dx = D w,   dw = D^T x
-///
-/// Formula    docs/formulas/fused_linear_scaled_cross_entropy.md.
-/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; target, nll, entropy, lse [rows]; upstream one number or
-///            [rows]. vocab >= 1; rows and hidden may be 0.
-/// Types      x, w and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for f64);
-///            target std::int32_t or std::int64_t.
-/// Precision  logits, D and the sums of dw over all chunks in f32 (f64 for f64); one rounding at each output.
-/// Writes     the results that have memory, dx, dw; a gradient whose view has no memory is not computed. dw is added to
-///            with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither its logits
-///            nor its upstream gradient are read.
-/// Aliasing   none: any layout in which no element is shared.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
-///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_weights).
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write.
-/// Edges      vocab = 1: zeros. An ignored row contributes nothing to dw and has a dx of 0, whatever stands in its x. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D.
-///            A D below the smallest normal f32 (f64) is taken as 0.
-/// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3
-///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
-struct fused_linear_scaled_cross_entropy_options {
-  double temperature = 1;  ///< from 1e-30 to 1e30
-  std::int64_t ignore_index = -100;
-  gradient dparams = gradient::overwrite;  ///< of dw
-};
-
-/// A number a row each; a span without memory is not written.
-template <class A>
-struct scaled_cross_entropy_results {
-  std::span<A> nll, entropy, lse;
-};
-
-/// Upstream gradients, each one number, one a row, or without memory: 0.
-template <class A>
-struct scaled_cross_entropy_upstream {
-  std::span<const A> nll, entropy;
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Results and upstream gradients of the rows from some row on.
-template <class A>
-struct scaled_cross_entropy_rows {
-  A *nll, *entropy, *lse;
-  const A *upstream_nll, *upstream_entropy;
-  std::size_t step_nll, step_entropy;  ///< to the next row's upstream gradient
-
-  scaled_cross_entropy_rows(const scaled_cross_entropy_results<A>& out, const scaled_cross_entropy_upstream<A>& g)
-      : nll(out.nll.data()),
-        entropy(out.entropy.data()),
-        lse(out.lse.data()),
-        upstream_nll(g.nll.data()),
-        upstream_entropy(g.entropy.data()),
-        step_nll(g.nll.size() > 1),
-        step_entropy(g.entropy.size() > 1) {}
-
-  scaled_cross_entropy_rows from(std::size_t begin) const {
-    auto rows = *this;
-    const auto on = [=](auto*& p, std::size_t n) {
-      if (p != nullptr) p += n;
-    };
-    on(rows.nll, begin), on(rows.entropy, begin), on(rows.lse, begin);
-    on(rows.upstream_nll, begin * step_nll), on(rows.upstream_entropy, begin * step_entropy);
-    return rows;
-  }
-  TIGON_INLINE void put(std::size_t i, A row_nll, A row_entropy, A row_lse) const {
-    if (nll != nullptr) nll[i] = row_nll;
-    if (entropy != nullptr) entropy[i] = row_entropy;
-    if (lse != nullptr) lse[i] = row_lse;
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::scaled_cross_entropy, backends::generic> {
@@ -168,7 +78,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
 
   /// Results and gradients in one pass over the rows.
   template <backend B, element T, token_id I>
-  static void forward(detail::linear_head<T> head, detail::linear_gradients<T> out, std::span<const I> target,
+  static void forward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
@@ -188,7 +98,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
 
   /// The gradients, from logits and statistics that are made again: a saved lse has lost the digits that p needs.
   template <backend B, element T, token_id I>
-  static void backward(detail::linear_head<T> head, detail::linear_gradients<T> out, std::span<const I> target,
+  static void backward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                        detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                        fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     forward<B, T, I>(head, out, target, rows, opt, ctx);
@@ -211,44 +121,36 @@ inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share.
 template <class B, element T, class Target>
-void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, linear_gradients<T> to,
-                                 const Target& target, scaled_cross_entropy_results<accumulator_t<T>> out,
-                                 scaled_cross_entropy_upstream<accumulator_t<T>> g, bool backward,
-                                 fused_linear_scaled_cross_entropy_options opt, context& ctx) {
+void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& head, const linear_gradients<T>& to,
+                                 const Target& target, const scaled_cross_entropy_results<accumulator_t<T>>& out,
+                                 const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
+                                 const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
-  const expects expect(name);
   const std::size_t rows = head.x.rows, vocab = head.w.rows, hidden = head.x.cols;
-  const auto label_row = as_row(targets);
-  const auto g_nll = as_row(g.nll), g_entropy = as_row(g.entropy);
-  expect_linear(expect, head, to, "target", label_row, "upstream.nll", g_nll, "upstream.entropy", g_entropy);
-  expect_packed<B>(name, head);
-  expect.size("target", targets.size(), rows);
-  expect.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
-              "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
-  const auto upstream = [&](std::string_view which, std::span<const accumulator_t<T>> values) {
-    if (values.data() != nullptr && values.size() != 1) expect.size(which, values.size(), rows);
-  };
-  upstream("upstream.nll", g.nll);
-  upstream("upstream.entropy", g.entropy);
-  const auto result = [&](std::string_view which, std::span<accumulator_t<T>> values, auto... others) {
-    if (values.data() != nullptr) expect.size(which, values.size(), rows);
-    expect.outside(which, as_row(values), "x", head.x, "w", head.w, "target", label_row, "upstream.nll", g_nll,
-                   "upstream.entropy", g_entropy, "dx", to.dx, "dw", to.dw, others...);
-  };
-  result("nll", out.nll);
-  result("entropy", out.entropy, "nll", as_row(out.nll));
-  result("lse", out.lse, "nll", as_row(out.nll), "entropy", as_row(out.entropy));
-  expect.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
-                "a number from 1e-30 to 1e30");
+  arguments args(name);
+  declare_layer<B>(args, name, head);
+  args.in("target", targets, rows);
+  args.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
+            "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
+  args.optional_in("upstream.nll", g.nll, g.nll.size() == 1 ? 1 : rows);
+  args.optional_in("upstream.entropy", g.entropy, g.entropy.size() == 1 ? 1 : rows);
+  declare_gradients(args, head, to);
+  args.optional_out("nll", out.nll, rows);
+  args.optional_out("entropy", out.entropy, rows);
+  args.optional_out("lse", out.lse, rows);
+  args.check();
+  args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+              "a number from 1e-30 to 1e30");
   expect_labels(name, targets, vocab, opt.ignore_index);
   ctx.workspace().expect(name, fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx));
 
   using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
   const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(out, g);
-  if (backward)
+  const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
+  if (!results && to.any())
     K::template backward<B, T, I>(head, to, targets, of_rows, opt, ctx);
   else
     K::template forward<B, T, I>(head, to, targets, of_rows, opt, ctx);
@@ -257,30 +159,30 @@ void linear_scaled_cross_entropy(std::string_view name, linear_head<T> head, lin
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. dx and dw may be
-/// views without memory. See fused_linear_scaled_cross_entropy_options for the contract.
+/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. See
+/// fused_linear_scaled_cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_scaled_cross_entropy_forward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> out, matrix_view<T> dx,
-    std::type_identity_t<matrix_view<T>> dw, fused_linear_scaled_cross_entropy_options opt = {},
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> to,
+    std::type_identity_t<linear_gradients<T>> gradients = {}, fused_linear_scaled_cross_entropy_options opt = {},
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
     context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", {x, w.view, {}, w.packed},
-                                            {dx, dw, {}, opt.dparams}, target, out, upstream, false, opt, ctx);
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", layer, gradients, target, to,
+                                            upstream, opt, ctx);
 }
 
-/// dx and dw for upstream gradients of nll, of entropy, or of both; the logits are computed again.
+/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again.
 template <class B = default_backend, class T, class Target>
 void fused_linear_scaled_cross_entropy_backward(
-    in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream, matrix_view<T> dx,
-    std::type_identity_t<matrix_view<T>> dw, fused_linear_scaled_cross_entropy_options opt = {},
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
+    std::type_identity_t<linear_gradients<T>> gradients, fused_linear_scaled_cross_entropy_options opt = {},
     context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", {x, w.view, {}, w.packed},
-                                            {dx, dw, {}, opt.dparams}, target, {}, upstream, true, opt, ctx);
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", layer, gradients, target, {},
+                                            upstream, opt, ctx);
 }
 
 }  // namespace tigon

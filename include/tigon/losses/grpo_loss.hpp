@@ -25,37 +25,18 @@ void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, 
   });
 }
 
+/// Declares logits and what a policy loss reads beside them.
 template <class A>
-TIGON_NOINLINE token_rows expect_grpo(const expects& expect, std::string_view op, extent logits,
-                                      const policy_batch<A>& batch, const policy_options& opt, std::span<A> loss,
-                                      const policy_metrics<A>& metrics, std::span<const lse_parts<A>> saved) {
-  expect.at_least_one("vocab", logits.cols);
-  expect.memory("logits", logits);
-  const bool reference = batch.ref_logp.data != nullptr;
-  const token_rows at = expect_policy(expect, op, batch, opt, logits.rows, reference);
-  expect_policy_results(expect, at, opt, loss, metrics, reference);
-  if (saved.data() != nullptr) expect.size("saved", saved.size(), logits.rows);
-  const auto apart = [&](std::string_view result, extent view) {
-    expect.outside(result, view, "logits", logits, "saved", as_row(saved));
-    expect_outside(expect, batch, result, view);
-  };
-  apart("loss", as_row(loss));
-  apart("kl", as_row(metrics.kl));
-  apart("clipped", as_row(metrics.clipped));
-  expect.disjoint("saved", as_row(saved), "logits", logits);
-  expect_outside(expect, batch, "saved", as_row(saved));
-  return at;
+token_rows declare_grpo(arguments& args, std::string_view op, extent logits, const policy_batch<A>& batch,
+                        const policy_options& opt) {
+  args.at_least_one("vocab", logits.cols);
+  args.in("logits", logits);
+  return declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr);
 }
-
+/// The gradient of the loss, with dlogits not yet declared.
 template <class A>
-TIGON_NOINLINE void expect_grpo_gradient(const expects& expect, extent logits, const policy_batch<A>& batch,
-                                         const policy_options& opt, token_rows at, std::span<const A> upstream,
-                                         extent dlogits) {
-  if (!upstream.empty()) expect.size("upstream", upstream.size(), opt.reduce ? 1 : at.batch * at.len);
-  expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
-  expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-  expect.disjoint("dlogits", dlogits, "upstream", as_row(upstream));
-  expect_outside(expect, batch, "dlogits", dlogits);
+void declare_upstream(arguments& args, token_rows at, const policy_options& opt, std::span<const A> upstream) {
+  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
 }
 
 }  // namespace TIGON_ABI
@@ -69,7 +50,7 @@ struct kernel<op::grpo_loss, backends::generic> {
   /// column: of every row of logits, negative where it is not read.
   template <backend B, element T>
   static void forward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
-                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_results<accumulator_t<T>> out,
+                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_output<accumulator_t<T>> out,
                       context& ctx) {
     using A = accumulator_t<T>;
     workspace::frame frame(ctx.workspace());
@@ -173,8 +154,11 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_forward";
-  const expects expect(name);
-  const detail::token_rows at = detail::expect_grpo<A>(expect, name, logits, batch, opt, loss, metrics, saved);
+  arguments args(name);
+  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
+  detail::declare_policy_results<A>(args, at, opt, {loss, metrics}, batch.ref_logp.data != nullptr);
+  args.optional_out("saved", saved, logits.rows);
+  args.check();
   ctx.workspace().expect(name, grpo_loss_workspace<B, T>(logits.rows, at.batch));
 
   workspace::frame frame(ctx.workspace());
@@ -195,14 +179,12 @@ void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_b
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_backward";
-  const expects expect(name);
-  expect.at_least_one("vocab", logits.cols);
-  expect.memory("logits", logits);
-  const detail::token_rows at =
-      detail::expect_policy(expect, name, batch, opt, logits.rows, batch.ref_logp.data != nullptr);
-  expect.size("saved", saved.size(), logits.rows);
-  detail::expect_grpo_gradient<A>(expect, logits, batch, opt, at, upstream, dlogits);
-  expect.disjoint("dlogits", dlogits, "saved", as_row(saved));
+  arguments args(name);
+  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
+  args.in("saved", saved, logits.rows);
+  detail::declare_upstream<A>(args, at, opt, upstream);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  args.check();
   ctx.workspace().expect(name, grpo_loss_workspace<B, T>(logits.rows, at.batch));
 
   workspace::frame frame(ctx.workspace());
@@ -234,12 +216,12 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
   using A = accumulator_t<T>;
   using K = kernel_for<op::grpo_loss, B>;
   constexpr std::string_view name = "grpo_loss_forward_backward";
-  const expects expect(name);
-  const detail::token_rows at =
-      detail::expect_grpo<A>(expect, name, logits, batch, opt, loss, metrics, std::span<const lse_parts<A>>{});
-  detail::expect_grpo_gradient<A>(expect, logits, batch, opt, at, upstream, dlogits);
-  expect.outside("dlogits", dlogits, "loss", as_row(loss), "kl", as_row(metrics.kl), "clipped",
-                 as_row(metrics.clipped));
+  arguments args(name);
+  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
+  detail::declare_policy_results<A>(args, at, opt, {loss, metrics}, batch.ref_logp.data != nullptr);
+  detail::declare_upstream<A>(args, at, opt, upstream);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  args.check();
   ctx.workspace().expect(name, grpo_loss_forward_backward_workspace<B, T>(logits.rows, at.batch, logits.cols, ctx));
 
   workspace::frame frame(ctx.workspace());

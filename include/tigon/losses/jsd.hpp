@@ -124,13 +124,14 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
   static_assert(admits<B, T>());
   const auto ids = detail::label_span(labels);
   const std::size_t rows = student_log_probs.rows, vocab = student_log_probs.cols;
-  const expects expect("jsd_forward");
-  if constexpr (!std::same_as<Labels, absent_t>) expect.size("labels", ids.size(), rows);
-  expect.size("loss", loss.size(), 1);
-  detail::expect_divergence(expect,
-                            {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
-                            "loss", as_row(loss), false, as_row(ids), opt.denominator);
-  expect.option(opt.beta >= 0 && opt.beta <= 1, "beta", opt.beta, "a number from 0 to 1");
+  arguments args("jsd_forward");
+  args.size("loss", loss.size(), 1);
+  if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
+  detail::declare_divergence(args,
+                             {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
+                             {"loss", as_row(loss)}, ids, opt.denominator);
+  args.check();
+  args.option(opt.beta >= 0 && opt.beta <= 1, "beta", opt.beta, "a number from 0 to 1");
   ctx.workspace().expect("jsd_forward", jsd_workspace(rows));
 
   workspace::frame frame(ctx.workspace());
@@ -145,7 +146,7 @@ template <class B = default_backend, class T>
 void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                   matrix_view<T> dstudent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::expect_saved<T, accumulator_t<T>>(expects("jsd_backward"), saved_dstudent, upstream, dstudent);
+  detail::check_saved<T, accumulator_t<T>>("jsd_backward", saved_dstudent, upstream, dstudent);
   kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, upstream[0], dstudent, ctx);
 }
 

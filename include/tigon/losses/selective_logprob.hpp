@@ -16,11 +16,13 @@ struct kernel<op::selective_logprob, backends::generic> {
 
   /// logp[i] and lse[i] of row[i], i < n, for column[i].
   template <backend B, element T>
-  static void forward(detail::linear_head<T> head, const std::size_t* row, const std::int64_t* column, std::size_t n,
-                      double temperature, accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse, context& ctx) {
+  static void forward(linear_layer<T> head, detail::selected_columns of, double temperature, accumulator_t<T>* logp,
+                      lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
+    const std::size_t *row = of.row, n = of.n;
+    const std::int64_t* column = of.column;
     if constexpr (B::chunk.rule == chunk_rule::stream)
-      if (detail::streams<B>(head.w.rows)) return forward_tiles<B>(head, row, column, n, temperature, logp, lse, ctx);
+      if (detail::streams<B>(head.w.rows)) return forward_tiles<B>(head, of, temperature, logp, lse, ctx);
     const std::size_t vocab = head.w.rows;
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
@@ -34,13 +36,13 @@ struct kernel<op::selective_logprob, backends::generic> {
 
   /// The gradients from u[i] = d loss / d logp[i].
   template <backend B, element T>
-  static void backward(detail::linear_head<T> head, detail::linear_gradients<T> out, const std::size_t* row,
-                       const std::int64_t* column, std::size_t n, double temperature, const accumulator_t<T>* u,
-                       const lse_parts<accumulator_t<T>>* lse, context& ctx) {
+  static void backward(linear_layer<T> head, linear_gradients<T> out, detail::selected_columns of, double temperature,
+                       const accumulator_t<T>* u, const lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
+    const std::size_t *row = of.row, n = of.n;
+    const std::int64_t* column = of.column;
     if constexpr (B::chunk.rule == chunk_rule::stream)
-      if (detail::streams<B>(head.w.rows))
-        return backward_tiles<B>(head, out, row, column, n, temperature, u, lse, ctx);
+      if (detail::streams<B>(head.w.rows)) return backward_tiles<B>(head, out, of, temperature, u, lse, ctx);
     const std::size_t vocab = head.w.rows;
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
@@ -58,13 +60,14 @@ struct kernel<op::selective_logprob, backends::generic> {
 
   /// The same by tiles: what the parts of a row know of its softmax is put together tile by tile.
   template <backend B, element T>
-  static void forward_tiles(detail::linear_head<T> head, const std::size_t* row, const std::int64_t* column,
-                            std::size_t n, double temperature, accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse,
-                            context& ctx) {
+  static void forward_tiles(linear_layer<T> head, detail::selected_columns of, double temperature,
+                            accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
+    const std::int64_t* column = of.column;
+    const std::size_t n = of.n;
     const double inverse = static_cast<A>(1 / temperature);
     workspace::frame frame(ctx.workspace());
-    const detail::chosen_tiles<B, T> rows(frame, head, row, n, ctx);
+    const detail::chosen_tiles<B, T> rows(frame, head, of.row, n, ctx);
     detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, {}, ctx);
     auto* all = frame.template take<lse_parts<double>>(n);
     auto* part = frame.template take<lse_parts<A>>(rows.tile);
@@ -92,19 +95,20 @@ struct kernel<op::selective_logprob, backends::generic> {
   }
 
   template <backend B, element T>
-  static void backward_tiles(detail::linear_head<T> head, detail::linear_gradients<T> out, const std::size_t* row,
-                             const std::int64_t* column, std::size_t n, double temperature, const accumulator_t<T>* u,
-                             const lse_parts<accumulator_t<T>>* lse, context& ctx) {
+  static void backward_tiles(linear_layer<T> head, linear_gradients<T> out, detail::selected_columns selected,
+                             double temperature, const accumulator_t<T>* u, const lse_parts<accumulator_t<T>>* lse,
+                             context& ctx) {
     using A = accumulator_t<T>;
+    const std::size_t n = selected.n;
     const A inverse = static_cast<A>(1 / temperature);
-    if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
+    if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, selected.row, n);
     if (n == 0) return detail::clear_parameters<row_backend<B>>(out, ctx);
     workspace::frame frame(ctx.workspace());
-    const detail::chosen_tiles<B, T> rows(frame, head, row, n, ctx);
+    const detail::chosen_tiles<B, T> rows(frame, head, selected.row, n, ctx);
     detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, out, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
       const auto* of = lse + begin;
-      const auto* target = column + begin;
+      const auto* target = selected.column + begin;
       const A* up = u + begin;
       for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto r) {
         const lse_parts<A> parts = of[r.i];
@@ -139,82 +143,76 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
 }
 
 /// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t>
-void selective_logprob_forward(matrix_view<T> x, std::type_identity_t<linear_weights<std::remove_const_t<T>>> w,
-                               const Target& target,
-                               std::type_identity_t<std::span<accumulator_t<std::remove_const_t<T>>>> logp,
-                               std::type_identity_t<std::span<lse_parts<accumulator_t<std::remove_const_t<T>>>>> saved,
-                               selective_logprob_options opt = {}, const Bias& bias = absent,
-                               context& ctx = default_context()) {
-  using E = std::remove_const_t<T>;
-  static_assert(admits<B, E>());
-  using A = accumulator_t<E>;
+template <class B = default_backend, class T, class Target>
+void selective_logprob_forward(const linear_layer<T>& layer, const Target& target,
+                               std::type_identity_t<std::span<accumulator_t<T>>> logp,
+                               std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved,
+                               selective_logprob_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_forward";
-  const expects expect(name);
-  const detail::linear_head<E> head{x, w.view, as_in_vector<E>(bias), w.packed};
+  const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
   const token_ids labels(as_row(std::span(target)));
-  detail::expect_linear(expect, head, detail::linear_gradients<E>{});
-  detail::expect_packed<B>(name, head);
-  expect.size("target", labels.cols, x.rows);
-  expect.size("logp", logp.size(), x.rows);
-  expect.size("saved", saved.size(), x.rows);
-  detail::expect_temperature<A>(expect, opt.temperature);
-  expect.outside("logp", as_row(logp), "x", x, "w", w.view, "bias", as_row(head.bias), "target", labels.bytes(),
-                 "saved", as_row(saved));
-  expect.outside("saved", as_row(saved), "x", x, "w", w.view, "bias", as_row(head.bias), "target", labels.bytes());
-  detail::expect_ids(name, "target", labels, head.w.rows, opt.ignore_index);
-  ctx.workspace().expect(name, selective_logprob_workspace<B, E>(x.rows, x.cols, head.w.rows, ctx));
+  arguments args(name);
+  detail::declare_layer<B>(args, name, layer);
+  args.size("target", labels.cols, rows);
+  args.in("target", labels.bytes());
+  args.out("saved", saved, rows);
+  args.out("logp", logp, rows);
+  args.check();
+  detail::expect_temperature<A>(args, opt.temperature);
+  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
+  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
 
   workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(x.rows);
-  auto* column = frame.template take<std::int64_t>(x.rows);
-  auto* lp = frame.template take<A>(x.rows);
-  auto* lse = frame.template take<lse_parts<A>>(x.rows);
+  auto* row = frame.template take<std::size_t>(rows);
+  auto* column = frame.template take<std::int64_t>(rows);
+  auto* lp = frame.template take<A>(rows);
+  auto* lse = frame.template take<lse_parts<A>>(rows);
   std::size_t n = 0;
-  for (std::size_t i = 0; i < x.rows; ++i)
+  for (std::size_t i = 0; i < rows; ++i)
     if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
-  kernel_for<op::selective_logprob, B>::template forward<B, E>(head, row, column, n, opt.temperature, lp, lse, ctx);
+  kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, {row, column, n}, opt.temperature, lp, lse, ctx);
   std::fill(logp.begin(), logp.end(), A(0));
-  for (std::size_t i = 0; i < x.rows; ++i) saved[i] = {};
+  for (std::size_t i = 0; i < rows; ++i) saved[i] = {};
   for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
 }
 
 /// dx, dw and dbias from the gradient u of logp and what forward saved; the logits are computed again.
-template <class B = default_backend, class T, class Target, parameter Bias = absent_t, parameter DBias = absent_t>
-void selective_logprob_backward(in_matrix<T> x, std::type_identity_t<linear_weights<T>> w, const Target& target,
+template <class B = default_backend, class T, class Target>
+void selective_logprob_backward(const linear_layer<T>& layer, const Target& target,
                                 std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                 std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
-                                matrix_view<T> dx, std::type_identity_t<matrix_view<T>> dw,
-                                selective_logprob_options opt = {}, const Bias& bias = absent,
-                                DBias&& dbias = absent_t{}, context& ctx = default_context()) {
+                                std::type_identity_t<linear_gradients<T>> gradients, selective_logprob_options opt = {},
+                                context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_backward";
-  const expects expect(name);
-  const detail::linear_head<T> head{x, w.view, as_in_vector<T>(bias), w.packed};
-  const detail::linear_gradients<T> out{dx, dw, as_out_vector<T>(dbias), opt.dparams};
+  const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
   const token_ids labels(as_row(std::span(target)));
-  detail::expect_linear(expect, head, out, "target", labels.bytes(), "upstream", as_row(upstream), "saved",
-                        as_row(saved));
-  detail::expect_packed<B>(name, head);
-  expect.size("target", labels.cols, x.rows);
-  expect.size("upstream", upstream.size(), x.rows);
-  expect.size("saved", saved.size(), x.rows);
-  detail::expect_temperature<A>(expect, opt.temperature);
-  detail::expect_ids(name, "target", labels, head.w.rows, opt.ignore_index);
-  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(x.rows, x.cols, head.w.rows, ctx));
+  arguments args(name);
+  detail::declare_layer<B>(args, name, layer);
+  args.size("target", labels.cols, rows);
+  args.in("target", labels.bytes());
+  args.in("upstream", upstream, rows);
+  args.in("saved", saved, rows);
+  detail::declare_gradients(args, layer, gradients);
+  args.check();
+  detail::expect_temperature<A>(args, opt.temperature);
+  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
+  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
 
   workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(x.rows);
-  auto* column = frame.template take<std::int64_t>(x.rows);
-  auto* u = frame.template take<A>(x.rows);
-  auto* lse = frame.template take<lse_parts<A>>(x.rows);
+  auto* row = frame.template take<std::size_t>(rows);
+  auto* column = frame.template take<std::int64_t>(rows);
+  auto* u = frame.template take<A>(rows);
+  auto* lse = frame.template take<lse_parts<A>>(rows);
   std::size_t n = 0;
-  for (std::size_t i = 0; i < x.rows; ++i)
+  for (std::size_t i = 0; i < rows; ++i)
     if (labels(0, i) != opt.ignore_index && upstream[i] != A(0))
       row[n] = i, column[n] = labels(0, i), u[n] = upstream[i], lse[n++] = saved[i];
-  kernel_for<op::selective_logprob, B>::template backward<B, T>(head, out, row, column, n, opt.temperature, u, lse,
-                                                                ctx);
+  kernel_for<op::selective_logprob, B>::template backward<B, T>(layer, gradients, {row, column, n}, opt.temperature, u,
+                                                                lse, ctx);
 }
 
 }  // namespace tigon

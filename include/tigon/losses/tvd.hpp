@@ -112,14 +112,14 @@ inline namespace TIGON_ABI {
 
 /// Checks what both ways from the inputs take; f(rows) with the rows' results in the workspace.
 template <class Labels, class F>
-void with_tvd_rows(std::string_view door, const divergence_operands& call, std::string_view loss_name, extent loss,
+void with_tvd_rows(std::string_view door, const divergence_operands& call, const divergence_loss& loss,
                    const tvd_options& opt, const Labels& labels, context& ctx, F f) {
   const auto ids = label_span(labels);
   const std::size_t rows = call.student.rows;
-  const expects expect(door);
-  if constexpr (!std::same_as<Labels, absent_t>) expect.size("labels", ids.size(), rows);
-  expect_divergence(expect, call, loss_name, loss, opt.reduction == divergence_reduction::none, as_row(ids),
-                    opt.denominator);
+  arguments args(door);
+  if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
+  declare_divergence(args, call, loss, ids, opt.denominator);
+  args.check();
   ctx.workspace().expect(door, tvd_workspace(rows));
   workspace::frame frame(ctx.workspace());
   f(divergence_rows(frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));
@@ -134,12 +134,12 @@ void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                  std::type_identity_t<loss_elements<accumulator_t<T>>> loss, matrix_view<T> dstudent,
                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
+  const bool elements = opt.reduction == divergence_reduction::none;
   detail::with_tvd_rows("tvd_forward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
-                        "loss", loss.view, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
+                        {"loss", loss.view, elements}, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
                           kernel_for<op::tvd, B>::template forward<B, T>(student_probs, teacher_probs, loss.view,
                                                                          dstudent, rows, opt, ctx);
-                          if (opt.reduction != divergence_reduction::none)
-                            loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
+                          if (!elements) loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
                         });
 }
 
@@ -147,16 +147,20 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// One of the two gradients: that of the student times `sign`.
+struct tvd_door {
+  std::string_view name, gradient;
+  double sign;
+};
 template <class B, class T, class Labels>
-void tvd_gradient(std::string_view door, std::string_view name, double sign, matrix_view<const T> student,
-                  matrix_view<const T> teacher, matrix_view<const accumulator_t<T>> upstream, matrix_view<T> gradient,
-                  const tvd_options& opt, const Labels& labels, context& ctx) {
+void tvd_gradient(const tvd_door& door, matrix_view<const T> student, matrix_view<const T> teacher,
+                  matrix_view<const accumulator_t<T>> upstream, matrix_view<T> gradient, const tvd_options& opt,
+                  const Labels& labels, context& ctx) {
   using A = accumulator_t<T>;
-  expects(door).memory(name, gradient);
+  expects(door.name).memory(door.gradient, gradient);
   const bool each = opt.reduction == divergence_reduction::none;
-  with_tvd_rows(door, {"student_probs", "teacher_probs", student, teacher, gradient, name}, "upstream", upstream, opt,
-                labels, ctx, [&](const divergence_rows& rows) {
-                  const double factor = sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
+  with_tvd_rows(door.name, {"student_probs", "teacher_probs", student, teacher, gradient, door.gradient},
+                {"upstream", upstream, each}, opt, labels, ctx, [&](const divergence_rows& rows) {
+                  const double factor = door.sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
                   kernel_for<op::tvd, B>::template backward<B, T>(student, teacher,
                                                                   each ? upstream : matrix_view<const A>{},
                                                                   static_cast<A>(factor), gradient, rows, ctx);
@@ -172,8 +176,8 @@ void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dstudent,
                   tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::tvd_gradient<B, T>("tvd_backward", "dstudent", 1, student_probs, teacher_probs, upstream.view, dstudent, opt,
-                             labels, ctx);
+  detail::tvd_gradient<B, T>({"tvd_backward", "dstudent", 1}, student_probs, teacher_probs, upstream.view, dstudent,
+                             opt, labels, ctx);
 }
 
 /// dteacher = -dstudent from the same, for a teacher that learns too.
@@ -182,7 +186,7 @@ void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs
                           std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dteacher,
                           tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::tvd_gradient<B, T>("tvd_teacher_backward", "dteacher", -1, student_probs, teacher_probs, upstream.view,
+  detail::tvd_gradient<B, T>({"tvd_teacher_backward", "dteacher", -1}, student_probs, teacher_probs, upstream.view,
                              dteacher, opt, labels, ctx);
 }
 

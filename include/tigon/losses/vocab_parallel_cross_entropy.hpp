@@ -10,14 +10,12 @@ namespace tigon {
 
 template <>
 struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
-  template <class A>
-  struct saved {
-    std::span<A> top, rest;
-  };
+  template <class T>
+  using saved = vocab_parallel_statistics<accumulator_t<T>>;
 
   template <backend B, element T, token_id I>
   static void forward(communicator_ref comm, std::span<const detail::vocab_record> shards, in_matrix<T> logits,
-                      std::span<const I> target, std::span<accumulator_t<T>> loss, saved<accumulator_t<T>> out,
+                      std::span<const I> target, vocab_parallel_results<accumulator_t<T>> to,
                       vocab_parallel_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const detail::vocab_message numbers(opt);
@@ -27,7 +25,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
     A* all = comm.size() == 1 ? mine : frame.template take<A>(comm.size() * n);
     statistics<B>(logits, target.data(), shards[comm.rank()].first, mine, opt, ctx);
     if (comm.size() != 1) comm::all_gather<A>(comm, {mine, n}, std::span(all, comm.size() * n));
-    merge<B>(shards, comm.rank(), mine, all, target.data(), loss, out, opt, ctx);
+    merge<B>(shards, comm.rank(), gathered<A>{mine, all}, target.data(), to, opt, ctx);
   }
 
   /// Number k of row i is mine[k * rows + i]. Without a column, or of -inf alone: m = -inf and d = -1, no mass at all.
@@ -61,18 +59,24 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
     });
   }
 
+  /// The numbers of this rank's rows, and those of all ranks.
+  template <class A>
+  struct gathered {
+    const A *mine, *all;
+  };
   template <backend B, token_id I, class A>
-  static void merge(std::span<const detail::vocab_record> shards, std::size_t rank, const A* mine, const A* all,
-                    const I* target, std::span<A> loss, saved<A> out, vocab_parallel_cross_entropy_options opt,
+  static void merge(std::span<const detail::vocab_record> shards, std::size_t rank, gathered<A> parts_of,
+                    const I* target, vocab_parallel_results<A> to, vocab_parallel_cross_entropy_options opt,
                     context& ctx) {
-    const std::size_t ranks = shards.size(), rows = loss.size();
+    const std::size_t ranks = shards.size(), rows = to.loss.size();
+    const A *mine = parts_of.mine, *all = parts_of.all;
     const std::size_t numbers = detail::vocab_message(opt).sent * rows, own_cols = shards[rank].cols;
     const detail::smoothing_share<A> share(opt, shards[0].vocab, own_cols);
     const std::int64_t ignored = opt.ignore_index;
     const bool smooth = opt.label_smoothing > 0, global = opt.classes == smoothing_classes::global;
     const A of_class = A(1) / static_cast<A>(global ? shards[0].vocab : own_cols);
     const auto* shard = shards.data();
-    A *losses = loss.data(), *tops = out.top.data(), *rests = out.rest.data();
+    A *losses = to.loss.data(), *tops = to.top.data(), *rests = to.rest.data();
     for_rows<B, A>(ctx, rows, ranks, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) {
@@ -106,8 +110,8 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
 
   template <backend B, element T, token_id I>
   static void backward(vocab_shard shard, in_matrix<T> logits, std::span<const I> target,
-                       std::span<const accumulator_t<T>> upstream, saved<const accumulator_t<T>> from,
-                       matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> upstream, saved<T> from, matrix_view<T> dlogits,
+                       vocab_parallel_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const detail::smoothing_share<A> share(opt, shard.vocab, logits.cols);
     const std::int64_t ignored = opt.ignore_index;
@@ -153,13 +157,12 @@ std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t
   return workspace::bytes_for<A>(numbers.kept, rows) + all + scratch;
 }
 
-/// Loss of every row, and in top and rest what backward needs. All ranks call it together. See
+/// Loss of every row, and what backward needs. All ranks call it together. See
 /// vocab_parallel_cross_entropy_options for the contract.
 template <class B = default_backend, class X, class Target, class T = std::remove_const_t<X>>
 void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> logits, vocab_shard shard,
-                                          const Target& target, std::type_identity_t<std::span<accumulator_t<T>>> loss,
-                                          std::type_identity_t<std::span<accumulator_t<T>>> top,
-                                          std::type_identity_t<std::span<accumulator_t<T>>> rest,
+                                          const Target& target,
+                                          std::type_identity_t<vocab_parallel_results<accumulator_t<T>>> to,
                                           vocab_parallel_cross_entropy_options opt = {},
                                           context& ctx = default_context()) {
   static_assert(admits<B, T>());
@@ -171,31 +174,26 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
   constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
   const auto record = detail::vocab_record(logits.rows, logits.cols, shard, sizeof(A), targets, opt);
   const auto ranks = comm::agree(comm, record, [&] {
-    const expects expect(name);
-    detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
-    const auto labels_row = as_row(targets);
-    const auto loss_row = as_row(loss), top_row = as_row(top), rest_row = as_row(rest);
-    expect.size("loss", loss.size(), logits.rows);
-    expect.size("top", top.size(), logits.rows);
-    expect.size("rest", rest.size(), logits.rows);
-    expect.outside("loss", loss_row, "logits", logits, "target", labels_row, "top", top_row, "rest", rest_row);
-    expect.outside("top", top_row, "logits", logits, "target", labels_row, "rest", rest_row);
-    expect.outside("rest", rest_row, "logits", logits, "target", labels_row);
+    arguments args(name);
+    detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+    args.out("rest", to.rest, logits.rows);
+    args.out("top", to.top, logits.rows);
+    args.out("loss", to.loss, logits.rows);
+    args.check();
     ctx.workspace().expect(
         name, vocab_parallel_cross_entropy_workspace<B, T>(logits.rows, logits.cols, comm.size(), opt, ctx));
   });
   detail::expect_vocab_shards(name, ranks);
-  kernel_for<op::vocab_parallel_cross_entropy, B>::template forward<B, T, I>(comm, ranks, logits, targets, loss,
-                                                                             {top, rest}, opt, ctx);
+  kernel_for<op::vocab_parallel_cross_entropy, B>::template forward<B, T, I>(comm, ranks, logits, targets, to, opt,
+                                                                             ctx);
 }
 
-/// dlogits of this rank's columns, from what forward left in top and rest of the same logits. Sends nothing; may be
+/// dlogits of this rank's columns, from what forward left of the same logits. Sends nothing; may be
 /// called again.
 template <class B = default_backend, class T, class Target>
 void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shard, const Target& target,
                                            std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                                           std::type_identity_t<std::span<const accumulator_t<T>>> top,
-                                           std::type_identity_t<std::span<const accumulator_t<T>>> rest,
+                                           std::type_identity_t<vocab_parallel_statistics<accumulator_t<T>>> saved,
                                            matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt = {},
                                            context& ctx = default_context()) {
   static_assert(admits<B, T>());
@@ -204,17 +202,15 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
-  const expects expect(name);
-  detail::expect_vocab_shard(name, expect, logits, shard, targets, opt);
-  if (upstream.size() != 1) expect.size("upstream", upstream.size(), logits.rows);
-  expect.size("top", top.size(), logits.rows);
-  expect.size("rest", rest.size(), logits.rows);
-  expect.matrix("dlogits", dlogits, logits.rows, logits.cols);
-  expect.same_or_disjoint("dlogits", dlogits, "logits", logits);
-  expect.outside("dlogits", dlogits, "target", as_row(targets), "upstream", as_row(upstream), "top", as_row(top),
-                 "rest", as_row(rest));
-  kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream,
-                                                                              {top, rest}, dlogits, opt, ctx);
+  arguments args(name);
+  detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+  args.in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
+  args.in("top", saved.top, logits.rows);
+  args.in("rest", saved.rest, logits.rows);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  args.check();
+  kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream, saved,
+                                                                              dlogits, opt, ctx);
 }
 
 }  // namespace tigon

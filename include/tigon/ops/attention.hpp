@@ -98,9 +98,12 @@ struct kernel<op::attention, backends::generic> {
   }
 
   template <backend B, element T>
-  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
-                       std::span<const accumulator_t<T>> lse, heads_view<T> dq, heads_view<T> dk, heads_view<T> dv,
-                       attention_options opt, context& ctx) {
+  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+                       attention_saved<const T, std::span<const accumulator_t<T>>> of_forward,
+                       attention_gradients<T> gradients, attention_options opt, context& ctx) {
+    const heads_view<const T> o = of_forward.o;
+    const std::span<const accumulator_t<T>> lse = of_forward.lse;
+    const heads_view<T> dq = gradients.dq, dk = gradients.dk, dv = gradients.dv;
     using A = accumulator_t<T>;
     const std::size_t d = q.head_dim, n = q.seq_len, group = q.heads / k.heads;
     const double scale = detail::attention_scale(opt, d);
@@ -229,57 +232,6 @@ struct kernel<op::attention, backends::generic> {
     return of_block + 2 * detail::key_sums<row_backend<B>, T>::bytes(seq_len, d, blocks.size());
   }
 };
-
-/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers().
-template <class B = default_backend, class T>
-std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
-                                std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt));
-}
-/// Bytes of workspace that attention_backward takes.
-template <class B = default_backend, class T>
-std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
-                                         std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt));
-}
-
-/// o and lse from q, k and v. See attention_options for the contract.
-template <class B = default_backend, class T>
-void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
-                       std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
-                       attention_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const expects expect("attention_forward");
-  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"o", o}}, {{"k", k}, {"v", v}});
-  expect.outside("o", o, "q", q, "k", k, "v", v);
-  expect.outside("lse", as_row(lse), "q", q, "k", k, "v", v, "o", o);
-  ctx.workspace().expect("attention_forward",
-                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
-  kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
-}
-
-/// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
-template <class B = default_backend, class T>
-void attention_backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v, in_heads<T> o,
-                        std::type_identity_t<saved_t<op::attention, B, const accumulator_t<T>>> lse, heads_view<T> dq,
-                        heads_view<T> dk, heads_view<T> dv, attention_options opt = {},
-                        context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const expects expect("attention_backward");
-  detail::expect_attention<T>(expect, q, k, lse.size(), opt, {{"q", q}, {"do", d_o}, {"o", o}, {"dq", dq}},
-                              {{"k", k}, {"v", v}, {"dk", dk}, {"dv", dv}});
-  const auto outside = [&](std::string_view name, heads_view<T> gradient) {
-    expect.outside(name, gradient, "do", d_o, "q", q, "k", k, "v", v, "o", o, "lse", as_row(lse));
-  };
-  outside("dq", dq), outside("dk", dk), outside("dv", dv);
-  expect.outside("dq", dq, "dk", dk, "dv", dv);
-  expect.disjoint("dk", dk, "dv", dv);
-  ctx.workspace().expect("attention_backward",
-                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
-  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, o, lse, dq, dk, dv, opt, ctx);
-}
 
 }  // namespace tigon
 

@@ -1,12 +1,11 @@
-// Attention's contract and its checks.
+// Attention: its contract, its checks and its doors. Nothing is computed here.
 #ifndef TIGON_OPS_ATTENTION_CONTRACT_HPP
 #define TIGON_OPS_ATTENTION_CONTRACT_HPP
 
 #include <tigon/backend/operator.hpp>
 
+#include <algorithm>
 #include <cmath>
-#include <initializer_list>
-#include <utility>
 
 namespace tigon {
 
@@ -55,6 +54,22 @@ struct attention_options {
   double scale = 0;  ///< 0: 1 / sqrt(d)
 };
 
+/// What attention_forward left: {o, lse}, or {.o = o, .lse = lse}.
+template <class T, class Lse>
+struct attention_saved {
+  heads_view<T> o;
+  Lse lse;
+};
+
+/// attention_gradients{dq, dk, dv}, or with the names of the fields.
+template <class T>
+struct attention_gradients {
+  heads_view<T> dq, dk, dv;
+};
+template <class T>
+attention_gradients(heads_view<T>, std::type_identity_t<heads_view<T>>, std::type_identity_t<heads_view<T>>)
+    -> attention_gradients<T>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 
@@ -62,24 +77,81 @@ inline double attention_scale(attention_options opt, std::size_t head_dim) {
   return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
-/// Throws unless the inputs fit together; what is shaped like q (k) comes as names and views.
+/// Throws unless the numbers of heads fit together.
 template <class T>
-void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, std::size_t lse, attention_options opt,
-                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_q,
-                      std::initializer_list<std::pair<std::string_view, heads_view<const T>>> like_k) {
+void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, attention_options opt) {
   expect.at_least_one("heads", q.heads);
   expect.at_least_one("kv_heads", k.heads);
   expect.at_least_one("head_dim", q.head_dim);
   expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
               "as many query heads for every key/value head");
-  for (const auto& [name, x] : like_q) expect.heads(name, x, q.batch, q.heads, q.seq_len, q.head_dim);
-  for (const auto& [name, x] : like_k) expect.heads(name, x, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.size("lse", lse, q.batch * q.heads * q.seq_len);
   expect.finite("scale", opt.scale);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers().
+template <class B = default_backend, class T>
+std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt));
+}
+/// Bytes of workspace that attention_backward takes.
+template <class B = default_backend, class T>
+std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
+                                         std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(
+      workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt));
+}
+
+/// o and lse from q, k and v. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
+                       std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
+                       attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_forward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.out("o", o, of_q);
+  args.out("lse", lse, q.batch * q.heads * q.seq_len);
+  args.check();
+  ctx.workspace().expect("attention_forward",
+                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
+}
+
+/// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_backward(
+    in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+    std::type_identity_t<attention_saved<const T, saved_t<op::attention, B, const accumulator_t<T>>>> saved,
+    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_backward");
+  detail::expect_attention<T>(args, q, k, opt);
+  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
+      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.in("v", v, of_k);
+  args.in("do", d_o, of_q);
+  args.in("o", saved.o, of_q);
+  args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
+  args.out("dv", gradients.dv, of_k);
+  args.out("dk", gradients.dk, of_k);
+  args.out("dq", gradients.dq, of_q);
+  args.check();
+  ctx.workspace().expect("attention_backward",
+                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
+}
 
 }  // namespace tigon
 

@@ -1,112 +1,16 @@
 // Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
+//
+// Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is known at
+// run time; forward goes on from block to block by the highest score so far, and backward by all of a token's sums.
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/ops/attn_res_contract.hpp>
+#include <tigon/ops/attn_res_program.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
-
-namespace op {
-struct attn_res {
-  static constexpr std::string_view name = "attn_res";
-};
-}  // namespace op
-
-/// Matrices of one shape and row stride: each at a pointer of its own, or all at one distance in one buffer.
-template <class T>
-struct blocks_view {
-  T* const* list = nullptr;  ///< a pointer a block; null where they are stacked
-  T* data = nullptr;         ///< the first block, where they are stacked
-  std::size_t blocks = 0, rows = 0, cols = 0, row_stride = 0, block_stride = 0;
-
-  /// `list` is read by every call and is not copied.
-  static constexpr TIGON_INLINE blocks_view of_pointers(std::type_identity_t<std::span<T* const>> list,
-                                                        std::size_t rows, std::size_t cols, std::size_t row_stride) {
-    return {list.data(), nullptr, list.size(), rows, cols, row_stride, 0};
-  }
-  /// [blocks, rows, cols] without gaps.
-  static constexpr TIGON_INLINE blocks_view stacked(T* data, std::size_t blocks, std::size_t rows, std::size_t cols) {
-    return {nullptr, data, blocks, rows, cols, cols, rows * cols};
-  }
-
-  constexpr TIGON_INLINE operator blocks_view<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {list, data, blocks, rows, cols, row_stride, block_stride};
-  }
-
-  constexpr TIGON_INLINE matrix_view<T> operator[](std::size_t n) const {
-    return {list != nullptr ? list[n] : data + n * block_stride, rows, cols, row_stride};
-  }
-};
-
-template <class T>
-using in_blocks = std::type_identity_t<blocks_view<const T>>;
-
-/// Every token's weighted mean of N blocks; the weights come from a learned query and the normalised blocks.
-///
-///   rstd[i,n]  = 1 / sqrt(mean_j v[n,i,j]^2 + eps)
-///   score[i,n] = sum_j w_query[j] * w_norm[j] * v[n,i,j] * rstd[i,n],   alpha[i,:] = softmax of score[i,:]
-///   y[i,j]     = sum_n alpha[i,n] * v[n,i,j]
-///   da[i,n]    = sum_j dy[i,j] v[n,i,j],   ds = alpha * (da - sum_n alpha da),   u = w_query * w_norm
-///   dv[n]      = alpha * dy + ds * rstd * (u - rstd * score / cols * v)
-///   dw_query   = p * w_norm,   dw_norm = p * w_query,   p[j] = sum_i,n ds * rstd * v[n,i,j]
-///
-/// Formula    docs/formulas/attn_res.md; Kimi Team, "Attention Residuals", 2026.
-/// Shapes     v, dv N blocks [rows, cols]; y, dy [rows, cols]; w_query, w_norm, dw_query, dw_norm [cols]; alpha and
-///            rstd [rows * N], a row of N numbers a token. N and cols at least 1, rows may be 0.
-/// Types      v, y, dy, dv one of f32, bf16, f16, f64; w_query and w_norm of one type, any of them (f64 only with
-///            f64).
-/// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
-///            once. round_key also rounds what the query meets; backward takes that rounding for the identity.
-/// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
-///            element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
-///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
-/// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
-///            (tests/ops/attn_res_test.cpp).
-struct attn_res_options {
-  double eps = 1e-6;       ///< inside the square root
-  bool round_key = false;  ///< v * rstd and its product with w_norm are rounded to the type of the weights
-  gradient dparams = gradient::overwrite;
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Blocks that are read side by side. Where fewer are left, the last of them stands in, with weight 0.
-inline constexpr std::size_t blocks_together = 4;
-
-/// Softmax over the blocks, a few at a time: what came before is scaled down where a higher score turns up. Scores are
-/// f64, because the error of a score is the relative error of its weight.
-template <class A>
-struct depth_softmax {
-  double top = -std::numeric_limits<double>::infinity();
-  double score[blocks_together];
-  A weight[blocks_together], before = A(0), sum = A(0);  ///< of the blocks last added, and of all before them
-
-  TIGON_INLINE void add(std::size_t k, double s) { score[k] = s; }
-  /// Takes `count` scores.
-  TIGON_INLINE void weigh(std::size_t count) {
-    const double lower = top;
-    for (std::size_t k = 0; k < count; ++k) top = math::max(top, score[k]);
-    before = math::exp_nonpositive(static_cast<A>(lower - top));
-    sum *= before;
-    for (std::size_t k = 0; k < blocks_together; ++k) {
-      weight[k] = k < count ? math::exp_nonpositive(static_cast<A>(score[k] - top)) : A(0);
-      sum += weight[k];
-    }
-  }
-  /// The factor of a weight that is part of the mean, after the last.
-  TIGON_INLINE A factor(bool last) const { return last ? A(1) / sum : A(1); }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::attn_res, backends::generic> {
@@ -181,9 +85,12 @@ struct kernel<op::attn_res, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
-                       std::span<const accumulator_t<T>> alpha, std::span<const accumulator_t<T>> rstd,
-                       blocks_view<T> dv, vector_view<W> dw_query, vector_view<W> dw_norm, attn_res_options opt,
+                       attn_res_saved<std::span<const accumulator_t<T>>> of_forward,
+                       attn_res_gradients<T, vector_view<W>, vector_view<W>> gradients, attn_res_options opt,
                        context& ctx) {
+    const std::span<const accumulator_t<T>> alpha = of_forward.alpha, rstd = of_forward.rstd;
+    const blocks_view<T> dv = gradients.dv;
+    const vector_view<W> dw_query = gradients.dw_query, dw_norm = gradients.dw_norm;
     using A = accumulator_t<T>;
     workspace::frame frame(ctx.workspace());
     const in_vector<A> u = query<B, A>(w_query, w_norm, frame, ctx);
@@ -272,132 +179,23 @@ struct kernel<op::attn_res, backends::generic> {
   template <backend B, class A, element W>
   static in_vector<A> query(in_vector<W> w_query, in_vector<W> w_norm, workspace::frame& frame, context& ctx) {
     const vector_view<A> u{frame.template take<A>(w_query.size), w_query.size};
-    for_rows<B, A>(ctx, 1, u.size, [=] TIGON_FN(auto row) {
-      row.map(reads(w_query, w_norm), writes(u), [](auto q, auto g) { return q * g; });
-    });
+    map_rows<B>(ctx, detail::product_program{}, reads(as_row(w_query), as_row(w_norm)), writes(as_row(u)));
     return u;
   }
 
   template <backend B, class A, element W>
   static void weight_gradients(in_vector<A> p, in_vector<W> w_query, in_vector<W> w_norm, vector_view<W> dw_query,
                                vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
-    const bool accumulate = opt.dparams == gradient::accumulate;
-    for_rows<B, A>(ctx, 1, p.size, [=] TIGON_FN(auto row) {
-      const auto outputs = writes(dw_query, dw_norm);
-      if (accumulate)
-        row.map(reads(p, w_query, w_norm, dw_query, dw_norm), outputs, [](auto s, auto q, auto g, auto dq, auto dg) {
-          return pack{fma(s, g, dq), fma(s, q, dg)};
-        });
-      else
-        row.map(reads(p, w_query, w_norm), outputs, [](auto s, auto q, auto g) { return pack{s * g, s * q}; });
-    });
+    const auto run = [&](auto... old) {
+      map_rows<B>(ctx, detail::attn_res_weight_gradients{}, reads(as_row(p), as_row(w_query), as_row(w_norm), old...),
+                  writes(as_row(dw_query), as_row(dw_norm)));
+    };
+    if (opt.dparams == gradient::accumulate)
+      run(as_row(dw_query), as_row(dw_norm));
+    else
+      run();
   }
 };
-
-/// Bytes of workspace that attn_res_forward takes.
-template <class B = default_backend, class T>
-std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_context()) {
-  using A = accumulator_t<T>;
-  return workspace::bytes_for<A>(cols) + simd::scratch_workspace<B, A>(cols, 1, ctx);
-}
-
-/// Bytes of workspace that attn_res_backward takes.
-template <class B = default_backend, class T>
-std::size_t attn_res_backward_workspace(std::size_t blocks, std::size_t rows, std::size_t cols) {
-  using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2, rows, blocks) +
-         simd::partials_workspace<B, A>(rows, cols, 1);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// N matrices of that shape.
-template <class T>
-void expect_blocks(const expects& expect, std::string_view name, blocks_view<T> v, std::size_t blocks, std::size_t rows,
-                   std::size_t cols) {
-  expect.size(std::string("blocks of ") + std::string(name), v.blocks, blocks);
-  for (std::size_t n = 0; n < v.blocks; ++n) expect.matrix(name, v[n], rows, cols);
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, alpha and rstd from the blocks and the weights. See attn_res_options for the contract.
-template <class B = default_backend, class T, parameter Q, parameter N>
-void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_view<T> y,
-                      std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> alpha,
-                      std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> rstd, attn_res_options opt = {},
-                      context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto query = as_in_vector<T>(w_query);
-  const auto norm = as_in_vector<T>(w_norm);
-  static_assert(admits_parameter<T, decltype(query), decltype(norm)>());
-  const expects expect("attn_res_forward");
-  expect.at_least_one("blocks of v", v.blocks);
-  expect.at_least_one("cols", v.cols);
-  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
-  expect.matrix("y", y, v.rows, v.cols);
-  expect.size("w_query", query.size, v.cols);
-  expect.size("w_norm", norm.size, v.cols);
-  expect.size("alpha", alpha.size(), v.rows * v.blocks);
-  expect.size("rstd", rstd.size(), v.rows * v.blocks);
-  expect.eps(opt.eps);
-  for (std::size_t n = 0; n < v.blocks; ++n) {
-    expect.disjoint("y", y, "v", v[n]);
-    expect.disjoint("alpha", as_row(alpha), "v", v[n]);
-    expect.disjoint("rstd", as_row(rstd), "v", v[n]);
-  }
-  expect.outside("y", y, "w_query", as_row(query), "w_norm", as_row(norm));
-  expect.outside("alpha", as_row(alpha), "y", y, "rstd", as_row(rstd), "w_query", as_row(query), "w_norm",
-                 as_row(norm));
-  expect.outside("rstd", as_row(rstd), "y", y, "w_query", as_row(query), "w_norm", as_row(norm));
-  ctx.workspace().expect("attn_res_forward", attn_res_workspace<B, T>(v.cols, ctx));
-  kernel_for<op::attn_res, B>::template forward<B, T>(v, query, norm, y, alpha, rstd, opt, ctx);
-}
-
-/// dv, dw_query and dw_norm from dy and what forward left. See attn_res_options for the contract.
-template <class B = default_backend, class T, parameter Q, parameter N, parameter DQ, parameter DN>
-void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const N& w_norm,
-                       std::type_identity_t<saved_t<op::attn_res, B, const accumulator_t<T>>> alpha,
-                       std::type_identity_t<saved_t<op::attn_res, B, const accumulator_t<T>>> rstd, blocks_view<T> dv,
-                       DQ&& dw_query, DN&& dw_norm, attn_res_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto query = as_in_vector<T>(w_query);
-  const auto norm = as_in_vector<T>(w_norm);
-  const auto dquery = as_out_vector<T>(dw_query);
-  const auto dnorm = as_out_vector<T>(dw_norm);
-  static_assert(admits_parameter<T, decltype(query), decltype(norm), decltype(dquery), decltype(dnorm)>());
-  const expects expect("attn_res_backward");
-  expect.at_least_one("blocks of v", v.blocks);
-  expect.at_least_one("cols", v.cols);
-  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
-  detail::expect_blocks(expect, "dv", dv, v.blocks, v.rows, v.cols);
-  expect.matrix("dy", dy, v.rows, v.cols);
-  expect.size("w_query", query.size, v.cols);
-  expect.size("w_norm", norm.size, v.cols);
-  expect.size("dw_query", dquery.size, v.cols);
-  expect.size("dw_norm", dnorm.size, v.cols);
-  expect.size("alpha", alpha.size(), v.rows * v.blocks);
-  expect.size("rstd", rstd.size(), v.rows * v.blocks);
-  for (std::size_t n = 0; n < v.blocks; ++n) {
-    for (std::size_t m = 0; m < v.blocks; ++m) {
-      if (m == n)
-        expect.same_or_disjoint("dv", dv[n], "v", v[m]);
-      else
-        expect.disjoint("dv", dv[n], "v", v[m]);
-      if (m < n) expect.disjoint("dv", dv[n], "another block of dv", dv[m]);
-    }
-    expect.outside("dv", dv[n], "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha", as_row(alpha),
-                   "rstd", as_row(rstd));
-    expect.outside("dw_query", as_row(dquery), "v", v[n], "dv", dv[n]);
-    expect.outside("dw_norm", as_row(dnorm), "v", v[n], "dv", dv[n]);
-  }
-  expect.outside("dw_query", as_row(dquery), "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha",
-                 as_row(alpha), "rstd", as_row(rstd), "dw_norm", as_row(dnorm));
-  expect.outside("dw_norm", as_row(dnorm), "dy", dy, "w_query", as_row(query), "w_norm", as_row(norm), "alpha",
-                 as_row(alpha), "rstd", as_row(rstd));
-  ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols));
-  kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, alpha, rstd, dv, dquery, dnorm, opt, ctx);
-}
 
 }  // namespace tigon
 

@@ -37,6 +37,17 @@ struct dyt_options {
   gradient dparams = gradient::overwrite;
 };
 
+/// dyt_gradients{dx, dalpha, dgamma, dbeta}, or with the names of the fields; all but dx a range of elements or `absent`.
+template <class T, class DAlpha, class DGamma, class DBeta>
+struct dyt_gradients {
+  matrix_view<T> dx;
+  DAlpha dalpha;
+  DGamma dgamma;
+  DBeta dbeta;
+};
+template <class T, class DAlpha, class DGamma, class DBeta>
+dyt_gradients(matrix_view<T>, DAlpha&&, DGamma&&, DBeta&&) -> dyt_gradients<T, DAlpha, DGamma, DBeta>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 /// Bits of results of these types, for functions that need not be more exact; all, but where every type is bf16.
@@ -70,9 +81,11 @@ struct kernel<op::dyt, backends::generic> {
   }
 
   template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma, matrix_view<T> dx,
-                       vector_view<W> dalpha, vector_view<W> dgamma, vector_view<W> dbeta, dyt_options opt,
+  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> alpha, in_vector<W> gamma,
+                       dyt_gradients<T, vector_view<W>, vector_view<W>, vector_view<W>> gradients, dyt_options opt,
                        context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dalpha = gradients.dalpha, dgamma = gradients.dgamma, dbeta = gradients.dbeta;
     using A = accumulator_t<T>;
     const A factor = static_cast<A>(alpha.data[0]);
     const bool in_f64 = is_small(x.rows, x.cols);
@@ -138,30 +151,29 @@ void dyt_forward(in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, const B
 /// dx, dalpha, dgamma and dbeta from dy and what forward was given. See dyt_options for the contract.
 template <class B = default_backend, class T, parameter Alpha, parameter Gamma, parameter DAlpha, parameter DGamma,
           parameter DBeta>
-void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, matrix_view<T> dx,
-                  DAlpha&& dalpha, DGamma&& dgamma, DBeta&& dbeta, dyt_options opt = {},
+void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gamma& gamma,
+                  const dyt_gradients<T, DAlpha, DGamma, DBeta>& gradients, dyt_options opt = {},
                   context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, Alpha, Gamma, DAlpha, DGamma, DBeta>;
   const auto factor = as_in_vector<P>(alpha);
   const auto weight = as_in_vector<P>(gamma);
-  const auto dfactor = as_out_vector<P>(dalpha);
-  const auto dweight = as_out_vector<P>(dgamma);
-  const auto dbias = as_out_vector<P>(dbeta);
-  static_assert(
-      admits_parameter<T, decltype(factor), decltype(weight), decltype(dfactor), decltype(dweight), decltype(dbias)>());
+  const dyt_gradients to{gradients.dx, as_out_vector<P>(gradients.dalpha), as_out_vector<P>(gradients.dgamma),
+                         as_out_vector<P>(gradients.dbeta)};
+  static_assert(admits_parameter<T, decltype(factor), decltype(weight), decltype(to.dalpha), decltype(to.dgamma),
+                                 decltype(to.dbeta)>());
   arguments args("dyt_backward");
   args.in("x", x);
   args.in("dy", dy, x.rows, x.cols);
   args.in("alpha", factor, 1);
   args.in("gamma", weight, x.cols);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("dbeta", dbias, x.cols);
-  args.optional_out("dgamma", dweight, x.cols);
-  args.optional_out("dalpha", dfactor, 1);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dbeta", to.dbeta, x.cols);
+  args.optional_out("dgamma", to.dgamma, x.cols);
+  args.optional_out("dalpha", to.dalpha, 1);
   args.check();
   ctx.workspace().expect("dyt_backward", dyt_workspace<B, T>(x.rows, x.cols));
-  kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, dx, dfactor, dweight, dbias, opt, ctx);
+  kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, to, opt, ctx);
 }
 
 }  // namespace tigon

@@ -36,6 +36,32 @@ struct fused_add_rms_norm {
 ///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
+/// fused_add_rms_norm_gradients{dx, dw, dr}, or with the names of the fields. dw is a range of elements or `absent`; dr
+/// may be left out.
+template <class T, class DW>
+struct fused_add_rms_norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  matrix_view<T> dr = {};
+};
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&) -> fused_add_rms_norm_gradients<T, DW>;
+template <class T, class DW>
+fused_add_rms_norm_gradients(matrix_view<T>, DW&&, std::type_identity_t<matrix_view<T>>)
+    -> fused_add_rms_norm_gradients<T, DW>;
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// y = x
+struct copy_program {
+  template <class V>
+  TIGON_INLINE V map(V x) const {
+    return x;
+  }
+};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 template <>
 struct kernel<op::fused_add_rms_norm, backends::generic> {
   template <class A>
@@ -51,8 +77,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr, vector_view<W> dw,
-                       rms_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = gradients.dx, dr = gradients.dr;
+    const vector_view<W> dw = gradients.dw;
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
       return backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw, opt, ctx);
@@ -73,68 +101,23 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
 
   template <backend B, element T>
   static void copy(matrix_view<const T> dx, matrix_view<T> dr, context& ctx) {
-    if (dr.data == nullptr) return;
-    for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols,
-                                  [=] TIGON_FN(auto row) { row.map(reads(dx), writes(dr), [](auto v) { return v; }); });
+    if (dr.data != nullptr) map_rows<B>(ctx, detail::copy_program{}, reads(dx), writes(dr));
   }
 
   template <backend B, casting C, element T, class Weight, class A>
   static void forward_rows(matrix_view<const T> x, matrix_view<const T> r, Weight w, matrix_view<T> y, matrix_view<T> s,
                            A* rstd, rms_norm_options opt, context& ctx) {
-    const A eps = static_cast<A>(opt.eps), offset = static_cast<A>(opt.offset);
-    // Where memory is read while it is written, both passes write: s the first, y the second. Not where the second reads
-    // s, as x or r; and of 16 bits no pass waits for memory.
-    [[maybe_unused]] const bool early = simd::rows_begin_lines(s) && s.data != x.data && s.data != r.data;
-    for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const auto add = [](auto a, auto b) TIGON_LAMBDA { return round_computed_to<T>(a + b); };
-      const auto norm = [=](auto v, A scale, auto g)
-                            TIGON_LAMBDA { return detail::cast_normalised<C, T>(v * scale) * (g + offset); };
-      const auto scale_for = [=](A squares) TIGON_LAMBDA {
-        const A square = squares / static_cast<A>(row.cols) + eps, by = detail::scale_for_squares<A>(square);
-        const A scale = by == A(1) ? math::rsqrt(square) : detail::rstd_by_scale(row, by, eps, add, x, r);
-        if (row.first()) rstd[row.i] = scale;
-        return scale;
-      };
-      if constexpr (B::row.cpu.order == row_order::interleaved && sizeof(T) > 2) {
-        if (early) {
-          const A scale = scale_for(row.map_sum(reads(x, r), writes(s), [=](auto a, auto b) {
-            const auto v = add(a, b);
-            return pack{v, v * v};
-          }));
-          row.map(reads(x, r, w), writes(y), [=](auto a, auto b, auto g) { return norm(add(a, b), scale, g); });
-          return;
-        }
-      }
-      const A scale = scale_for(row.sum(reads(read_again(x), read_again(r)), [=](auto a, auto b) {
-        const auto v = add(a, b);
-        return v * v;
-      }));
-      row.map(reads(x, r, w), writes(s, y), [=](auto a, auto b, auto g) {
-        const auto v = add(a, b);
-        return pack{v, norm(v, scale, g)};
-      });
-    });
+    const detail::fused_add_rms_norm_program<C, T, A> program{{static_cast<A>(x.cols), static_cast<A>(opt.eps)},
+                                                              static_cast<A>(opt.offset)};
+    reduce_map<B>(ctx, program, reads(x, r), map_reads(w), reduce_writes(s), writes(y), saves(rstd));
   }
 
   template <backend B, casting C, element T, class Extra, class Weight, element W, class A>
   static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, const A* rstd,
                             matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    const A n = static_cast<A>(s.cols), offset = static_cast<A>(opt.offset);
-    for_rows_with_partials<B, A>(
-        ctx, s.rows, s.cols,
-        row_sum([=](std::size_t) { return [=](auto d, auto v, auto g, auto) { return d * (g + offset) * v; }; }, dy, s,
-                w, nearby(ds)),
-        row_map(
-            dx,
-            [=](std::size_t i, A k) {
-              const A r = detail::canonical(rstd[i]), c = r * k / n * r * r;
-              return [=](auto d, auto e, auto v, auto g, auto sum) {
-                return pack{fnma(v, c, fma(d * (g + offset), r, e)),
-                            fma(d, detail::cast_normalised_again<C, T>(v * r), sum)};
-              };
-            },
-            dy, ds, s, w),
-        parameter_gradient<W>{dw, opt.dw});
+    const detail::fused_add_rms_norm_gradient<C, T, A> program{{static_cast<A>(s.cols), static_cast<A>(opt.offset)}};
+    reduce_map<B>(ctx, program, reads(dy, s, w), map_reads(ds), of_rows(rstd), writes(dx),
+                  adds_to(parameter_gradient<W>{dw, opt.dw}));
   }
 };
 
@@ -166,17 +149,17 @@ void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matr
   kernel_for<op::fused_add_rms_norm, B>::template forward<B, T>(x, r, weight, y, s, rstd, opt, ctx);
 }
 
-/// dx (which is dr too, and copied to `dr` where that view has memory) and dw from dy, ds and what forward left.
+/// dx (which is dr too, and copied to dr where that view has memory) and dw from dy, ds and what forward left.
 /// See fused_add_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter DW>
 void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, const W& w,
                                  std::type_identity_t<saved_t<op::fused_add_rms_norm, B, const accumulator_t<T>>> rstd,
-                                 matrix_view<T> dx, DW&& dw, fused_add_rms_norm_options opt = {},
-                                 std::type_identity_t<matrix_view<T>> dr = {}, context& ctx = default_context()) {
+                                 const fused_add_rms_norm_gradients<T, DW>& gradients,
+                                 fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
-  const auto dweight = as_out_vector<T>(dw);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight)>());
+  const fused_add_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dr};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>());
   arguments args("fused_add_rms_norm_backward");
   args.at_least_one("cols", s.cols);
   args.in("s", s);
@@ -184,13 +167,13 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
   args.optional_in("ds", ds, s.rows, s.cols);
   args.optional_in("w", weight, s.cols);
   args.in("rstd", rstd, s.rows);
-  args.out("dx", dx, s.rows, s.cols).may_be("dy", "ds");
-  args.optional_out("dr", dr, s.rows, s.cols);
-  args.out("dw", dweight, weight.size);
+  args.out("dx", to.dx, s.rows, s.cols).may_be("dy", "ds");
+  args.optional_out("dr", to.dr, s.rows, s.cols);
+  args.out("dw", to.dw, weight.size);
   args.finite("offset", opt.offset);
   args.check();
   ctx.workspace().expect("fused_add_rms_norm_backward", fused_add_rms_norm_workspace<B, T>(s.rows, s.cols));
-  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, dx, dr, dweight, opt, ctx);
+  kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

@@ -1,50 +1,27 @@
 // GroupNorm over the channels of a group and all positions, forward and backward.
+//
+// Written row by row (rows/row.hpp), not as a program: what is reduced together are several rows, a channel each, which are
+// mapped with numbers of their own; how often they are reduced depends on the data; and backward's map makes sums too.
 #ifndef TIGON_OPS_GROUP_NORM_HPP
 #define TIGON_OPS_GROUP_NORM_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/ops/group_norm_contract.hpp>
 #include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
-namespace op {
-struct group_norm {
-  static constexpr std::string_view name = "group_norm";
+namespace detail {
+inline namespace TIGON_ABI {
+/// dw += what a sample's channels add to it, db likewise.
+struct sum_of_shares {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V dw_share, V db_share, V dw, V db) const {
+    return {{dw + dw_share, db + db_share}};
+  }
 };
-}  // namespace op
-
-/// GroupNorm of a batch of images, sounds or anything else that has channels: a row is one channel of one sample.
-///
-///   mean[g] = mean of x over the channels and positions of group g,   n of them
-///   rstd[g] = 1 / sqrt(mean of (x - mean)^2 + eps)
-///   xh      = (x - mean) * rstd,   y = xh * w[c] + b[c]       c the channel; absent: w = 1, b = 0
-///   h       = dy * w[c],   c1[g] = mean of xh h,   c2[g] = mean of h
-///   dx      = rstd * (h - c2 - xh * c1)
-///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
-///
-/// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
-/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
-///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
-/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
-/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
-///            NaN, and dw.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
-struct group_norm_options {
-  std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
-  std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has
-  double eps = 1e-6;         ///< inside the square root
-  gradient dparams = gradient::overwrite;
-};
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 template <>
 struct kernel<op::group_norm, backends::generic> {
@@ -91,39 +68,37 @@ struct kernel<op::group_norm, backends::generic> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       group_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       norm_gradients<T, vector_view<W>, vector_view<W>> gradients, group_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     const std::size_t channels = opt.channels, size = channels / opt.groups, positions = x.cols;
     // What each channel of each sample adds to dw and db.
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> dw_share{frame.template take<A>(x.rows), x.rows / size, size},
         db_share{frame.template take<A>(x.rows), x.rows / size, size};
+    const norm_gradients<T, matrix_view<A>, matrix_view<A>> shares{dx, dw_share, db_share};
     const A *const means = mean.data(), *const rstds = rstd.data();
     if (size * positions <= narrow)
       for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
-        backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], dx, dw_share, db_share, opt);
+        backward_in_f64(row, dy, x, w, means[row.i], rstds[row.i], shares, opt);
       });
     else
-      backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, dw_share, db_share, opt, ctx);
+      backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), shares, opt, ctx);
     const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
         db_shares{db_share.data, x.rows / channels, channels};
-    for_rows_with_partials<B, A>(
-        ctx, x.rows / channels, channels, no_statistic{},
-        [=] TIGON_FN(auto row, int) {
-          const auto dw_row = row.partial(0), db_row = row.partial(1);
-          row.map(reads(dw_shares, db_shares, dw_row, db_row), writes(dw_row, db_row),
-                  [](auto p, auto s, auto sw, auto sb) {
-                    return pack{sw + p, sb + s};
-                  });
-        },
-        parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams});
+    map_rows<B>(ctx, detail::sum_of_shares{}, reads(dw_shares, db_shares), writes(),
+                adds_to(parameter_gradient<W>{dw, opt.dparams}, parameter_gradient<W>{db, opt.dparams}));
   }
 
   template <backend B, element T, element W, class A>
   static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
-                              const A* rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              const A* rstd, norm_gradients<T, matrix_view<A>, matrix_view<A>> shares,
                               group_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = shares.dx;
+    const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, which do not show it.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
@@ -132,7 +107,7 @@ struct kernel<op::group_norm, backends::generic> {
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       const A m = mean[row.i], r = rstd[row.i];
-      if (!detail::holds_products(r)) return backward_in_f64(row, dy, x, w, m, r, dx, dw_share, db_share, opt);
+      if (!detail::holds_products(r)) return backward_in_f64(row, dy, x, w, m, r, shares, opt);
       const auto weight = [=](std::size_t k) { return w ? row.at(w, row.i % groups * size + k) : A(1); };
       double product = 0, sum = 0, rest = 0;
       for (std::size_t k = 0; k < size; ++k) {
@@ -184,8 +159,10 @@ struct kernel<op::group_norm, backends::generic> {
   static constexpr std::size_t narrow = 8;
   template <class Row, element T, element W, class A>
   static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
-                              A rstd, matrix_view<T> dx, matrix_view<A> dw_share, matrix_view<A> db_share,
+                              A rstd, norm_gradients<T, matrix_view<A>, matrix_view<A>> shares,
                               group_norm_options opt) {
+    const matrix_view<T> dx = shares.dx;
+    const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     if (!row.first()) return;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     const bool few = row.cols <= narrow;
@@ -221,87 +198,6 @@ struct kernel<op::group_norm, backends::generic> {
     return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
   }
 };
-
-/// Bytes of workspace that group_norm_backward takes; `rows` is batch * channels.
-template <class B = default_backend, class T>
-std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
-  using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<A>(rows) +
-         simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The options with the number of channels in place: that of the parameter that is there.
-inline group_norm_options expect_groups(const expects& expect, std::size_t rows, std::size_t w, std::size_t b,
-                                        group_norm_options opt) {
-  if (opt.channels == 0) opt.channels = w != 0 ? w : b;
-  expect.at_least_one("channels", opt.channels);
-  expect.at_least_one("groups", opt.groups);
-  expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
-  expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
-              "a row for every channel of every sample");
-  return opt;
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, mean and rstd from x, w and b. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter Bias>
-void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> mean,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> rstd,
-                        group_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
-  const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
-  static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
-  arguments args("group_norm_forward");
-  args.at_least_one("positions", x.cols);
-  args.in("x", x);
-  args.out("y", y, x.rows, x.cols);
-  opt = detail::expect_groups(args, x.rows, weight.size, bias.size, opt);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  args.optional_in("w", weight, opt.channels);
-  args.optional_in("b", bias, opt.channels);
-  args.out("rstd", rstd, groups);
-  args.out("mean", mean, groups);
-  args.eps(opt.eps);
-  args.check();
-  kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
-}
-
-/// dx, dw and db from dy and what forward left. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
-void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
-                         matrix_view<T> dx, DW&& dw, DB&& db, group_norm_options opt = {},
-                         context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using P = parameter_element_t<T, W, DW, DB>;
-  const auto weight = as_in_vector<P>(w);
-  const auto dweight = as_out_vector<P>(dw);
-  const auto dbias = as_out_vector<P>(db);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
-  arguments args("group_norm_backward");
-  args.at_least_one("positions", x.cols);
-  args.in("x", x);
-  args.in("dy", dy, x.rows, x.cols);
-  if (opt.channels == 0) opt.channels = weight.size;
-  opt = detail::expect_groups(args, x.rows, dweight.size, dbias.size, opt);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  args.optional_in("w", weight, opt.channels);
-  args.in("mean", mean, groups);
-  args.in("rstd", rstd, groups);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("db", dbias, opt.channels);
-  args.optional_out("dw", dweight, opt.channels);
-  args.eps(opt.eps);
-  args.check();
-  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
-  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
-}
 
 }  // namespace tigon
 

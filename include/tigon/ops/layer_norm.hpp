@@ -3,8 +3,9 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/ops/layer_norm_program.hpp>
+#include <tigon/ops/norm_gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
@@ -50,38 +51,18 @@ struct kernel<op::layer_norm, backends::generic> {
                       std::span<accumulator_t<T>> mean, std::span<accumulator_t<T>> rstd, layer_norm_options opt,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const A eps = static_cast<A>(opt.eps);
-    const auto statistic = [=] TIGON_FN(const auto& row) {
-      const A n = static_cast<A>(row.cols);
-      const auto sums = [=](auto centred) {
-        return row.sum(reads(read_again(x)), [=](auto v) {
-          const auto c = centred(v);
-          return pack{c, c * c};
-        });
-      };
-      detail::row_moments<A> of;
-      auto s = sums([](auto v) { return v; });
-      while (of.again(s[0] / n, s[1] / n, eps, row.cols <= 16))
-        s = sums([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
-      const auto result = of.about_mean_rstd(eps);
-      const auto [m, e, r] = result;
-      if (row.first()) mean[row.i] = m + e, rstd[row.i] = r;
-      return result;
-    };
-    map_rows<B, A>(ctx, x.rows, x.cols, statistic,
-                   row_map(
-                       y,
-                       [](std::size_t, std::array<A, 3> of) {  // of halves: x - mean need not be finite
-                         const A m = of[0] / A(2), e = of[1] / A(2), r = of[2] * A(2);
-                         return [=](auto v, auto g, auto c) { return pack{fma((fma(v, A(0.5), -m) - e) * r, g, c)}; };
-                       },
-                       x, or_ones(w), or_zeros(b)));
+    const detail::layer_norm_program<A> program{static_cast<A>(x.cols), static_cast<A>(opt.eps)};
+    reduce_map<B>(ctx, program, reads(x), map_reads(or_ones(w), or_zeros(b)), writes(y),
+                  saves(mean.data(), rstd.data()));
   }
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, vector_view<W> dw, vector_view<W> db,
-                       layer_norm_options opt, context& ctx) {
+                       std::span<const accumulator_t<T>> rstd,
+                       norm_gradients<T, vector_view<W>, vector_view<W>> gradients, layer_norm_options opt,
+                       context& ctx) {
+    const matrix_view<T> dx = gradients.dx;
+    const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
     if (!detail::holds_products(rstd.data(), x.rows))
@@ -102,38 +83,12 @@ struct kernel<op::layer_norm, backends::generic> {
     return far && !std::same_as<T, bfloat16>;
   }
 
-  /// Exact: what a mean m lacks is the mean of x - m, and xh and its sums are made up for it.
   template <backend B, bool Exact, element T, element W, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, std::span<const A> mean,
                             std::span<const A> rstd, matrix_view<T> dx, parameter_gradient<W> to_dw,
                             parameter_gradient<W> to_db, context& ctx) {
-    const A n = static_cast<A>(x.cols);
-    const row_sum sums(
-        [=](std::size_t i) {
-          const A m = mean[i];
-          return [=](auto d, auto v, auto g) {
-            const auto h = d * g, c = m - v;  // v - m would load v first: one operation more that waits for memory
-            if constexpr (Exact)
-              return pack{c * h, h, c};
-            else
-              return pack{c * h, h};
-          };
-        },
-        dy, x, or_ones(w));
-    const row_map gradients(
-        dx,
-        [=](std::size_t i, auto s) {
-          const A m = mean[i], r = rstd[i], e = Exact ? s.back() / n : A(0);  // of m - x
-          const A c1 = (s[0] - e * s[1]) * r / n, c2 = s[1] / n;
-          return [=](auto d, auto v, auto g, auto sw, auto sb) {
-            auto c = v - m;
-            if constexpr (Exact) c = c + e;
-            const auto xh = c * r;
-            return pack{fma(xh, c1, fma(d, g, -c2)) * r, fma(d, xh, sw), sb + d};
-          };
-        },
-        dy, x, or_ones(w));
-    for_rows_with_partials<B, A>(ctx, x.rows, x.cols, sums, gradients, to_dw, to_db);
+    reduce_map<B>(ctx, detail::layer_norm_gradient<Exact, A>{static_cast<A>(x.cols)}, reads(dy, x, or_ones(w)),
+                  of_rows(mean.data(), rstd.data()), writes(dx), adds_to(to_dw, to_db));
   }
 
   /// Rows of any size.
@@ -197,14 +152,13 @@ template <class B = default_backend, class T, parameter W, parameter DW, paramet
 void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> mean,
                          std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> rstd,
-                         matrix_view<T> dx, DW&& dw, DB&& db, layer_norm_options opt = {},
+                         const norm_gradients<T, DW, DB>& gradients, layer_norm_options opt = {},
                          context& ctx = default_context()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, W, DW, DB>;
   const auto weight = as_in_vector<P>(w);
-  const auto dweight = as_out_vector<P>(dw);
-  const auto dbias = as_out_vector<P>(db);
-  static_assert(admits_parameter<T, decltype(weight), decltype(dweight), decltype(dbias)>());
+  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<P>(gradients.db)};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw), decltype(to.db)>());
   arguments args("layer_norm_backward");
   args.at_least_one("cols", x.cols);
   args.in("x", x);
@@ -212,12 +166,12 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_in("w", weight, x.cols);
   args.in("mean", mean, x.rows);
   args.in("rstd", rstd, x.rows);
-  args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("db", dbias, x.cols);
-  args.optional_out("dw", dweight, x.cols);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("db", to.db, x.cols);
+  args.optional_out("dw", to.dw, x.cols);
   args.check();
   ctx.workspace().expect("layer_norm_backward", layer_norm_workspace<B, T>(x.rows, x.cols));
-  kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, dx, dweight, dbias, opt, ctx);
+  kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 
 }  // namespace tigon

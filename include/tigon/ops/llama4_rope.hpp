@@ -73,17 +73,16 @@ inline namespace TIGON_ABI {
 template <class T, class U>
 void expect_llama4_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> freqs, heads_view<T> q_out,
                         heads_view<T> k_out, llama4_rope_options opt) {
-  const expects expect(op);
-  expect.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
-  expect_rotated<T>(expect, q, k, q_out, k_out);
+  arguments args(op);
+  args.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
+  declare_rotated<T>(args, q, k, q_out, k_out);
   const bool more = opt.freqs == rotary_table::shared && freqs.rows > q.seq_len;
-  expect.matrix("freqs", freqs,
-                more                                      ? freqs.rows
-                : opt.freqs == rotary_table::per_sequence ? q.batch * q.seq_len
-                                                          : q.seq_len,
-                q.head_dim);
-  expect.disjoint("q_out", q_out, "freqs", freqs);
-  expect.disjoint("k_out", k_out, "freqs", freqs);
+  args.in("freqs", freqs,
+          more                                      ? freqs.rows
+          : opt.freqs == rotary_table::per_sequence ? q.batch * q.seq_len
+                                                    : q.seq_len,
+          q.head_dim);
+  args.check();
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

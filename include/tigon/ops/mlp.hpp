@@ -4,8 +4,11 @@
 
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/ops/geglu.hpp>
+#include <tigon/ops/mlp_blocks.hpp>
 #include <tigon/ops/mlp_contract.hpp>
 #include <tigon/ops/swiglu.hpp>
+
+#include <utility>
 
 namespace tigon {
 
@@ -16,8 +19,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// Leaves a, g and u in `to_save`, or nothing if that has no memory.
   template <backend B, element T, element W>
-  static void forward(in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save,
-                      mlp_options opt, context& ctx) {
+  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save, mlp_options opt,
+                      context& ctx) {
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     const gemm_options down{.alpha = opt.down_multiplier, .b = !opt.weights};
     if (to_save.data != nullptr) {
@@ -38,8 +41,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// Makes a, g and u anew if `saved_values` has no memory; overwrites them otherwise.
   template <backend B, element T, element W, element G>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> saved_values,
-                       matrix_view<T> dx, detail::mlp_weights<G> dw, mlp_options opt, context& ctx) {
+  static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> saved_values,
+                       matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     workspace::frame frame(ctx.workspace());
     const bool recompute = saved_values.data == nullptr;
@@ -65,8 +68,8 @@ struct kernel<op::mlp, backends::generic> {
 
   /// g, u and a of x. Sums that are stored as they are go where they belong; others are made a block at a time.
   template <backend B, element T, element W>
-  static void activate(matrix_view<const T> x, detail::mlp_weights<const W> w, detail::mlp_values<T> to,
-                       mlp_options opt, context& ctx) {
+  static void activate(matrix_view<const T> x, mlp_weights<const W> w, detail::mlp_values<T> to, mlp_options opt,
+                       context& ctx) {
     using A = accumulator_t<T>;
     constexpr bool wide = std::same_as<T, A>;
     const bool keep = to.g.data != nullptr, whole = wide && keep;
@@ -140,8 +143,7 @@ struct kernel<op::mlp, backends::generic> {
 
   /// dx of dg and du: one sum of two products.
   template <backend B, element T, element W>
-  static void join(detail::mlp_values<T> d, detail::mlp_weights<const W> w, matrix_view<T> dx, mlp_options opt,
-                   context& ctx) {
+  static void join(detail::mlp_values<T> d, mlp_weights<const W> w, matrix_view<T> dx, mlp_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const gemm_options first{.alpha = opt.gate_multiplier, .b = opt.weights}, second{.beta = 1, .b = opt.weights};
     if constexpr (std::same_as<T, A>) {
@@ -235,97 +237,6 @@ struct kernel<op::mlp, backends::generic> {
     return values + std::max({bytes, forward_bytes(tokens, true), values == 0 ? 0 : workspace::alignment});
   }
 };
-
-/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(). T is the type of x, W of the
-/// weights, G of their gradients.
-template <class B = default_backend, element T, element W = T, element G = W>
-std::size_t mlp_workspace(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t intermediate,
-                          std::size_t workers = 1) {
-  return kernel_for<op::mlp, B>::template workspace_bytes<B, T, W, G>(pass, tokens, hidden, intermediate, workers);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// The doors without and with `saved`.
-template <class B, element T, element W>
-void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
-                 mlp_saved<T>* saved, mlp_options opt, context& ctx) {
-  const expects expect(name);
-  const std::size_t n = expect_mlp_forward(expect, x, w, y, opt);
-  if (saved != nullptr) {
-    expect.matrix("saved", saved->memory, x.rows, 3 * n);
-    expect.outside("saved", saved->memory, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down, "y", y);
-  }
-  const mlp_pass pass = saved != nullptr ? mlp_pass::forward : mlp_pass::inference;
-  ctx.workspace().expect(name, mlp_workspace<B, T, W>(pass, x.rows, x.cols, n, ctx.executor().workers()));
-  kernel_for<op::mlp, B>::template forward<B, T, W>(x, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt,
-                                                    ctx);
-  if (saved != nullptr) saved->filled = true;
-}
-
-template <class B, element T, element W, element G>
-void mlp_backward(std::string_view name, matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w,
-                  mlp_saved<T>* saved, matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
-  const expects expect(name);
-  const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
-  const std::size_t n = expect_mlp_backward(expect, dy, x, w, memory, dx, dw, opt);
-  if (saved != nullptr) {
-    expect.matrix("saved", memory, x.rows, 3 * n);
-    expect.outside("saved", memory, "dy", dy, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down);
-    if (!saved->filled)
-      fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
-                    "what a forward left, for one backward");
-  }
-  const mlp_pass pass = saved != nullptr ? mlp_pass::backward : mlp_pass::recompute;
-  ctx.workspace().expect(name, mlp_workspace<B, T, W, G>(pass, x.rows, x.cols, n, ctx.executor().workers()));
-  if (saved != nullptr) saved->filled = false;
-  kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, memory, dx, dw, opt, ctx);
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, and in `saved` what mlp_backward needs. See mlp_options for the contract.
-template <class B = default_backend, class T, class W>
-void mlp_forward(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                 in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y,
-                 std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options opt = {},
-                 context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, {wg, wu, wd}, y, &saved, opt, ctx);
-}
-
-/// y alone.
-template <class B = default_backend, class T, class W>
-void mlp_forward_inference(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                           in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y, mlp_options opt = {},
-                           context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
-  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, {wg, wu, wd}, y, nullptr, opt, ctx);
-}
-
-/// dx, dwg, dwu and dwd from what mlp_forward left in `saved`, which is used up.
-template <class B = default_backend, class T, class W, class G>
-void mlp_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                  in_matrix<gemm_detail::bare<W>> wd, std::type_identity_t<saved_t<op::mlp, B, T>>& saved,
-                  matrix_view<T> dx, matrix_view<G> dwg, std::type_identity_t<matrix_view<G>> dwu,
-                  std::type_identity_t<matrix_view<G>> dwd, mlp_options opt = {}, context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>("mlp_backward", dy, x, {wg, wu, wd}, &saved, dx, {dwg, dwu, dwd},
-                                                      opt, ctx);
-}
-
-/// The same from x alone: g, u and a are made again, in the workspace.
-template <class B = default_backend, class T, class W, class G>
-void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                            in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> dx, matrix_view<G> dwg,
-                            std::type_identity_t<matrix_view<G>> dwu, std::type_identity_t<matrix_view<G>> dwd,
-                            mlp_options opt = {}, context& ctx = default_context()) {
-  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
-  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>("mlp_backward_recompute", dy, x, {wg, wu, wd}, nullptr, dx,
-                                                      {dwg, dwu, dwd}, opt, ctx);
-}
 
 }  // namespace tigon
 

@@ -1,4 +1,4 @@
-// Gated MLP: its contract, its options, and what every provider of it is given. Nothing is computed here.
+// Gated MLP: its contract, its options, its doors, and what every provider of it is given. Nothing is computed here.
 #ifndef TIGON_OPS_MLP_CONTRACT_HPP
 #define TIGON_OPS_MLP_CONTRACT_HPP
 
@@ -6,7 +6,6 @@
 #include <tigon/gemm/contract.hpp>
 
 #include <algorithm>
-#include <utility>
 
 namespace tigon {
 
@@ -56,6 +55,21 @@ struct mlp_options {
   gradient dw = gradient::overwrite;  ///< of dwg, dwu and dwd
 };
 
+/// mlp_weights{wg, wu, wd}, or with the names of the fields. Of gradients: those without memory are not computed.
+template <class E>
+struct mlp_weights {
+  matrix_view<E> gate, up, down;
+
+  constexpr TIGON_INLINE operator mlp_weights<const E>() const
+    requires(!std::is_const_v<E>)
+  {
+    return {gate, up, down};
+  }
+};
+template <class E>
+mlp_weights(matrix_view<E>, std::type_identity_t<matrix_view<E>>, std::type_identity_t<matrix_view<E>>)
+    -> mlp_weights<E>;
+
 /// What forward leaves for backward, in memory of the caller: a, g and u of a token side by side.
 template <class T>
 struct mlp_saved {
@@ -69,118 +83,117 @@ enum class mlp_pass { forward, inference, backward, recompute };
 namespace detail {
 inline namespace TIGON_ABI {
 
-template <class E>
-struct mlp_weights {
-  matrix_view<E> gate, up, down;
-};
-
-/// Per token and intermediate column; g and u have no memory where nobody needs them.
-template <class T>
-struct mlp_values {
-  matrix_view<T> a, g, u;
-
-  static mlp_values of(matrix_view<T> saved) {
-    const std::size_t n = saved.cols / 3;
-    return {saved.cols_from(0, n), saved.cols_from(n, n), saved.cols_from(2 * n, n)};
-  }
-};
-
-struct mlp_block {
-  std::size_t row = 0, col = 0, rows = 0, cols = 0;
-
-  template <class T>
-  matrix_view<T> of(matrix_view<T> m) const {
-    return m.rows_from(row, rows).cols_from(col, cols);
-  }
-  mlp_block at(std::size_t r, std::size_t c) const { return {row + r, col + c, rows, cols}; }
-};
-
-/// Parts of n, of one size, none above `most`.
-constexpr std::size_t even_part(std::size_t n, std::size_t most) {
-  const std::size_t parts = std::max<std::size_t>(gemm_detail::ceil_div(n, most), 1);
-  const std::size_t even = gemm_detail::ceil_div(n, parts);
-  return std::min(parts == 1 ? even : gemm_detail::round_up(even, 16), most);
-}
-
-/// The sums of rows x cols that exist at a time: a sixteenth of the budget, and as square as it can be, because a
-/// product packs both of its operands once a block. Fixed by shape.
-template <class B, class A>
-constexpr mlp_block largest_block(std::size_t rows, std::size_t cols) {
-  const std::size_t most = std::max<std::size_t>(B::chunk.logits_bytes / 16 / sizeof(A), 1);
-  std::size_t side = 1;
-  while (4 * side * side <= most) side *= 2;
-  const std::size_t narrow = std::clamp<std::size_t>(std::min(rows, cols), 1, side), wide = most / narrow;
-  return {0, 0, even_part(rows, rows <= cols ? narrow : wide), even_part(cols, rows <= cols ? wide : narrow)};
-}
-
-/// f(block) for all blocks of rows x cols.
-template <class F>
-void for_blocks(std::size_t rows, std::size_t cols, mlp_block most, F f) {
-  for (std::size_t i = 0; i < rows; i += most.rows)
-    for (std::size_t j = 0; j < cols; j += most.cols)
-      f(mlp_block{i, j, std::min(most.rows, rows - i), std::min(most.cols, cols - j)});
-}
-
-/// Columns of op(w).
-template <class W>
-matrix_view<W> columns_of(matrix_view<W> w, transpose t, mlp_block at) {
-  return t == transpose::no ? w.cols_from(at.col, at.cols) : w.rows_from(at.col, at.cols);
-}
-
-/// Tokens whose a exists at a time in inference.
-template <class B, class T>
-constexpr std::size_t inference_rows(std::size_t tokens, std::size_t intermediate) {
-  const std::size_t bytes = std::max<std::size_t>(intermediate * sizeof(T), 1);
-  return even_part(tokens, std::max<std::size_t>(B::chunk.logits_bytes / bytes, 1));
-}
-
-/// Throws unless x and the weights fit together; returns the intermediate extent.
+/// Declares x and the weights, which fit together; returns the intermediate extent.
 template <class T, class W>
-std::size_t expect_mlp(const expects& expect, matrix_view<const T> x, mlp_weights<const W> w, mlp_options opt) {
+std::size_t declare_mlp(arguments& args, matrix_view<const T> x, mlp_weights<const W> w, mlp_options opt) {
   const std::size_t hidden = x.cols, n = gemm_detail::rows_of(w.gate, opt.weights);
-  const auto weight = [&](std::string_view name, matrix_view<const W> m, std::size_t out, std::size_t in) {
-    if (opt.weights == transpose::yes) std::swap(out, in);
-    expect.matrix(name, m, out, in);
-  };
-  expect.memory("x", x);
-  weight("wg", w.gate, n, hidden), weight("wu", w.up, n, hidden), weight("wd", w.down, hidden, n);
-  expect.finite("gate_multiplier", opt.gate_multiplier);
-  expect.finite("down_multiplier", opt.down_multiplier);
+  const bool transposed = opt.weights == transpose::yes;
+  args.in("x", x);
+  args.in("wg", w.gate, transposed ? hidden : n, transposed ? n : hidden);
+  args.in("wu", w.up, transposed ? hidden : n, transposed ? n : hidden);
+  args.in("wd", w.down, transposed ? n : hidden, transposed ? hidden : n);
+  args.finite("gate_multiplier", opt.gate_multiplier);
+  args.finite("down_multiplier", opt.down_multiplier);
   return n;
 }
-template <class T, class W>
-std::size_t expect_mlp_forward(const expects& expect, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
-                               mlp_options opt) {
-  const std::size_t n = expect_mlp(expect, x, w, opt);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.outside("y", y, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down);
-  return n;
-}
+/// Declares the gradients and what they are made of; `saved` may be null.
 template <class T, class W, class G>
-std::size_t expect_mlp_backward(const expects& expect, matrix_view<const T> dy, matrix_view<const T> x,
-                                mlp_weights<const W> w, matrix_view<T> saved, matrix_view<T> dx, mlp_weights<G> dw,
-                                mlp_options opt) {
-  const std::size_t n = expect_mlp(expect, x, w, opt);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  if (dx.data != nullptr) expect.matrix("dx", dx, x.rows, x.cols);
-  if (dw.gate.data != nullptr) expect.matrix("dwg", dw.gate, w.gate.rows, w.gate.cols);
-  if (dw.up.data != nullptr) expect.matrix("dwu", dw.up, w.up.rows, w.up.cols);
-  if (dw.down.data != nullptr) expect.matrix("dwd", dw.down, w.down.rows, w.down.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "wg", w.gate, "wu", w.up, "wd", w.down, "saved", saved);
-  const auto apart = [&](std::string_view name, matrix_view<G> m, auto... others) {
-    expect.outside(name, m, "dy", dy, "x", x, "wg", w.gate, "wu", w.up, "wd", w.down, "saved", saved, "dx", dx,
-                   others...);
-  };
-  apart("dwg", dw.gate);
-  apart("dwu", dw.up, "dwg", dw.gate);
-  apart("dwd", dw.down, "dwg", dw.gate, "dwu", dw.up);
+std::size_t declare_mlp_backward(arguments& args, matrix_view<const T> dy, matrix_view<const T> x,
+                                 mlp_weights<const W> w, const mlp_saved<T>* saved, matrix_view<T> dx,
+                                 mlp_weights<G> dw, mlp_options opt) {
+  const std::size_t n = declare_mlp(args, x, w, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
+  args.optional_out("dx", dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dwg", dw.gate, w.gate.rows, w.gate.cols);
+  args.optional_out("dwu", dw.up, w.up.rows, w.up.cols);
+  args.optional_out("dwd", dw.down, w.down.rows, w.down.cols);
   return n;
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(). T is the type of x, W of the
+/// weights, G of their gradients.
+template <class B = default_backend, element T, element W = T, element G = W>
+std::size_t mlp_workspace(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t intermediate,
+                          std::size_t workers = 1) {
+  return kernel_for<op::mlp, B>::template workspace_bytes<B, T, W, G>(pass, tokens, hidden, intermediate, workers);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// The doors without and with `saved`.
+template <class B, element T, element W>
+void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
+                 mlp_saved<T>* saved, mlp_options opt, context& ctx) {
+  arguments args(name);
+  const std::size_t n = declare_mlp(args, x, w, opt);
+  args.out("y", y, x.rows, x.cols);
+  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
+  args.check();
+  const mlp_pass pass = saved != nullptr ? mlp_pass::forward : mlp_pass::inference;
+  ctx.workspace().expect(name, mlp_workspace<B, T, W>(pass, x.rows, x.cols, n, ctx.executor().workers()));
+  kernel_for<op::mlp, B>::template forward<B, T, W>(x, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt,
+                                                    ctx);
+  if (saved != nullptr) saved->filled = true;
+}
+
+template <class B, element T, element W, element G>
+void mlp_backward(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, mlp_saved<T>* saved,
+                  matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {
+  const std::string_view name = saved != nullptr ? "mlp_backward" : "mlp_backward_recompute";
+  const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
+  arguments args(name);
+  const std::size_t n = declare_mlp_backward<T>(args, dy, x, w, saved, dx, dw, opt);
+  args.check();
+  if (saved != nullptr && !saved->filled)
+    fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
+                  "what a forward left, for one backward");
+  const mlp_pass pass = saved != nullptr ? mlp_pass::backward : mlp_pass::recompute;
+  ctx.workspace().expect(name, mlp_workspace<B, T, W, G>(pass, x.rows, x.cols, n, ctx.executor().workers()));
+  if (saved != nullptr) saved->filled = false;
+  kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, memory, dx, dw, opt, ctx);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y, and in `saved` what mlp_backward needs. See mlp_options for the contract.
+template <class B = default_backend, class T, class W>
+void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
+                 std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options opt = {},
+                 context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, w, y, &saved, opt, ctx);
+}
+
+/// y alone.
+template <class B = default_backend, class T, class W>
+void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, mlp_options opt = {},
+                           context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, w, y, nullptr, opt, ctx);
+}
+
+/// dx and the gradients of the weights from what mlp_forward left in `saved`, which is used up.
+template <class B = default_backend, class T, class W, class G>
+void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
+                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, matrix_view<T> dx, mlp_weights<G> dw,
+                  mlp_options opt = {}, context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, &saved, dx, dw, opt, ctx);
+}
+
+/// The same from x alone: g, u and a are made again, in the workspace.
+template <class B = default_backend, class T, class W, class G>
+void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
+                            mlp_options opt = {}, context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
+}
 
 }  // namespace tigon
 

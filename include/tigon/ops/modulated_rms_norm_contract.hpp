@@ -1,4 +1,4 @@
-// The contract of modulated_rms_norm and its checks.
+// modulated_rms_norm: its contract, its checks and its doors.
 #ifndef TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
 #define TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
 
@@ -47,57 +47,96 @@ struct modulated_rms_norm_options {
   gradient dscale = gradient::overwrite;  ///< and dshift
 };
 
+/// modulated_rms_norm_gradients{dx, dw, dscale, dshift}, or with the names of the fields. dw is a range of elements or
+/// `absent`; dshift may be left out.
+template <class T, class DW, class S>
+struct modulated_rms_norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  matrix_view<S> dscale, dshift = {};
+};
+template <class T, class DW, class S>
+modulated_rms_norm_gradients(matrix_view<T>, DW&&, matrix_view<S>) -> modulated_rms_norm_gradients<T, DW, S>;
+template <class T, class DW, class S>
+modulated_rms_norm_gradients(matrix_view<T>, DW&&, matrix_view<S>, std::type_identity_t<matrix_view<S>>)
+    -> modulated_rms_norm_gradients<T, DW, S>;
+
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Throws unless the inputs fit together, and the rows of scale belong to those of x without doubt.
-inline void expect_modulated_rms_norm(const expects& expect, extent x, extent w, extent scale, extent rstd,
-                                      modulated_rms_norm_options opt) {
-  expect.at_least_one("cols", x.cols);
-  expect.memory("x", x);
-  if (w.data != nullptr) expect.size("w", w.cols, x.cols);
+/// Declares x, w and scale. The rows of scale belong to those of x without doubt.
+inline void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, extent scale,
+                                       modulated_rms_norm_options opt) {
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.optional_in("w", w, x.cols);
   if (opt.group_rows == 0) {
-    expect.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
-                "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
-    expect.matrix("scale", scale, scale.rows, x.cols);
+    args.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
+              "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
+    args.in("scale", scale, scale.rows, x.cols);
   } else {
-    expect.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
-    expect.matrix("scale", scale, x.rows / opt.group_rows, x.cols);
+    args.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
+    args.in("scale", scale, x.rows / opt.group_rows, x.cols);
   }
-  expect.size("rstd", rstd.cols, x.rows);
-  expect.eps(opt.eps);
-  expect.finite("offset", opt.offset);
-}
-inline void expect_modulated_rms_norm_forward(const expects& expect, extent x, extent w, extent scale, extent shift,
-                                              extent y, extent rstd, modulated_rms_norm_options opt) {
-  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
-  if (shift.data != nullptr) expect.matrix("shift", shift, scale.rows, x.cols);
-  expect.matrix("y", y, x.rows, x.cols);
-  expect.outside("y", y, "x", x, "w", w, "scale", scale, "shift", shift);
-  expect.outside("rstd", rstd, "x", x, "y", y, "w", w, "scale", scale, "shift", shift);
-}
-inline void expect_modulated_rms_norm_backward(const expects& expect, extent dy, extent x, extent w, extent scale,
-                                               extent rstd, extent dx, extent dw, extent dscale, extent dshift,
-                                               modulated_rms_norm_options opt) {
-  expect_modulated_rms_norm(expect, x, w, scale, rstd, opt);
-  expect.matrix("dy", dy, x.rows, x.cols);
-  expect.matrix("dx", dx, x.rows, x.cols);
-  expect.size("dw", dw.cols, w.cols);
-  expect.matrix("dscale", dscale, scale.rows, x.cols);
-  if (dshift.data != nullptr) expect.matrix("dshift", dshift, scale.rows, x.cols);
-  expect.same_or_disjoint("dx", dx, "dy", dy);
-  expect.same_or_disjoint("dx", dx, "x", x);
-  expect.outside("dx", dx, "w", w, "scale", scale, "rstd", rstd);
-  const auto outside = [&](std::string_view name, extent out, auto... others) {
-    expect.outside(name, out, "dy", dy, "x", x, "dx", dx, "w", w, "scale", scale, "rstd", rstd, others...);
-  };
-  outside("dw", dw, "dscale", dscale, "dshift", dshift);
-  outside("dscale", dscale, "dshift", dshift);
-  outside("dshift", dshift);
+  args.eps(opt.eps);
+  args.finite("offset", opt.offset);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// Bytes of workspace that modulated_rms_norm_backward takes, and forward at most; `groups` is the number of rows of
+/// scale.
+template <class B = default_backend, class T>
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
+                                         const context& ctx = default_context());
+
+/// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, class S>
+void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
+                                in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
+                                std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
+                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using M = std::remove_const_t<S>;
+  const auto weight = as_in_vector<T>(w);
+  static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
+  arguments args("modulated_rms_norm_forward");
+  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  args.optional_in("shift", shift, scale.rows, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, x.rows);
+  args.check();
+  ctx.workspace().expect("modulated_rms_norm_forward",
+                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
+                                                                opt, ctx);
+}
+
+/// dx, dw, dscale and dshift from dy and what forward left. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW, class S>
+void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
+                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
+                                 const modulated_rms_norm_gradients<T, DW, S>& gradients,
+                                 modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  const modulated_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dscale,
+                                        gradients.dshift};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, vector_view<S>>());
+  arguments args("modulated_rms_norm_backward");
+  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("rstd", rstd, x.rows);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dshift", to.dshift, scale.rows, x.cols);
+  args.out("dscale", to.dscale, scale.rows, x.cols);
+  args.out("dw", to.dw, weight.size);
+  args.check();
+  ctx.workspace().expect("modulated_rms_norm_backward",
+                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, to, opt, ctx);
+}
 
 }  // namespace tigon
 

@@ -43,18 +43,19 @@ struct kernel<op::qwen2vl_mrope, backends::generic> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, opt, accumulator_t<T>(1), ctx);
+    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
   }
 
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, opt, accumulator_t<T>(-1), ctx);
+    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> cos, matrix_view<const U> sin,
-                     heads_view<T> q_out, heads_view<T> k_out, qwen2vl_mrope_options opt, A sign, context& ctx) {
+  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
+                     heads_view<T> k_out, qwen2vl_mrope_options opt, A sign, context& ctx) {
+    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
     const std::size_t tokens = q.batch * q.seq_len, half = q.head_dim / 2, width = (q.heads + k.heads) * q.head_dim;
     if (width == 0) return;
     for_rows_with_scratch<B, A>(ctx, tokens, width, 1, [=] TIGON_FN(auto token) {
@@ -80,19 +81,17 @@ inline namespace TIGON_ABI {
 template <class T, class U>
 void expect_qwen2vl_mrope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
                           heads_view<T> q_out, heads_view<T> k_out, qwen2vl_mrope_options opt) {
-  const expects expect(op);
+  arguments args(op);
   const std::size_t half = q.head_dim / 2;
-  expect.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
+  args.that(q.head_dim % 2 == 0, error_code::shape, "head_dim of q", "odd", "an even number");
   const auto [time, height, width] = opt.sections;
-  expect.that(time <= half && height <= half - time && width == half - time - height, error_code::argument,
-              "sum of the sections", "not head_dim / 2", "head_dim / 2");
-  expect_rotated<T>(expect, q, k, q_out, k_out);
-  expect.that(cos.cols >= half, error_code::shape, "cos", "narrower than head_dim / 2",
-              "at least head_dim / 2 columns");
-  expect.matrix("cos", cos, 3 * q.batch * q.seq_len, cos.cols);
-  expect.matrix("sin", sin, 3 * q.batch * q.seq_len, cos.cols);
-  expect.outside("q_out", q_out, "cos", cos, "sin", sin);
-  expect.outside("k_out", k_out, "cos", cos, "sin", sin);
+  args.that(time <= half && height <= half - time && width == half - time - height, error_code::argument,
+            "sum of the sections", "not head_dim / 2", "head_dim / 2");
+  declare_rotated<T>(args, q, k, q_out, k_out);
+  args.that(cos.cols >= half, error_code::shape, "cos", "narrower than head_dim / 2", "at least head_dim / 2 columns");
+  args.in("cos", cos, 3 * q.batch * q.seq_len, cos.cols);
+  args.in("sin", sin, 3 * q.batch * q.seq_len, cos.cols);
+  args.check();
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

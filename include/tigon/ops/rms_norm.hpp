@@ -3,17 +3,10 @@
 #define TIGON_OPS_RMS_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/row_scale.hpp>
+#include <tigon/ops/rms_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
-
-/// Where RMSNorm rounds to the storage type before the last step.
-enum class casting {
-  llama,  ///< the normalised row is rounded, then multiplied by the weight (Llama, Mistral, Qwen)
-  gemma,  ///< one rounding, at y
-  none,   ///< the same values as gemma
-};
 
 namespace op {
 struct rms_norm {
@@ -64,97 +57,6 @@ template <class Options, class W>
 Options options_for_weight(Options opt, in_vector<W> w) {
   if (!w) opt.offset = 0, opt.casting = casting::none;
   return opt;
-}
-
-/// The normalised row as the casting rule wants it, v = x * rstd, where rstd was made of x or is `canonical`.
-template <casting C, element T, simd::odd_by Odd = simd::odd_by::mask, class V>
-TIGON_INLINE V cast_normalised(V v) {
-  if constexpr (C == casting::llama)
-    return round_computed_to<T, Odd>(v);
-  else
-    return v;
-}
-/// The same for a pass that adds up gradients.
-template <casting C, element T, class V>
-TIGON_INLINE V cast_normalised_again(V v) {
-  return cast_normalised<C, T, simd::odd_by::shift>(v);
-}
-
-/// A number that the caller kept, any NaN as the one without a payload: fewer operations round what is made of that.
-template <class A>
-TIGON_INLINE A canonical(A kept) {
-  return kept == kept ? kept : std::numeric_limits<A>::quiet_NaN();
-}
-
-/// rstd = 1 / rms of a row. The squares of a row that leave the range are summed once more, of numbers times a power of two.
-template <class A>
-struct inverse_rms {
-  A cols, eps;
-
-  struct state {
-    A scale = 1;
-  };
-  template <class V>
-  TIGON_INLINE V reduce(V v) const {
-    return v * v;
-  }
-  template <class V>
-  TIGON_INLINE V reduce(state s, V v) const {
-    return reduce(v * s.scale);
-  }
-  TIGON_INLINE bool again(state& s, A squares) const {
-    if (s.scale != A(1)) return false;
-    s.scale = scale_for_squares<A>(squares / cols + eps);
-    return s.scale != A(1);
-  }
-  TIGON_INLINE A finish(state s, A squares) const {
-    if (s.scale == A(1)) return math::rsqrt(squares / cols + eps);
-    return rstd_of_scaled(squares / cols + eps * s.scale * s.scale, s.scale);
-  }
-  TIGON_INLINE A save(A rstd) const { return rstd; }
-};
-
-/// y = x rstd (offset + w)
-template <casting C, element T, class A>
-struct rms_norm_program : inverse_rms<A> {
-  A offset;
-
-  template <class V>
-  TIGON_INLINE V map(A rstd, V x, V w) const {
-    return cast_normalised<C, T>(x * rstd) * (w + offset);
-  }
-};
-
-/// k = sum_j m x,   c = rstd^3 k / cols,   dx = rstd m - c x,   dw += dy (x rstd)            m = dy (offset + w)
-template <casting C, element T, class A>
-struct rms_norm_gradient {
-  A cols, offset;
-
-  template <class V>
-  TIGON_INLINE V reduce(V dy, V x, V w) const {
-    return dy * (w + offset) * x;
-  }
-  TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
-    const A rstd = canonical(saved);
-    return {rstd, rstd * rstd / cols * (rstd * k)};  // the division does not wait for the reduction
-  }
-  template <class V>
-  TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V x, V w, V dw) const {
-    const auto [rstd, c] = row;
-    return {{fnma(x, V(c), dy * (w + offset) * rstd), fma(dy, cast_normalised_again<C, T>(x * rstd), dw)}};
-  }
-};
-
-/// 1 / rms of a row of x, which a map will read again; kept in rstd.
-template <class Row, class X, class A>
-TIGON_INLINE A keep_rstd(const Row& row, X x, A* rstd, A eps) {
-  const A square = row.sum(reads(read_again(x)), [](auto v) { return v * v; }) / static_cast<A>(row.cols) + eps;
-  const A scale = scale_for_squares<A>(square);
-  const A r = scale == A(1) ? math::rsqrt(square)
-                            : rstd_by_scale(
-                                  row, scale, eps, [](auto v) { return v; }, x);
-  if (row.first()) rstd[row.i] = r;
-  return r;
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -207,34 +109,38 @@ struct kernel<op::rms_norm, backends::generic> {
                               const accumulator_t<T>* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt,
                               context& ctx) {
     using A = accumulator_t<T>;
-    const double eps = opt.eps, offset = opt.offset;
-    const bool few = x.cols <= narrow, weighted = w.data != nullptr, llama = opt.casting == casting::llama;
     for_rows_with_partials<B, A>(
         ctx, rows, x.cols, own_statistic{},
         [=] TIGON_FN(auto row, int) {
-          if (!row.first()) return;
-          const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
-          const auto m = [=](std::size_t j) {
-            return static_cast<double>(row.at(dy, j)) * (weighted ? static_cast<double>(w.data[j]) + offset : 1.0);
-          };
-          const auto scaled = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * scale; };
-          double square = 0, k = 0;
-          for (std::size_t j = 0; j < row.cols; ++j) {
-            square += scaled(j) * scaled(j);
-            k += m(j) * scaled(j);
-          }
-          const double r = few ? math::rsqrt(square / n + eps * scale * scale) : rstd[row.i] / scale;
-          const double c = r * r * k / n;
-          const auto dw_row = row.partial(0);
-          for (std::size_t j = 0; j < row.cols; ++j) {
-            const double v = scaled(j);
-            const A xh = static_cast<A>(v * r);
-            dw_row.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-            const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
-            row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
-          }
+          if (row.first()) row_in_f64(row, dy, x, ds, w, rstd, dx, row.partial(0), opt);
         },
         parameter_gradient<W>{dw, opt.dw});
+  }
+  /// One row of it. Operands are matrices or what a backend has copied of their row.
+  template <class Row, class X, class W, class DX, class A>
+  static TIGON_INLINE void row_in_f64(const Row& row, X dy, X x, X ds, vector_view<const W> w, const A* rstd, DX dx,
+                                      vector_view<A> dw, rms_norm_options opt) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
+    const bool few = row.cols <= narrow, llama = opt.casting == casting::llama;
+    const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
+    const auto m = [=](std::size_t j) TIGON_LAMBDA {
+      return static_cast<double>(row.at(dy, j)) * (w ? static_cast<double>(row.at(w, j)) + opt.offset : 1.0);
+    };
+    const auto scaled = [=](std::size_t j) TIGON_LAMBDA { return static_cast<double>(row.at(x, j)) * scale; };
+    double square = 0, k = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      square += scaled(j) * scaled(j);
+      k += m(j) * scaled(j);
+    }
+    const double r = few ? math::rsqrt(square / n + opt.eps * scale * scale) : rstd[row.i] / scale;
+    const double c = r * r * k / n;
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      const double v = scaled(j);
+      const A xh = static_cast<A>(v * r);
+      dw.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
+      const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
+      row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
+    }
   }
 };
 

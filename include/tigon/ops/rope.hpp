@@ -46,18 +46,19 @@ struct kernel<op::rope, backends::generic> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, rope_options opt, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, opt, accumulator_t<T>(1), ctx);
+    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
   }
 
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, rope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, opt, accumulator_t<T>(-1), ctx);
+    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> cos, matrix_view<const U> sin,
-                     heads_view<T> q_out, heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
+  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
+                     heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
+    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
     const std::size_t turned = std::min(opt.rotary_dim, q.head_dim), half = turned / 2, rest = q.head_dim - turned;
     const bool shared = cos.rows == q.seq_len;
     for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
@@ -78,20 +79,19 @@ inline namespace TIGON_ABI {
 template <class T, class U>
 void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt) {
-  const expects expect(op);
+  arguments args(op);
   const bool whole = opt.rotary_dim == whole_head;
   const std::size_t turned = whole ? q.head_dim : opt.rotary_dim;
-  expect.that(turned % 2 == 0, error_code::shape, whole ? "head_dim of q" : "rotary_dim", "odd", "an even number");
-  expect.that(turned <= q.head_dim, error_code::argument, "rotary_dim", "above head_dim", "at most head_dim");
-  expect_rotated<T>(expect, q, k, q_out, k_out);
+  args.that(turned % 2 == 0, error_code::shape, whole ? "head_dim of q" : "rotary_dim", "odd", "an even number");
+  args.that(turned <= q.head_dim, error_code::argument, "rotary_dim", "above head_dim", "at most head_dim");
+  declare_rotated<T>(args, q, k, q_out, k_out);
   const std::size_t tables = cos.rows == q.batch * q.seq_len ? q.batch * q.seq_len : q.seq_len;
-  expect.that(cos.cols >= turned / 2, error_code::shape, "cos",
-              whole ? "narrower than head_dim / 2" : "narrower than rotary_dim / 2",
-              whole ? "at least head_dim / 2 columns" : "at least rotary_dim / 2 columns");
-  expect.matrix("cos", cos, tables, cos.cols);
-  expect.matrix("sin", sin, tables, cos.cols);
-  expect.outside("q_out", q_out, "cos", cos, "sin", sin);
-  expect.outside("k_out", k_out, "cos", cos, "sin", sin);
+  args.that(cos.cols >= turned / 2, error_code::shape, "cos",
+            whole ? "narrower than head_dim / 2" : "narrower than rotary_dim / 2",
+            whole ? "at least head_dim / 2 columns" : "at least rotary_dim / 2 columns");
+  args.in("cos", cos, tables, cos.cols);
+  args.in("sin", sin, tables, cos.cols);
+  args.check();
 }
 
 /// In the place of k, where only q is turned.

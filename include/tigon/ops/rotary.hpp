@@ -63,17 +63,19 @@ TIGON_INLINE void turn_neighbours(Row row, const T* from, row_at<T> to, std::siz
   }
 }
 
-/// Shapes and aliasing of q, k and where they go.
+template <class U>
+struct rotary_tables {
+  matrix_view<const U> cos, sin;
+};
+
+/// Declares q, k and where they go.
 template <class T>
-void expect_rotated(const expects& expect, in_heads<T> q, in_heads<T> k, heads_view<T> q_out, heads_view<T> k_out) {
-  expect.heads("q", q, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("k", k, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.heads("q_out", q_out, q.batch, q.heads, q.seq_len, q.head_dim);
-  expect.heads("k_out", k_out, q.batch, k.heads, q.seq_len, q.head_dim);
-  expect.same_or_disjoint("q_out", q_out, "q", q);
-  expect.same_or_disjoint("k_out", k_out, "k", k);
-  expect.outside("q_out", q_out, "k", k, "k_out", k_out);
-  expect.disjoint("k_out", k_out, "q", q);
+void declare_rotated(arguments& args, in_heads<T> q, in_heads<T> k, heads_view<T> q_out, heads_view<T> k_out) {
+  const heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim}, of_k{q.batch, k.heads, q.seq_len, q.head_dim};
+  args.in("q", q, of_q);
+  args.in("k", k, of_k);
+  args.out("k_out", k_out, of_k).may_be("k");
+  args.out("q_out", q_out, of_q).may_be("q");
 }
 
 }  // namespace TIGON_ABI

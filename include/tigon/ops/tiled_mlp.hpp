@@ -56,8 +56,7 @@ struct kernel<op::tiled_mlp, backends::generic> {
   using saved = no_state;
 
   template <backend B, element T, element W>
-  static void forward(in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> y, tiled_mlp_options opt,
-                      context& ctx) {
+  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, tiled_mlp_options opt, context& ctx) {
     const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
     for (std::size_t begin = 0; begin < x.rows; begin += shard) {
       const std::size_t rows = std::min(shard, x.rows - begin);
@@ -67,8 +66,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
   }
 
   template <backend B, element T, element W, element G>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, detail::mlp_weights<const W> w, matrix_view<T> dx,
-                       detail::mlp_weights<G> dw, tiled_mlp_options opt, context& ctx) {
+  static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> dx, mlp_weights<G> dw,
+                       tiled_mlp_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
     const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
@@ -99,7 +98,7 @@ struct kernel<op::tiled_mlp, backends::generic> {
         more = of.more;
         return of.sum;
       };
-      const detail::mlp_weights<A> to{next(gate), next(up), next(down)};
+      const mlp_weights<A> to{next(gate), next(up), next(down)};
       of_shard.dw = more ? gradient::accumulate : gradient::overwrite;
       kernel_for<op::mlp, B>::template backward<B, T, W, A>(part(dy), part(x), w, matrix_view<T>{}, part(dx), to,
                                                             of_shard, ctx);
@@ -111,8 +110,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
 
   /// Without tokens one empty shard, which writes the gradients of the weights.
   template <backend B, element T, element W, element G>
-  static void shards(matrix_view<const T> dy, matrix_view<const T> x, detail::mlp_weights<const W> w, matrix_view<T> dx,
-                     detail::mlp_weights<G> dw, std::size_t shard, mlp_options opt, context& ctx) {
+  static void shards(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> dx,
+                     mlp_weights<G> dw, std::size_t shard, mlp_options opt, context& ctx) {
     std::size_t begin = 0;
     do {
       const std::size_t rows = std::min(shard, x.rows - begin);
@@ -168,33 +167,30 @@ inline void expect_shards(const expects& expect, tiled_mlp_options opt) {
 
 /// y from x and the weights. See tiled_mlp_options for the contract.
 template <class B = default_backend, class T, class W>
-void tiled_mlp_forward(in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                       in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> y, tiled_mlp_options opt = {},
+void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled_mlp_options opt = {},
                        context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, T>());
-  const expects expect("tiled_mlp_forward");
-  const detail::mlp_weights<const E> w{wg, wu, wd};
-  const std::size_t n = detail::expect_mlp_forward(expect, x, w, y, opt.mlp);
-  detail::expect_shards(expect, opt);
+  arguments args("tiled_mlp_forward");
+  const std::size_t n = detail::declare_mlp<T, E>(args, x, w, opt.mlp);
+  args.out("y", y, x.rows, x.cols);
+  args.check();
+  detail::expect_shards(args, opt);
   ctx.workspace().expect("tiled_mlp_forward",
                          tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards, ctx.executor().workers()));
   kernel_for<op::tiled_mlp, B>::template forward<B, T, E>(x, w, y, opt, ctx);
 }
 
-/// dx, dwg, dwu and dwd from dy, x and the weights.
+/// dx and the gradients of the weights from dy, x and the weights.
 template <class B = default_backend, class T, class W, class G>
-void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<W> wg, in_matrix<gemm_detail::bare<W>> wu,
-                        in_matrix<gemm_detail::bare<W>> wd, matrix_view<T> dx, matrix_view<G> dwg,
-                        std::type_identity_t<matrix_view<G>> dwu, std::type_identity_t<matrix_view<G>> dwd,
+void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
                         tiled_mlp_options opt = {}, context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, G>());
-  const expects expect("tiled_mlp_backward");
-  const detail::mlp_weights<const E> w{wg, wu, wd};
-  const detail::mlp_weights<G> dw{dwg, dwu, dwd};
-  const std::size_t n = detail::expect_mlp_backward<T>(expect, dy, x, w, {}, dx, dw, opt.mlp);
-  detail::expect_shards(expect, opt);
+  arguments args("tiled_mlp_backward");
+  const std::size_t n = detail::declare_mlp_backward<T, E, G>(args, dy, x, w, nullptr, dx, dw, opt.mlp);
+  args.check();
+  detail::expect_shards(args, opt);
   ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(x.rows, x.cols, n, opt.shards,
                                                                                         ctx.executor().workers()));
   kernel_for<op::tiled_mlp, B>::template backward<B, T, E, G>(dy, x, w, dx, dw, opt, ctx);

@@ -23,7 +23,9 @@
 //                        last, these sums with what its row adds
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
 //   saves(s...)          a number for every row, to memory: what save(value) returns
-//   reduce_writes(y...)  outputs that need no reduction: what direct(x...) returns, stored in either pass
+//   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass
+//   row_of_group(m, n)   operand of map: a matrix whose row i / n is read in row i, which n rows in succession share
+//   rows_of_all{n, all}  where many small programs with adds_to run side by side: the rows of one, and of all
 //
 //   reduce(x...)         what is summed over the row: a vector, or a pack of several
 //   finish(sum)          what map needs of the whole row, its value: any type. An array of sums where there are several
@@ -38,253 +40,22 @@
 //                        step ahead; map takes it behind the value
 //
 // A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows. What depends on data in other ways is
-// written with for_rows (rows/row.hpp).
+// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
+//
+// A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
+// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
 #include <tigon/rows/gradients.hpp>
+#include <tigon/rows/program.hpp>
 
-#include <array>
 #include <tuple>
 #include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
-
-/// Operands of a program's map alone.
-template <class... X>
-struct map_reads {
-  std::tuple<X...> x;
-  explicit constexpr TIGON_INLINE map_reads(X... operands) : x(operands...) {}
-};
-
-/// Outputs of a program that need no reduction.
-template <class... Y>
-struct reduce_writes {
-  std::tuple<Y...> y;
-  explicit constexpr TIGON_INLINE reduce_writes(Y... outputs) : y(outputs...) {}
-};
-
-/// Parameter gradients that every row adds to.
-template <class... T>
-struct adds_to {
-  std::tuple<parameter_gradient<T>...> g;
-  explicit constexpr TIGON_INLINE adds_to(parameter_gradient<T>... gradients) : g(gradients...) {}
-};
-
-/// Numbers of every row that a program reads.
-template <class... S>
-struct of_rows {
-  std::tuple<const S*...> p;
-  explicit constexpr TIGON_INLINE of_rows(const S*... numbers) : p(numbers...) {}
-};
-
-/// Numbers of every row that a program writes.
-template <class... S>
-struct saves {
-  std::tuple<S*...> p;
-  explicit constexpr TIGON_INLINE saves(S*... numbers) : p(numbers...) {}
-};
-
 namespace detail {
-
-// The group of this kind among the arguments of a driver, or an empty one.
-template <template <class...> class Kind>
-TIGON_INLINE Kind<> group() {
-  return Kind<>();
-}
-template <template <class...> class Kind, class... X, class... Rest>
-TIGON_INLINE Kind<X...> group(Kind<X...> found, Rest...) {
-  return found;
-}
-template <template <class...> class Kind, class First, class... Rest>
-TIGON_INLINE auto group(First, Rest... rest) {
-  return group<Kind>(rest...);
-}
-
-// Rows and columns of a program: those of its first matrix.
-struct extents {
-  std::size_t rows, cols;
-};
-template <class T>
-constexpr extents extents_of(matrix_view<T> m) {
-  return {m.rows, m.cols};
-}
-template <class T>
-constexpr extents extents_of(rows_of<T> r) {
-  return {r.part.rows, r.part.cols};
-}
-template <class T>
-constexpr extents extents_of(even_columns<T> x) {
-  return {x.pairs.rows, x.pairs.cols / 2};
-}
-template <class First, class... Rest>
-constexpr extents first_extents(First first, Rest... rest) {
-  if constexpr (requires { extents_of(first); })
-    return extents_of(first);
-  else
-    return first_extents(rest...);
-}
-
-// Of a map: those of its first output or, if that has none, of its operands.
-template <class Y, class... X>
-extents map_extents(Y y, const std::tuple<X...>& x) {
-  if constexpr (requires { extents_of(y); })
-    return extents_of(y);
-  else
-    return std::apply([](auto... operand) { return first_extents(operand...); }, x);
-}
-
-template <class P>
-concept has_state = requires { typename P::state; };
-template <class P, class V>
-concept prepares = requires(const P& p, V v) { p.prepare(v); };
-template <class P, class... Argument>
-concept reduces = requires(const P& p, Argument... a) { p.reduce(a...); };
-template <class P, class... Argument>
-concept finishes = requires(const P& p, Argument... a) { p.finish(a...); };
-template <class P, class... Value>
-concept skips_rows = requires(const P& p, Value... v) { p.skips(v...); };
-
-// reduce of the first X operands, behind what is known of the row; the others are rows that only map reads.
-template <class P, std::size_t X, class... Known>
-struct row_reduction {
-  P p;
-  std::tuple<Known...> known;
-
-  template <class... V>
-  TIGON_INLINE auto operator()(V... x) const {
-    if constexpr (sizeof...(V) == X) {
-      return std::apply(
-          [&](const auto&... of_row) TIGON_LAMBDA {
-            if constexpr (reduces<P, Known..., V...>)
-              return p.reduce(of_row..., x...);
-            else
-              return p.reduce(x...);
-          },
-          known);
-    } else {
-      const std::tuple<V...> all(x...);
-      return [&]<std::size_t... k>(std::index_sequence<k...>)
-                 TIGON_LAMBDA { return (*this)(std::get<k>(all)...); }(std::make_index_sequence<X>{});
-    }
-  }
-};
-
-// map behind the value of the row, if there is one.
-template <class P, class... Value>
-struct row_mapping;
-template <class P, class Value>
-struct row_mapping<P, Value> {
-  P p;
-  Value value;
-
-  template <class... V>
-  TIGON_INLINE auto operator()(V... x) const {
-    return as_pack(p.map(value, x...));
-  }
-  TIGON_INLINE bool skipped() const {
-    if constexpr (skips_rows<P, Value>)
-      return p.skips(value);
-    else
-      return false;
-  }
-};
-template <class P>
-struct row_mapping<P> {
-  P p;
-
-  template <class... V>
-  TIGON_INLINE auto operator()(V... x) const {
-    return as_pack(p.map(x...));
-  }
-};
-template <class V, class P, class... Value>
-TIGON_INLINE auto mapping(const P& p, const Value&... value) {
-  if constexpr (prepares<P, V>)
-    return staged{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
-                  [=](auto prepared, auto... x) TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
-  else
-    return row_mapping<P, Value...>{p, value...};
-}
-
-// A program with its numbers of every row.
-template <class P, class Numbers, class Saves>
-struct bound_program;
-template <class P, class... N, class... S>
-struct bound_program<P, of_rows<N...>, saves<S...>> {
-  P p;
-  of_rows<N...> numbers;
-  saves<S...> to;
-
-  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
-
-  TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
-    return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
-  }
-
-  // The sums of row i, and the value that finish makes of them. Saves what is saved.
-  template <std::size_t X>
-  TIGON_INLINE auto reduction(std::size_t i) const {
-    if constexpr (has_state<P>)
-      return row_reduction<P, X>{p, {}};
-    else
-      return row_reduction<P, X, N...>{p, numbers_of(i)};
-  }
-  template <class Sum, class... State>
-  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
-    const auto value = std::apply(
-        [&](const auto&... of_row) TIGON_LAMBDA {
-          if constexpr (finishes<P, State..., Sum, N...>)
-            return p.finish(state..., sum, of_row...);
-          else
-            return sum;
-        },
-        numbers_of(i));
-    if constexpr (sizeof...(S) == 1) {
-      std::get<0>(to.p)[i] = p.save(value);
-    } else if constexpr (sizeof...(S) > 1) {
-      const auto saved = p.save(value);
-      [&]<std::size_t... k>(std::index_sequence<k...>)
-          TIGON_LAMBDA { ((std::get<k>(to.p)[i] = saved[k]), ...); }(std::make_index_sequence<sizeof...(S)>{});
-    }
-    return value;
-  }
-
-  // The value of a row that was reduced once, to `sum`.
-  template <class Row, class Sum, class... X>
-  TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
-    if constexpr (has_state<P>) {
-      typename P::state state{};
-      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
-        while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished(row.i, sum, state);
-      } else {
-        (void)p.again(state, sum);
-        return finished(row.i, reduced_from(row, state, in), state);
-      }
-    } else {
-      return finished(row.i, sum);
-    }
-  }
-  template <class Row, class State, class... X>
-  TIGON_INLINE auto reduced_from(const Row& row, State state, reads<X...> in) const {
-    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
-  }
-  // Out of line: most rows are reduced once.
-  template <class Row, class State, class... X>
-  TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
-    return reduced_from(row, state, in);
-  }
-  template <class Row, class... X>
-  TIGON_INLINE auto value_of(const Row& row, reads<X...> in) const {
-    return value_after(row, row.sum(in, reduction<sizeof...(X)>(row.i)), in);
-  }
-};
-
-template <class P, class... N, class... S>
-bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
 
 // Matrices that map reads again.
 template <class X>
@@ -331,59 +102,38 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
     return false;
 }
 
-// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so, but not if the
-// second pass reads it as an operand.
-template <class B, class Bound, class... X, class... M, class... Y, class T>
-void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       reduce_writes<matrix_view<T>> direct) {
-  using V = vec_of<B, X...>;
-  constexpr std::size_t matrices = matrices_of<X..., M...>;
-  constexpr row_plan plan = plan_of<B, row_shape{.pass = row_pass::program,
-                                                 .matrices = matrices,
-                                                 .vectors = sizeof...(X) + sizeof...(M) - matrices,
-                                                 .element_bytes = sizeof(T),
-                                                 .lanes = V::size,
-                                                 .reduction = reduction_kind::imperative,
-                                                 .outputs = 1 + output_rows<writes<Y...>>}>;
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
-  const matrix_view<T> first = std::get<0>(direct.y);
-  [[maybe_unused]] const bool early =
-      rows_begin_lines(first) &&
-      std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, std::tuple_cat(in.x, more.x));
-  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
-    const auto map_to = [&](auto output, auto f) TIGON_LAMBDA {
-      std::apply([&](auto... x) TIGON_LAMBDA { row.map(reads(x...), output, f); }, std::tuple_cat(in.x, more.x));
-    };
-    if constexpr (plan.reduce_writes) {
-      if (early) {
-        const auto sum = row.map_sum(in, writes(first), [p = bound.p](auto... v) TIGON_LAMBDA {
-          return joined(as_pack(p.direct(v...)), as_pack(p.reduce(v...)));
-        });
-        map_to(out, mapping<V>(bound.p, bound.value_after(row, sum, in)));
-        return;
-      }
-    }
-    const auto again = std::apply([](auto... x) TIGON_LAMBDA { return reads(reduced_first(x)...); }, in.x);
-    const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
-    std::apply(
-        [&](auto... y) TIGON_LAMBDA {
-          map_to(writes(first, y...), [=](auto... v) TIGON_LAMBDA {
-            const std::tuple<decltype(v)...> all(v...);
-            const auto direct_of = [&]<std::size_t... k>(std::index_sequence<k...>)
-                                       TIGON_LAMBDA { return as_pack(of_row.p.direct(std::get<k>(all)...)); };
-            return joined(direct_of(std::make_index_sequence<sizeof...(X)>{}), of_row(v...));
-          });
-        },
-        out.y);
-  });
+// The plan of a program with an output that needs no reduction.
+template <class B, class V, class T, std::size_t Sums, class Out, class... X>
+inline constexpr row_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                             .matrices = matrices_of<X...>,
+                                                             .vectors = sizeof...(X) - matrices_of<X...>,
+                                                             .sums = Sums,
+                                                             .element_bytes = sizeof(T),
+                                                             .lanes = V::size,
+                                                             .reduction = reduction_kind::imperative,
+                                                             .outputs = 1 + output_rows<Out>}>;
+
+// Whether the reduction may store that output: no operand begins there, nor another output, which would be overwritten.
+template <class T, class... X>
+bool reduction_may_write(matrix_view<T> first, const std::tuple<X...>& others) {
+  return rows_begin_lines(first) && std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, others);
 }
 
-// The map of a program: map_of(i, what the reduction made) is its function for row i.
-template <class MapOf, class... Y, class... X>
-auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
-  return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
-}
+// direct of the first X operands, and map of all.
+template <std::size_t X, class Mapping>
+struct direct_and_map {
+  Mapping of_row;
 
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    const std::tuple<V...> all(v...);
+    return joined(first(all, std::make_index_sequence<X>{}), of_row(v...));
+  }
+  template <class... V, std::size_t... k>
+  TIGON_INLINE auto first(const std::tuple<V...>& all, std::index_sequence<k...>) const {
+    return as_pack(of_row.p.direct(std::get<k>(all)...));
+  }
+};
 // direct and reduce of the same operands.
 template <class P, class Reduction>
 struct direct_and_reduce {
@@ -395,6 +145,88 @@ struct direct_and_reduce {
     return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
+
+// row.map to these outputs and to the row's partial sums.
+template <class Row, class... X, class... Y, class F, std::size_t... k>
+TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f,
+                                    std::index_sequence<k...>) {
+  const auto operands = std::tuple_cat(x, std::make_tuple(row.partial(k)...));
+  const auto outputs = std::tuple_cat(y, std::make_tuple(row.partial(k)...));
+  std::apply(
+      [&](auto... from) TIGON_LAMBDA {
+        std::apply([&](auto... to) TIGON_LAMBDA { row.map(reads(from...), writes(to...), f); }, outputs);
+      },
+      operands);
+}
+
+// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so.
+template <class B, class Bound, class... X, class... M, class... Y, class T>
+void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                       reduce_writes<matrix_view<T>> direct) {
+  using V = vec_of<B, X...>;
+  constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const matrix_view<T> first = std::get<0>(direct.y);
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+  constexpr std::index_sequence<> no_partials;
+  [[maybe_unused]] const bool early = reduction_may_write(first, std::tuple_cat(operands, out.y));
+  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if constexpr (plan.reduce_writes) {
+      if (early) {
+        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
+        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
+        const auto sum =
+            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), no_partials);
+        return;
+      }
+    }
+    const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
+    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      no_partials);
+  });
+}
+
+// The same with parameter gradients.
+template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
+void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, rows_of_all rows,
+                              std::size_t cols) {
+  using V = vec_of<B, X...>;
+  using A = typename V::value_type;
+  constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  const matrix_view<T> first = std::get<0>(direct.y);
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  constexpr std::make_index_sequence<sizeof...(G)> partials;
+  const auto run = [&](auto reduction, auto program) {
+    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, rows, cols, reduction, program, g...); },
+               gradients.g);
+  };
+  if constexpr (plan.reduce_writes)
+    if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
+      return run(own_statistic{}, [=] TIGON_FN(auto row, int) {
+        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
+        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
+        const auto sum =
+            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
+      });
+  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+  run(std::apply([&](auto... x) { return row_sum(reduction, x...); }, in.x), [=] TIGON_FN(auto row, auto sum) {
+    const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
+    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      partials);
+  });
+}
+
+// The map of a program: map_of(i, what the reduction made) is its function for row i.
+template <class MapOf, class... Y, class... X>
+auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
+  return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
+}
 
 // No map: the reduction alone, which stores what needs no reduction.
 template <class B, class Bound, class... X, class... Y>
@@ -419,23 +251,33 @@ void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads
   const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
   const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
   const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
-  map_rows<B, typename V::value_type>(ctx, of.rows, of.cols, value,
-                                      map_program(map_of, out, std::tuple_cat(in.x, more.x)));
+  const auto maps_of = [=](std::size_t group) TIGON_LAMBDA {
+    const auto shared =
+        std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
+    return map_program(map_of, out, std::tuple_cat(in.x, shared));
+  };
+  const std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);
+  map_rows<B, typename V::value_type>(ctx, of.rows, std::max<std::size_t>(size, 1), of.cols, value, maps_of);
 }
 
 template <class B, class Bound, class... X, class... M, class... Y, class... T>
 void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       adds_to<T...> gradients) {
+                       adds_to<T...> gradients, rows_of_all rows, std::size_t cols) {
   using V = vec_of<B, X...>;
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const auto near = std::apply([](auto... m) { return std::tuple_cat(nearby_matrix(m)...); }, more.x);
   const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
   const auto sums = std::apply([&](auto... x) { return row_sum(reduction, x...); }, std::tuple_cat(in.x, near));
   const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
   const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
-  std::apply(
-      [&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, sums, maps, g...); },
-      gradients.g);
+  std::apply([&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
+             gradients.g);
+}
+
+// A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
+// It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
+template <class P, class... N, class... S, class... X>
+constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, const reads<X...>&) {
+  return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
 }
 
 }  // namespace detail
@@ -451,57 +293,67 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const auto gradients = detail::group<adds_to>(groups...);
   const auto direct = detail::group<reduce_writes>(groups...);
   const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
-  if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && std::tuple_size_v<decltype(gradients.g)> == 0)
+  const detail::extents of = std::apply([](auto... x) { return detail::first_extents(x...); }, in.x);
+  const rows_of_all rows = detail::rows_beside(of.rows, groups...);
+  constexpr bool adds = std::tuple_size_v<decltype(gradients.g)> != 0;
+  if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
     detail::reduce_rows<B>(ctx, bound, in, direct);
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
+    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, rows, of.cols);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct);
-  else if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
-    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients);
+  else if constexpr (adds || detail::is_backward(bound, in))
+    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
   else
     detail::reduce_map_rows<B>(ctx, bound, in, more, out);
 }
 
+template <class B, class P, class... Group>
+  requires detail::brings_driver<B>
+void reduce_map(context& ctx, P program, Group... groups) {
+  B::rows::reduce_map(ctx, program, groups...);
+}
+
 /// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
 /// which it takes workspace as reduce_map.
-template <class B, class P, class... X, class... Y, class... T>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>()) {
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
+              Beside... beside) {
   using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
                               decltype(detail::source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
-  constexpr row_shape shape{
-      .pass = row_pass::program,
-      .matrices = detail::matrices_of<X...>,
-      .vectors = (std::size_t{detail::matrix_bytes<X> == 0 && !std::is_void_v<detail::source_element<B, X>>} + ... + 0),
-      .sums = sizeof...(T),
-      .element_bytes = detail::narrowest({detail::matrix_bytes<Y>..., detail::matrix_bytes<X>...}),
-      .lanes = V::size,
-      .outputs = detail::output_rows<writes<Y...>>};
-  const detail::extents of = detail::map_extents(std::get<0>(out.y), in.x);
   const auto of_columns = detail::mapping<V>(program);
-  if constexpr (sizeof...(T) == 0 && plan_of<B, shape>.rows == 1) {
+  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
+  const auto maps = detail::map_program(map_of, out, in.x);
+  const detail::extents of =
+      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  constexpr row_shape shape = detail::program_shape<V, no_statistic, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  if constexpr (sizeof...(T) != 0)
+    std::apply(
+        [&](auto... g) {
+          const rows_of_all rows = detail::rows_beside(of.rows, beside...);
+          for_rows_with_partials<B, A>(ctx, rows, of.cols, no_statistic{}, maps, g...);
+        },
+        gradients.g);
+  else if constexpr (detail::matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
+    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
+  else
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
-  } else {
-    const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
-    const auto maps = detail::map_program(map_of, out, in.x);
-    if constexpr (sizeof...(T) == 0)
-      map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
-    else
-      std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps, g...); },
-                 gradients.g);
-  }
+}
+
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+  requires detail::brings_driver<B>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
+              Beside... beside) {
+  B::rows::map_rows(ctx, program, in, out, gradients, beside...);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
 namespace tigon {
-using simd::adds_to;
-using simd::map_reads;
 using simd::map_rows;
-using simd::of_rows;
 using simd::reduce_map;
-using simd::reduce_writes;
-using simd::saves;
 }  // namespace tigon
 
 #endif  // TIGON_ROWS_REDUCE_MAP_HPP

@@ -116,9 +116,8 @@ constexpr row_plan plan(core cpu, row_shape s) {
   p.rows = [&]() -> std::size_t {
     // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and lookahead.
     if (s.outputs != 1 || !vectorised || lookahead) return 1;
-    // Rows that share neither sums nor vectors gain nothing, unless a single matrix was reduced.
-    const bool shares = s.sums + s.vectors != 0;
-    if (!shares && (s.reduction == reduction_kind::none || s.matrices > 1)) return 1;
+    // Nothing that rows could share, neither sums nor vectors, or too many streams for what they share.
+    if (s.sums == 0 && (s.vectors == 0 || s.matrices > 1)) return 1;
     // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
     if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
     // Two vectors and more leave L1 with every row that was reduced before.
@@ -135,7 +134,8 @@ constexpr row_plan plan(core cpu, row_shape s) {
     return s.sums > 1 ? 4 : 3;
   }();
   // Outputs that need no reduction: where memory is read while it is written; not of 16 bits, which compute for longer.
-  p.reduce_writes = interleaved && !narrow;
+  // Beside sums over the rows, wherever reduction and map are two passes: the map has outputs enough.
+  p.reduce_writes = s.sums == 0 ? interleaved && !narrow : !lookahead;
   const bool shares_loop = p.order == row_order::lookahead;
   // Where memory is read while it is written, where rows are mapped together unreduced, and where a map is a function.
   p.prefetches = vectorised && !shares_loop && (reduced ? interleaved || s.outputs == 0 : p.rows > 1);

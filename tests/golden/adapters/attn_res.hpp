@@ -18,7 +18,8 @@ struct attn_res {
       return tigon::blocks_view<T>::stacked(m.elements.data(), m.rows / y.rows, y.rows, y.cols);
     };
     tigon::attn_res_forward<B>(blocks(v), w_query, w_norm, y.view(), alpha, rstd, opt);
-    tigon::attn_res_backward<B>(dy, blocks(v), w_query, w_norm, alpha, rstd, blocks(dv), dw_query, dw_norm, opt);
+    tigon::attn_res_backward<B>(dy, blocks(v), w_query, w_norm, {alpha, rstd},
+                                tigon::attn_res_gradients{blocks(dv), dw_query, dw_norm}, opt);
     return {{"y", values_of(y)},
             {"d_v", values_of(dv)},
             {"d_w_query", values_of(dw_query)},

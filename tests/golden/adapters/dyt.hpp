@@ -13,7 +13,7 @@ struct dyt {
     std::vector<T> dalpha(1), dgamma(x.cols), dbeta(x.cols);
     const auto both_ways = [&](const auto& beta, auto&& db) {
       tigon::dyt_forward<B>(x, alpha, gamma, beta, y.view());
-      tigon::dyt_backward<B>(dy, x, alpha, gamma, dx.view(), dalpha, dgamma, db);
+      tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{dx.view(), dalpha, dgamma, db});
     };
     if (p.opt.flag("has_beta"))
       both_ways(vector_of<T>(p.input("beta")), dbeta);

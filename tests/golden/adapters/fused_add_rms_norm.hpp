@@ -16,7 +16,8 @@ struct fused_add_rms_norm {
     std::vector<float> rstd(x.rows);
     tigon::fused_add_rms_norm_forward<B>(x, r, w, y.view(), s.view(), rstd, opt);
     const auto backward = [&](tigon::in_matrix<T> ds) {
-      tigon::fused_add_rms_norm_backward<B>(dy, ds, s, w, rstd, dx.view(), dw, opt, dr.view());
+      tigon::fused_add_rms_norm_backward<B>(dy, ds, s, w, rstd,
+                                            tigon::fused_add_rms_norm_gradients{dx.view(), dw, dr.view()}, opt);
     };
     if (p.up.contains("s"))
       backward(matrix<T>(p.upstream("s")));

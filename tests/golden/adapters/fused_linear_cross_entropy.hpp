@@ -17,16 +17,16 @@ struct fused_linear_cross_entropy {
     const std::vector<T> bias = has_bias ? vector_of<T>(p.input("bias")) : std::vector<T>();
     matrix<T> dx(x.rows, x.cols), dw(w.rows, w.cols);
     std::vector<T> dbias(bias.size());
+    const tigon::linear_layer<T> layer{x, w, bias};
+    const tigon::linear_gradients<T> gradients{dx.view(), dw.view(), dbias};
     loss_results out(p, x.rows);
     with_class_weight(p, [&](const auto& class_weight) {
       if (opt.loss.reduction == tigon::reduction::none) {  // the upstream gradients are known only afterwards
-        tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, tigon::matrix_view<T>{}, {}, opt, bias,
-                                                     tigon::absent_t{}, class_weight, out.metrics());
-        tigon::fused_linear_cross_entropy_backward<B>(x, w, target, out.upstream, dx.view(), dw.view(), opt, bias,
-                                                      dbias, class_weight);
+        tigon::fused_linear_cross_entropy_forward<B>(layer, target, {out.loss, out.metrics()}, {}, opt, class_weight);
+        tigon::fused_linear_cross_entropy_backward<B>(layer, target, out.upstream, gradients, opt, class_weight);
       } else {
-        tigon::fused_linear_cross_entropy_forward<B>(x, w, target, out.loss, dx.view(), dw.view(), opt, bias, dbias,
-                                                     class_weight, out.metrics(), out.upstream);
+        tigon::fused_linear_cross_entropy_forward<B>(layer, target, {out.loss, out.metrics()}, gradients, opt,
+                                                     class_weight, out.upstream);
       }
     });
     results named = out.named();

@@ -9,8 +9,8 @@ struct fused_linear_distill_cosine {
   static results run(const problem& p) {
     distillation<T> d(p, "target");
     tigon::fused_linear_cosine_distillation_forward<B>(
-        d.x, d.w, d.teacher(), d.labels, d.losses(), d.dx.view(), d.dw.view(),
-        {distillation_options(p, false), p.opt.number("beta")}, d.bias, d.dbias, d.upstream);
+        d.student(), d.teacher(), d.labels, d.losses(), d.gradients(),
+        {distillation_options(p, false, d.upstream), p.opt.number("beta")});
     return d.named();
   }
 };

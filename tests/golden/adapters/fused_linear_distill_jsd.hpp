@@ -8,9 +8,8 @@ struct fused_linear_distill_jsd {
   template <class B, class T>
   static results run(const problem& p) {
     distillation<T> d(p, "target");
-    tigon::fused_linear_jsd_distillation_forward<B>(d.x, d.w, d.teacher(), d.labels, d.losses(), d.dx.view(),
-                                                    d.dw.view(), {distillation_options(p, true), p.opt.number("beta")},
-                                                    d.bias, d.dbias, d.upstream);
+    tigon::fused_linear_jsd_distillation_forward<B>(d.student(), d.teacher(), d.labels, d.losses(), d.gradients(),
+                                                    {distillation_options(p, true, d.upstream), p.opt.number("beta")});
     return d.named();
   }
 };

@@ -27,10 +27,10 @@ struct fused_linear_dpo {
                                               .compute_nll_loss = p.opt.flag("compute_nll_loss"),
                                               .average_log_prob = p.opt.flag("average_log_prob")};
     pair_results out(q.sequences / 2);
-    tigon::fused_linear_dpo_forward<B>(q.x, tigon::matrix_view<const T>(q.w), q.targets(), q.loss, q.dx.view(),
-                                       q.dw.view(), opt, q.bias, q.dbias, q.reference(), q.nll_targets(), out.spans());
+    tigon::fused_linear_dpo_forward<B>(q.layer(), {q.targets(), q.nll_targets()}, out.spans(q.loss), q.gradients(), opt,
+                                       q.reference());
     results named = out.named();
-    tigon::fused_linear_dpo_backward<B>(q.dx, q.dw, upstream_of(p), q.dx.view(), q.dw.view(), q.dbias, q.dbias);
+    q.template scale_gradients<tigon::op::fused_linear_dpo, B>(p);
     q.add_to(named);
     return named;
   }

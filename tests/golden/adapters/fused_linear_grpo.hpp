@@ -26,9 +26,9 @@ struct fused_linear_grpo {
     matrix<T> dx(x.rows, x.cols), dw(w.rows, w.cols);
     std::vector<T> dbias(bias.size());
     tigon::reference_model<T> reference;
-    if (layer) reference = {ref_x, ref_w, ref_bias};
-    tigon::fused_linear_grpo_forward<B>(x, w, c.given(), c.loss, dx.view(), dw.view(), {.policy = opt}, bias, dbias,
-                                        reference, c.metrics(layer || !c.ref_logp.empty()), c.upstream);
+    if (layer) reference.layer = {ref_x, ref_w, ref_bias};
+    tigon::fused_linear_grpo_forward<B, T>({x, w, bias}, c.given(), {c.loss, c.metrics(layer || !c.ref_logp.empty())},
+                                           {dx.view(), dw.view(), dbias}, opt, reference, c.upstream);
     results named = c.named();
     named["d_x"] = values_of(dx), named["d_weight"] = values_of(dw), named["d_bias"] = values_of(dbias);
     return named;

@@ -10,11 +10,11 @@ struct fused_linear_jsd {
     distillation<T> d(p, "labels");
     // Without labels every row counts, as with labels that are all 0.
     if (d.labels.empty()) d.labels.resize(d.x.rows);
-    tigon::fused_linear_jsd_forward<B>(d.x, d.w, d.teacher(), d.labels, d.loss, d.dx.view(), d.dw.view(),
+    tigon::fused_linear_jsd_forward<B>(d.student(), d.teacher(), d.labels, d.loss, d.gradients(),
                                        {.beta = p.opt.number("beta"),
                                         .temperature = p.opt.number("temperature", 1),
-                                        .ignore_index = static_cast<std::int64_t>(p.opt.number("ignore_index", -100))},
-                                       d.bias, d.dbias, d.upstream);
+                                        .ignore_index = static_cast<std::int64_t>(p.opt.number("ignore_index", -100)),
+                                        .upstream = d.upstream});
     results named = d.named();
     named.erase("soft_loss"), named.erase("hard_loss");
     return named;

@@ -18,18 +18,19 @@ struct fused_linear_kto {
     const auto kl = p.in.contains("kl") ? vector_of<float>(p.input("kl")) : std::vector<float>();
     std::vector<float> sums(6);
     const auto sum = [&](std::size_t k) { return std::span(sums).subspan(k, 1); };
-    tigon::fused_linear_kto_forward<B>(q.x, tigon::matrix_view<const T>(q.w), q.targets(), labels, kl, q.loss,
-                                       q.dx.view(), q.dw.view(), opt, q.bias, q.dbias, q.reference(),
-                                       {.chosen_logps_sum = sum(0),
+    tigon::fused_linear_kto_forward<B>(q.layer(), {q.targets(), labels}, kl,
+                                       {.loss = q.loss,
+                                        .chosen_logps_sum = sum(0),
                                         .rejected_logps_sum = sum(1),
                                         .chosen_logits_sum = sum(2),
                                         .rejected_logits_sum = sum(3),
                                         .chosen_rewards_sum = sum(4),
-                                        .rejected_rewards_sum = sum(5)});
+                                        .rejected_rewards_sum = sum(5)},
+                                       q.gradients(), opt, q.reference());
     results named{{"chosen_logps_sum", {sums[0]}},   {"rejected_logps_sum", {sums[1]}},
                   {"chosen_logits_sum", {sums[2]}},  {"rejected_logits_sum", {sums[3]}},
                   {"chosen_rewards_sum", {sums[4]}}, {"rejected_rewards_sum", {sums[5]}}};
-    tigon::fused_linear_kto_backward<B>(q.dx, q.dw, upstream_of(p), q.dx.view(), q.dw.view(), q.dbias, q.dbias);
+    q.template scale_gradients<tigon::op::fused_linear_kto, B>(p);
     q.add_to(named);
     return named;
   }

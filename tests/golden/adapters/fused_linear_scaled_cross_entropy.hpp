@@ -17,8 +17,8 @@ struct fused_linear_scaled_cross_entropy {
     const auto of_entropy = with_entropy ? vector_of<float>(p.upstream("entropy")) : std::vector<float>();
     std::vector<float> nll(x.rows), entropy(with_entropy ? x.rows : 0);
     matrix<T> dx(x.rows, x.cols), dw(w.rows, w.cols);
-    tigon::fused_linear_scaled_cross_entropy_forward<B>(x, w, target, {nll, entropy, {}}, dx.view(), dw.view(), opt,
-                                                        {of_nll, of_entropy});
+    tigon::fused_linear_scaled_cross_entropy_forward<B, T>({x, w}, target, {nll, entropy}, {dx.view(), dw.view()}, opt,
+                                                           {of_nll, of_entropy});
     results named{{"nll", values_of(nll)}, {"d_x", values_of(dx)}, {"d_weight", values_of(dw)}};
     if (with_entropy) named["entropy"] = values_of(entropy);
     return named;

@@ -16,10 +16,9 @@ struct fused_linear_simpo {
                                                 .label_smoothing = p.opt.number("label_smoothing"),
                                                 .compute_nll_loss = p.opt.flag("compute_nll_loss")};
     pair_results out(q.sequences / 2);
-    tigon::fused_linear_simpo_forward<B>(q.x, tigon::matrix_view<const T>(q.w), q.targets(), q.loss, q.dx.view(),
-                                         q.dw.view(), opt, q.bias, q.dbias, out.spans());
+    tigon::fused_linear_simpo_forward<B>(q.layer(), q.targets(), out.spans(q.loss), q.gradients(), opt);
     results named = out.named();
-    tigon::fused_linear_simpo_backward<B>(q.dx, q.dw, upstream_of(p), q.dx.view(), q.dw.view(), q.dbias, q.dbias);
+    q.template scale_gradients<tigon::op::fused_linear_simpo, B>(p);
     q.add_to(named);
     return named;
   }

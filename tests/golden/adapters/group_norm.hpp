@@ -16,7 +16,7 @@ struct group_norm {
     std::vector<T> dw(w.size()), db(w.size());
     std::vector<float> mean(x.rows / w.size() * opt.groups), rstd(mean.size());
     tigon::group_norm_forward<B>(x, w, b, y.view(), mean, rstd, opt);
-    tigon::group_norm_backward<B>(dy, x, w, mean, rstd, dx.view(), dw, db, opt);
+    tigon::group_norm_backward<B>(dy, x, w, mean, rstd, tigon::norm_gradients{dx.view(), dw, db}, opt);
     return {{"y", values_of(y)}, {"d_x", values_of(dx)}, {"d_w", values_of(dw)}, {"d_b", values_of(db)}};
   }
 };

@@ -14,7 +14,7 @@ struct layer_norm {
     std::vector<T> dw(x.cols), db(x.cols);
     std::vector<float> mean(x.rows), rstd(x.rows);
     tigon::layer_norm_forward<B>(x, w, b, y.view(), mean, rstd, opt);
-    tigon::layer_norm_backward<B>(dy, x, w, mean, rstd, dx.view(), dw, db, opt);
+    tigon::layer_norm_backward<B>(dy, x, w, mean, rstd, tigon::norm_gradients{dx.view(), dw, db}, opt);
     return {{"y", values_of(y)}, {"d_x", values_of(dx)}, {"d_w", values_of(dw)}, {"d_b", values_of(db)}};
   }
 };

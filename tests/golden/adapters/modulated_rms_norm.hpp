@@ -19,7 +19,8 @@ struct modulated_rms_norm {
     const auto both_ways = [&](const auto& w, auto&& dw) -> results {
       const auto of = [&](matrix<T>& m) { return shifted ? m.view() : tigon::matrix_view<T>{}; };
       tigon::modulated_rms_norm_forward<B>(x, w, scale.view(), of(shift), y.view(), rstd, opt);
-      tigon::modulated_rms_norm_backward<B>(dy, x, w, scale, rstd, dx.view(), dw, dscale.view(), of(dshift), opt);
+      tigon::modulated_rms_norm_backward<B>(
+          dy, x, w, scale, rstd, tigon::modulated_rms_norm_gradients{dx.view(), dw, dscale.view(), of(dshift)}, opt);
       results named{{"y", values_of(y)}, {"d_x", values_of(dx)}, {"d_scale", values_of(dscale)}};
       if (shifted) named.emplace("d_shift", values_of(dshift));
       return named;

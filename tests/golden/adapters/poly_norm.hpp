@@ -15,7 +15,8 @@ struct poly_norm {
     std::vector<float> rstd(3 * x.rows);
     tigon::poly_norm_forward<B>(x, w, b, y.view(), rstd, opt);
     // In place, dx takes the memory of dy.
-    tigon::poly_norm_backward<B>(p.opt.flag("in_place") ? dx : dy, x, w, rstd, dx.view(), dw, db, opt);
+    tigon::poly_norm_backward<B>(p.opt.flag("in_place") ? dx : dy, x, w, rstd, tigon::norm_gradients{dx.view(), dw, db},
+                                 opt);
     return {{"y", values_of(y)}, {"d_x", values_of(dx)}, {"d_w", values_of(dw)}, {"d_b", values_of(db)}};
   }
 };

@@ -17,8 +17,9 @@ struct swiglu_mlp {
         dwd(wd.rows, wd.cols);
     matrix<T> memory(x.rows, 3 * wg.rows);
     tigon::mlp_saved<T> saved{memory.view()};
-    tigon::mlp_forward<B>(x, wg.view(), wu, wd, y.view(), saved, opt);
-    tigon::mlp_backward<B>(dy, x, wg.view(), wu, wd, saved, dx.view(), dwg.view(), dwu.view(), dwd.view(), opt);
+    tigon::mlp_forward<B>(x, tigon::mlp_weights{wg.view(), wu.view(), wd.view()}, y.view(), saved, opt);
+    tigon::mlp_backward<B>(dy, x, tigon::mlp_weights{wg.view(), wu.view(), wd.view()}, saved, dx.view(),
+                           tigon::mlp_weights{dwg.view(), dwu.view(), dwd.view()}, opt);
     return {{"y", values_of(y)},
             {"d_x", values_of(dx)},
             {"d_wg", values_of(dwg)},

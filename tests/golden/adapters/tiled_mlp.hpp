@@ -18,8 +18,9 @@ struct tiled_mlp {
     matrix<T> wg(p.input("wg")), wu(p.input("wu")), wd(p.input("wd"));
     matrix<T> y(x.rows, x.cols), dx(x.rows, x.cols), dwg(wg.rows, wg.cols), dwu(wu.rows, wu.cols),
         dwd(wd.rows, wd.cols);
-    tigon::tiled_mlp_forward<B>(x, wg.view(), wu, wd, y.view(), opt);
-    tigon::tiled_mlp_backward<B>(dy, x, wg.view(), wu, wd, dx.view(), dwg.view(), dwu.view(), dwd.view(), opt);
+    tigon::tiled_mlp_forward<B>(x, tigon::mlp_weights{wg.view(), wu.view(), wd.view()}, y.view(), opt);
+    tigon::tiled_mlp_backward<B>(dy, x, tigon::mlp_weights{wg.view(), wu.view(), wd.view()}, dx.view(),
+                                 tigon::mlp_weights{dwg.view(), dwu.view(), dwd.view()}, opt);
     return {{"y", values_of(y)},
             {"d_x", values_of(dx)},
             {"d_wg", values_of(dwg)},

@@ -4,6 +4,7 @@
 #define ACME_BACKEND_HPP
 
 #include <acme/clip.hpp>
+#include <acme/tile_rows.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/ops/softmax.hpp>
 
@@ -15,7 +16,7 @@ struct acme : highway {
   using self = acme;
   using parent = highway;
   static constexpr backend_info info{"acme", {device::cpu}, {device::cpu}};
-  using overrides = op_list<op::softmax, ::acme::clip>;
+  using overrides = op_list<op::softmax, ::acme::clip, ::acme::clip_norm>;
   static constexpr row_tuning row{.unroll = 2};
   static constexpr std::size_t tile_capacity_bits = 16 * 8192;
 };
@@ -39,26 +40,29 @@ struct tigon::kernel<tigon::op::softmax, tigon::backends::acme>
   }
 };
 
-/// Nobody else has this one.
+/// The kernels of every backend; acme's driver runs their programs.
 template <>
 struct tigon::kernel<acme::clip, tigon::backends::acme> {
+  using anywhere = kernel<::acme::clip, backends::generic>;
   template <class>
   using saved = no_state;
 
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, double limit, context& ctx) {
-    const auto most = static_cast<accumulator_t<T>>(limit);
-    for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      row.map(tigon::reads(x), tigon::writes(y), [=]<class V>(V v) { return min(V(most), max(V(-most), v)); });
-    });
+    anywhere::forward<::acme::on_tiles<B>, T>(x, y, limit, ctx);
   }
   template <backend B, element T>
   static void backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, double limit, context& ctx) {
-    const auto most = static_cast<accumulator_t<T>>(limit);
-    for_rows<B, accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      row.map(tigon::reads(dy, x), tigon::writes(dx),
-              [=]<class V>(V d, V v) { return select(abs(v) < V(most), d, V(0)); });
-    });
+    anywhere::backward<::acme::on_tiles<B>, T>(dy, x, dx, limit, ctx);
+  }
+};
+template <>
+struct tigon::kernel<acme::clip_norm, tigon::backends::acme> {
+  using forward_only = void;
+
+  template <backend B, element T>
+  static void forward(in_matrix<T> x, matrix_view<T> y, double limit, context& ctx) {
+    kernel<::acme::clip_norm, backends::generic>::forward<::acme::on_tiles<B>, T>(x, y, limit, ctx);
   }
 };
 

@@ -143,9 +143,12 @@ struct kernel<op::attn_res, backends::ascend> {
 
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
-                       std::span<const accumulator_t<T>> alpha, std::span<const accumulator_t<T>> rstd,
-                       blocks_view<T> dv, vector_view<W> dw_query, vector_view<W> dw_norm, attn_res_options opt,
+                       attn_res_saved<std::span<const accumulator_t<T>>> of_forward,
+                       attn_res_gradients<T, vector_view<W>, vector_view<W>> gradients, attn_res_options opt,
                        context& ctx) {
+    const std::span<const accumulator_t<T>> alpha = of_forward.alpha, rstd = of_forward.rstd;
+    const blocks_view<T> dv = gradients.dv;
+    const vector_view<W> dw_query = gradients.dw_query, dw_norm = gradients.dw_norm;
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::attn_res, tiling::pass::backward, A>;
     using about = std::array<A, 2>;  // da of the block with most weight, and what the mean of da lies above it

@@ -21,18 +21,18 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                       context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::fused_linear_cross_entropy, tiling::pass::forward, A>;
-    const detail::linear_head<T>& head = t.head;
-    const detail::linear_gradients<T>& to = t.out;
+    const linear_layer<T>& head = t.head;
+    const linear_gradients<T>& to = t.out;
     const std::size_t rows = head.x.rows, hidden = head.x.cols, vocab = head.w.rows;
     const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
-    const bool add = to.dparams == gradient::accumulate;
+    const bool add = to.mode == gradient::accumulate;
     constexpr bool wide = std::same_as<T, A>;
     if (rows == 0) return detail::clear_parameters<B>(to, ctx);
 
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
-    const vector_view<A> bias{head.bias ? frame.template take<A>(vocab) : nullptr, vocab};
-    if (head.bias) round_into<plan>(ctx, as_row(head.bias), as_row(bias), false);
+    const vector_view<A> bias{head.bias.data() != nullptr ? frame.template take<A>(vocab) : nullptr, vocab};
+    if (head.bias.data() != nullptr) round_into<plan>(ctx, as_row(head.bias), as_row(bias), false);
     // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
     using chunk_sums = detail::chunk_sums<B, A>;
     const std::size_t chunks = ub::ceil_div(rows, chunk);
@@ -44,7 +44,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
       else
         dw.begin(vocab, hidden, {}, add);
     }
-    if (to.dbias) {
+    if (to.dbias.data() != nullptr) {
       dbias = chunk_sums(frame, vocab, chunks, false);
       dbias.begin(1, vocab, {}, add);
     }

@@ -17,17 +17,18 @@ struct kernel<op::qwen2vl_mrope, backends::ascend> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(q, k, cos, sin, q_out, k_out, opt, accumulator_t<T>(1), ctx);
+    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
   }
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, cos, sin, dq, dk, opt, accumulator_t<T>(-1), ctx);
+    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
   }
 
   template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> cos, matrix_view<const U> sin,
-                     heads_view<T> q_out, heads_view<T> k_out, qwen2vl_mrope_options opt, A sign, context& ctx) {
+  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
+                     heads_view<T> k_out, qwen2vl_mrope_options opt, A sign, context& ctx) {
+    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
     using plan = ub::plan<B, op::qwen2vl_mrope, tiling::pass::forward, A>;
     const std::size_t half = q.head_dim / 2, count = q.batch * q.seq_len;
     if (half == 0) return;

@@ -108,8 +108,10 @@ struct tile_rule<op::dyt, tiling::pass::backward, backends::ascend> {
 /// most_rows: the sums of a row take more room than a few columns.
 template <tiling::pass P>
 struct tile_rule<op::poly_norm, P, backends::ascend> {
-  static constexpr tiling::rule value{
-      .margin = {80, 100}, .tiles = {P == tiling::pass::forward ? 8 : 10}, .area = 2048, .most_rows = 256};
+  static constexpr tiling::rule value{.margin = {80, 100},
+                                      .tiles = {P == tiling::pass::forward ? 8 : 10},
+                                      .area = 2048,
+                                      .most_rows = P == tiling::pass::forward ? 256 : 128};
 };
 
 /// As rope.

@@ -10,10 +10,7 @@
 namespace tigon {
 
 template <>
-struct kernel<op::softmax, backends::ascend> {
-  template <class>
-  using saved = no_state;
-
+struct kernel<op::softmax, backends::ascend> : ub::kernel_on_tiles<op::softmax> {
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
@@ -43,35 +40,6 @@ struct kernel<op::softmax, backends::ascend> {
           });
         },
         x, y, ub::scratch<A>{}, ub::local<A>{}, ub::local<double>{});
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    using plan = ub::plan<B, op::softmax, tiling::pass::backward, A>;
-    const A scale = static_cast<A>(opt.scale);
-    ub::for_row_blocks<plan>(
-        ctx, y.rows, y.cols, plan::cut_of(y.cols),
-        [=](auto& core, auto& dt, auto& yt, auto& dxt, auto& near, auto& rest, auto& total) TIGON_LAMBDA {
-          core.each_row([=](std::size_t i) TIGON_LAMBDA { near[i] = rest[i] = total[i] = 0; });
-          // In two steps, the second on what the first leaves: dy - delta cancels where y is near 1.
-          core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
-            near[row.i] += row.sum(reads(dv, yv), [](auto d, auto p) { return d * p; });
-          });
-          core.pass(ub::reads(dt, yt), ub::writes(), [=](auto row, auto dv, auto yv) TIGON_LAMBDA {
-            const A first = static_cast<A>(near[row.i]);
-            const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) { return pack{(d - first) * p, p}; });
-            rest[row.i] += s[0], total[row.i] += s[1];
-          });
-          core.each_row([=](std::size_t i) TIGON_LAMBDA {
-            if (total[i] > 0) rest[i] = static_cast<A>(rest[i]) / static_cast<A>(total[i]);
-          });
-          core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
-            const A first = static_cast<A>(near[row.i]), second = static_cast<A>(rest[row.i]);
-            row.map(reads(dv, yv), writes(dxv), [=](auto d, auto p) { return (d - first - second) * p * scale; });
-          });
-        },
-        dy, y, dx, ub::local<double>{}, ub::local<double>{}, ub::local<double>{});
   }
 };
 

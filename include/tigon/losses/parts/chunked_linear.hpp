@@ -3,58 +3,14 @@
 #define TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/losses/parts/linear_layer.hpp>
 #include <tigon/rows/gradients.hpp>
 
 #include <bit>
 #include <cstring>
 
-namespace tigon {
-
+namespace tigon::detail {
 inline namespace TIGON_ABI {
-
-/// w of a linear layer as gemm_pack lays it out. Either may be empty.
-///   logits    op(b) = w^T, for x of type T:        gemm_pack<B, T>(w, bytes, transpose::yes)
-///   gradient  op(b) = w, for the loss's gradient:  gemm_pack<B, accumulator_t<T>>(w, bytes)
-template <element T>
-struct packed_weights {
-  packed_operand<T> logits, gradient;
-};
-
-/// w [vocab, hidden] as a fused linear loss takes it: a view, or a view and what the caller has packed of it, for
-/// losses that are called often with the same w. The bits of the results are the same.
-template <element T>
-struct linear_weights {
-  matrix_view<const T> view;
-  packed_weights<T> packed{};
-
-  template <std::convertible_to<matrix_view<const T>> W>
-    requires(!std::same_as<std::remove_cvref_t<W>, linear_weights>)
-  constexpr linear_weights(W&& w) : view(std::forward<W>(w)) {}
-  constexpr linear_weights(matrix_view<const T> w, packed_weights<T> p) : view(w), packed(p) {}
-};
-
-}  // namespace TIGON_ABI
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// z = x w^T + bias. x, w [rows, hidden], [vocab, hidden]; bias [vocab] or without memory.
-template <element T>
-struct linear_head {
-  matrix_view<const T> x, w;
-  vector_view<const T> bias;
-  packed_weights<T> packed{};
-};
-
-/// What the layer's backward writes; without memory: not wanted.
-template <element T>
-struct linear_gradients {
-  matrix_view<T> dx, dw;
-  vector_view<T> dbias;
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
-  constexpr bool any() const { return dx.data != nullptr || dw.data != nullptr || dbias.data != nullptr; }
-};
 
 /// Rows of a chunk by a tuning, with `bytes` bytes of one logit of all layers. A budget's chunks are of one size.
 constexpr std::size_t chunk_rows(const chunk_tuning& by, std::size_t bytes, std::size_t rows, std::size_t hidden,
@@ -171,9 +127,9 @@ void clear_rows_without_share(matrix_view<A> d, matrix_view<T> dx) {
 /// Gradients of parameters where there is no row to make them of.
 template <class B, element T>
 void clear_parameters(const linear_gradients<T>& out, context& ctx) {
-  if (out.dparams == gradient::accumulate) return;
+  if (out.mode == gradient::accumulate) return;
   if (out.dw.data != nullptr) clear_matrix<B>(out.dw, ctx);
-  if (out.dbias) clear_matrix<B>(as_row(out.dbias), ctx);
+  if (out.dbias.data() != nullptr) clear_matrix<B>(as_row(out.dbias), ctx);
 }
 
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:
@@ -186,16 +142,16 @@ class chunked_linear {
   using A = accumulator_t<T>;
 
   /// `chunks`: most calls of backward.
-  chunked_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunks,
+  chunked_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunks,
                  context& ctx)
       : head_(head), out_(out), ctx_(ctx) {
     const std::size_t vocab = head.w.rows;
-    if (head.bias) {
+    if (head.bias.data() != nullptr) {
       bias_ = {frame.template take<A>(vocab), vocab};
       round_sums<row_backend<B>, A>(as_row(bias_), as_row(head.bias), false, ctx);
     }
     // dw itself where it is wide enough, db always apart because it is short.
-    const bool add = out.dparams == gradient::accumulate;
+    const bool add = out.mode == gradient::accumulate;
     if (out.dw.data != nullptr) {
       dw_ = sums(frame, vocab * head.w.cols, chunks, wide);
       if constexpr (wide)
@@ -203,7 +159,7 @@ class chunked_linear {
       else
         dw_.begin(vocab, head.w.cols, {}, add);
     }
-    if (out.dbias) {
+    if (out.dbias.data() != nullptr) {
       dbias_ = sums(frame, vocab, chunks, false);
       dbias_.begin(1, vocab, {}, add);
     }
@@ -238,7 +194,7 @@ class chunked_linear {
 
   /// dw and dbias, after the last chunk. Without a chunk they are zeros.
   void finish() {
-    const bool add = out_.dparams == gradient::accumulate;
+    const bool add = out_.mode == gradient::accumulate;
     if (first_) return clear_parameters<row_backend<B>>(out_, ctx_);
     if (dw_) dw_.finish(out_.dw, add, ctx_);
     if (dbias_) dbias_.finish(as_row(out_.dbias), add, ctx_);
@@ -248,7 +204,7 @@ class chunked_linear {
   static constexpr bool wide = std::same_as<T, A>;
   using sums = chunk_sums<row_backend<B>, A>;
 
-  linear_head<T> head_;
+  linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
   vector_view<A> bias_;
@@ -275,48 +231,7 @@ std::size_t chunked_linear_workspace(std::size_t rows, std::size_t hidden, std::
          sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<T, A>);
 }
 
-/// Shapes of a layer and of its gradients, and that what is written shares no memory with anything of the call; `more`
-/// are names and views of what else the call reads.
-template <element T, class... More>
-void expect_linear(const expects& expect, const linear_head<T>& head, const linear_gradients<T>& out, More... more) {
-  expect.at_least_one("vocab", head.w.rows);
-  expect.memory("x", head.x);
-  expect.matrix("w", head.w, head.w.rows, head.x.cols);
-  if (head.bias) expect.size("bias", head.bias.size, head.w.rows);
-  if (out.dx.data != nullptr) expect.matrix("dx", out.dx, head.x.rows, head.x.cols);
-  if (out.dw.data != nullptr) expect.matrix("dw", out.dw, head.w.rows, head.w.cols);
-  if (out.dbias) expect.size("dbias", out.dbias.size, head.w.rows);
-  const auto bias = as_row(head.bias);
-  const auto dbias = as_row(out.dbias);
-  const auto apart = [&](std::string_view written, auto gradient, auto... others) {
-    expect.outside(written, gradient, "x", head.x, "w", head.w, "bias", bias, more..., others...);
-  };
-  apart("dx", out.dx, "dw", out.dw, "dbias", dbias);
-  apart("dw", out.dw, "dbias", dbias);
-  apart("dbias", dbias);
-}
-
-/// That packed weights, where they are given, are those of this layer and for the products of B.
-template <class B, element T>
-void expect_packed(std::string_view op, const linear_head<T>& head) {
-  using K = kernel_for<op::gemm, B>;
-  const auto check = [&](std::string_view name, const packed_operand<T>& p, std::size_t k, std::size_t n,
-                         std::string_view layout) {
-    if (p.data == nullptr) return;
-    if (p.rows != k || p.cols != n)
-      fail_argument(error_code::shape, op, name, "packed from " + shape_text(p.rows, p.cols), shape_text(k, n));
-    if (p.layout != layout)
-      fail_argument(error_code::state, op, name, "packed as \"" + std::string(p.layout) + '"',
-                    '"' + std::string(layout) + '"');
-  };
-  check("packed.logits", head.packed.logits, head.w.cols, head.w.rows, K::template layout<T, T>);
-  check("packed.gradient", head.packed.gradient, head.w.rows, head.w.cols, K::template layout<accumulator_t<T>, T>);
-}
-
 }  // namespace TIGON_ABI
-}  // namespace detail
-}  // namespace tigon
-
-#include <tigon/backend/select.hpp>
+}  // namespace tigon::detail
 
 #endif  // TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP

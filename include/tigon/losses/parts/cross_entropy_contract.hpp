@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
 
+#include <tigon/core/arguments.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/rows/row.hpp>
 
@@ -97,20 +98,28 @@ void expect_labels(std::string_view op, std::span<const I> target, std::size_t v
   }
 }
 
-/// Labels, class weights, loss, metrics and scalar options of a loss over `rows` rows; `others` are the names and views
-/// of everything else that the call reads or writes.
-template <class A, class Labels, class Weight, class Metrics, class Options, class... Others>
-void expect_loss(const expects& expect, std::string_view op, const Labels& target, std::size_t rows, std::size_t vocab,
-                 Weight weight, std::span<A> loss, const Metrics& metrics, const Options& opt, Others... others) {
-  const std::size_t results = opt.reduction == reduction::none ? rows : 1;
-  expect.size("target", target.size(), rows);
-  expect.size("loss", loss.size(), results);
-  if (weight) expect.size("class_weight", weight.size, vocab);
-  if (metrics.z_loss.data() != nullptr) expect.size("z_loss", metrics.z_loss.size(), results);
-  if (metrics.token_accuracy.data() != nullptr) expect.size("token_accuracy", metrics.token_accuracy.size(), results);
-  if (metrics.predicted_tokens.data() != nullptr)
-    expect.size("predicted_tokens", metrics.predicted_tokens.size(), rows);
-  if (metrics.kept_rows.data() != nullptr) expect.size("kept_rows", metrics.kept_rows.size(), 1);
+/// What a loss over `rows` rows reads of labels: one of `vocab` classes a row, and a weight a class or none.
+template <class I, class Weight>
+void declare_labels(arguments& args, std::span<const I> target, Weight weight, std::size_t rows, std::size_t vocab) {
+  args.in("target", target, rows);
+  args.optional_in("class_weight", weight, vocab);
+}
+
+/// What it makes of `rows` rows beside gradients.
+template <class A>
+TIGON_NOINLINE void declare_loss(arguments& args, std::span<A> loss, const cross_entropy_metrics<A>& metrics,
+                                 std::size_t rows, reduction how) {
+  const std::size_t results = how == reduction::none ? rows : 1;
+  args.out("loss", loss, results);
+  args.optional_out("z_loss", metrics.z_loss, results);
+  args.optional_out("token_accuracy", metrics.token_accuracy, results);
+  args.optional_out("predicted_tokens", metrics.predicted_tokens, rows);
+  args.optional_out("kept_rows", metrics.kept_rows, 1);
+}
+
+/// Its scalar options.
+template <class A, class Options>
+TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& opt) {
   expect.option(opt.label_smoothing >= 0 && opt.label_smoothing <= 1, "label_smoothing", opt.label_smoothing,
                 "a number from 0 to 1");
   expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
@@ -120,19 +129,6 @@ void expect_loss(const expects& expect, std::string_view op, const Labels& targe
                 "a finite number above 0, or 0 for none");
   expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
-  const std::span<const typename Labels::value_type> labels(target);
-  const auto apart = [&](std::string_view name, auto result, auto... more) {
-    expect.outside(name, result, "target", as_row(labels), "class_weight", as_row(weight), more..., others...);
-  };
-  const auto loss_row = as_row(loss), z_loss = as_row(metrics.z_loss), accuracy = as_row(metrics.token_accuracy);
-  apart("loss", loss_row);
-  apart("z_loss", z_loss, "loss", loss_row);
-  apart("token_accuracy", accuracy, "loss", loss_row, "z_loss", z_loss);
-  const auto predicted = as_row(metrics.predicted_tokens);
-  apart("predicted_tokens", predicted, "loss", loss_row, "z_loss", z_loss, "token_accuracy", accuracy);
-  apart("kept_rows", as_row(metrics.kept_rows), "loss", loss_row, "z_loss", z_loss, "token_accuracy", accuracy,
-        "predicted_tokens", predicted);
-  expect_labels(op, labels, vocab, opt.ignore_index);
 }
 
 /// The largest element of a row, and the smallest index at which it stands; -inf and 0 where all are NaN.

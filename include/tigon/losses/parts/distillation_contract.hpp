@@ -23,8 +23,8 @@ enum class teacher_padding {
 /// soft_i comes from a soft loss: jsd_soft, cosine_soft, or one of your own (see soft_loss_row).
 ///
 /// Formula    docs/formulas/distillation.md.
-/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab] or `absent`; of the teacher x [rows,
-///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab] or empty; target [rows]; losses
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; of the teacher x [rows,
+///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab], or none; target [rows]; losses
 ///            [1]. vocab >= 1, teacher_vocab >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
 ///            or std::int64_t.
@@ -36,7 +36,7 @@ enum class teacher_padding {
 ///            D is 0: they contribute nothing, whatever stands in x and teacher.x, and their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32
-///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_weights).
+///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
@@ -49,23 +49,15 @@ struct fused_linear_distillation_options {
   double temperature = 1;  ///< of the soft part, from 1e-30 to 1e30
   std::int64_t ignore_index = -100;
   teacher_padding padding = teacher_padding::neg_inf;
-  bool mask_soft = true;                   ///< false: ignored rows have a soft loss too, as n has them not
-  double denominator = 0;                  ///< n, for a batch in several calls; 0: count
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
-};
-
-/// The teacher's layer; bias may be empty.
-template <element T>
-struct distillation_teacher {
-  matrix_view<const T> x;
-  linear_weights<T> w;
-  std::span<const T> bias{};
+  bool mask_soft = true;   ///< false: ignored rows have a soft loss too, as n has them not
+  double denominator = 0;  ///< n, for a batch in several calls; 0: count
+  double upstream = 1;     ///< gradients of forward are those of the loss times this
 };
 
 /// One number each; a span without memory is not written. soft and hard are without their weights.
 template <class A>
 struct distillation_losses {
-  std::span<A> loss, soft{}, hard{};
+  std::span<A> loss{}, soft{}, hard{};
 };
 
 namespace detail {
@@ -92,7 +84,7 @@ struct distillation_rows {
 /// What a call reads and writes.
 template <element T>
 struct distillation_call {
-  linear_head<T> student, teacher;
+  linear_layer<T> student, teacher;
   linear_gradients<T> out;
 };
 
@@ -122,42 +114,31 @@ struct distillation_door {
   bool backward = false;  ///< no losses
 
   /// `takes_neg_inf` of the soft loss; `indices`: the target's numbers are classes.
+  template <class B>
   TIGON_NOINLINE void check(bool takes_neg_inf, bool indices) const {
-    const expects expect(name);
-    const linear_head<T>&student = call.student, &teacher = call.teacher;
-    const linear_gradients<T>& out = call.out;
+    arguments args(name);
+    const linear_layer<T>&student = call.student, &teacher = call.teacher;
     const std::size_t rows = student.x.rows, vocab = student.w.rows;
-    const auto labels = as_row(target);
-    const auto teacher_bias = as_row(teacher.bias);
-    expect_linear(expect, student, out, "teacher.x", teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias,
-                  "target", labels);
-    expect.matrix("teacher.x", teacher.x, rows, teacher.x.cols);
-    expect.matrix("teacher.w", teacher.w, teacher.w.rows, teacher.x.cols);
+    declare_layer<B>(args, name, student);
     if (teacher.w.rows < vocab)
       fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.w.rows, teacher.x.cols),
                     "at least the student's " + std::to_string(vocab) + " rows");
-    if (teacher.bias) expect.size("teacher.bias", teacher.bias.size, teacher.w.rows);
-    if (target.data() != nullptr || indices) expect.size("target", target.size(), rows);
-    const auto result = [&](std::string_view which, std::span<A> values, auto... others) {
-      if (values.data() != nullptr) expect.size(which, values.size(), 1);
-      expect.outside(which, as_row(values), "x", student.x, "w", student.w, "bias", as_row(student.bias), "teacher.x",
-                     teacher.x, "teacher.w", teacher.w, "teacher.bias", teacher_bias, "target", labels, "dx", out.dx,
-                     "dw", out.dw, "dbias", as_row(out.dbias), others...);
-    };
-    if (!backward) expect.size("loss", losses.loss.size(), 1);
-    result("loss", losses.loss);
-    result("soft", losses.soft, "loss", as_row(losses.loss));
-    result("hard", losses.hard, "loss", as_row(losses.loss), "soft", as_row(losses.soft));
-    expect.finite("weight_hard", opt.weight_hard);
-    expect.finite("weight_soft", opt.weight_soft);
-    expect.finite("upstream", upstream);
-    expect.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
-                  "a number from 1e-30 to 1e30");
-    expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                  "a finite number above 0, or 0 to count");
-    expect.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab,
-                error_code::argument, "padding", "neg_inf",
-                "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
+    declare_layer<B>(args, name, teacher, rows, teacher.w.rows, teacher_names);
+    if (target.data() != nullptr || indices) args.in("target", target, rows);
+    declare_gradients(args, student, call.out);
+    if (!backward) args.out("loss", losses.loss, 1);
+    args.optional_out("soft", losses.soft, 1);
+    args.optional_out("hard", losses.hard, 1);
+    args.check();
+    args.finite("weight_hard", opt.weight_hard);
+    args.finite("weight_soft", opt.weight_soft);
+    args.finite("upstream", upstream);
+    args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+                "a number from 1e-30 to 1e30");
+    args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
+                "a finite number above 0, or 0 to count");
+    args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab, error_code::argument,
+              "padding", "neg_inf", "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
     if (indices) expect_labels(name, target, vocab, opt.ignore_index);
   }
 

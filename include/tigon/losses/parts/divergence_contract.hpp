@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_PARTS_DIVERGENCE_CONTRACT_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/core/arguments.hpp>
 #include <tigon/losses/parts/scaled.hpp>
 
 #include <cstdint>
@@ -85,31 +86,39 @@ constexpr std::size_t divergence_workspace(std::size_t rows) {
   return workspace::bytes_for<double>(rows) + workspace::bytes_for<std::uint8_t>(rows);
 }
 
-/// Names and views of a call's operands. A gradient without memory is not wanted.
+/// Names and views of a call's operands. A student without a name is not read, and a gradient without memory not
+/// wanted; the gradient may be either operand.
 struct divergence_operands {
   std::string_view student_name, teacher_name;
   extent student, teacher, gradient;
   std::string_view gradient_name = "dstudent";
 };
 
-/// Shapes, aliasing and the denominator of a call; `elements`: the loss or its gradient has a number for every element.
-inline void expect_divergence(const expects& expect, const divergence_operands& call, std::string_view loss_name,
-                              extent loss, bool elements, extent labels, double denominator) {
+/// The loss, which is written, or by another name its upstream gradient: one number, or one for each element.
+struct divergence_loss {
+  std::string_view name;
+  extent view;
+  bool elements = false;
+};
+
+/// Declares the operands of a call, and checks its denominator.
+template <class I>
+TIGON_NOINLINE void declare_divergence(arguments& args, const divergence_operands& call, const divergence_loss& loss,
+                                       std::span<const I> labels, double denominator) {
   const std::size_t rows = call.student.rows, cols = call.student.cols;
-  expect.at_least_one("vocab", cols);
-  expect.memory(call.student_name, call.student);
-  expect.matrix(call.teacher_name, call.teacher, rows, cols);
-  expect.matrix(loss_name, loss, elements ? rows : 1, elements ? cols : 1);
-  if (loss_name == "loss")
-    expect.outside("loss", loss, call.student_name, call.student, call.teacher_name, call.teacher, "labels", labels);
-  if (call.gradient.data != nullptr) {
-    expect.matrix(call.gradient_name, call.gradient, rows, cols);
-    expect.same_or_disjoint(call.gradient_name, call.gradient, call.student_name, call.student);
-    expect.same_or_disjoint(call.gradient_name, call.gradient, call.teacher_name, call.teacher);
-    expect.outside(call.gradient_name, call.gradient, loss_name, loss, "labels", labels);
-  }
-  expect.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
-                "a finite number above 0, or 0 to count");
+  args.at_least_one("vocab", cols);
+  if (!call.student_name.empty()) args.in(call.student_name, call.student);
+  args.in(call.teacher_name, call.teacher, rows, cols);
+  args.optional_in("labels", labels, rows);
+  const std::size_t loss_rows = loss.elements ? rows : 1, loss_cols = loss.elements ? cols : 1;
+  if (loss.name == "loss")
+    args.out(loss.name, loss.view, loss_rows, loss_cols);
+  else
+    args.in(loss.name, loss.view, loss_rows, loss_cols);
+  args.optional_out(call.gradient_name, call.gradient, rows, cols).may_be(call.teacher_name);
+  if (!call.student_name.empty()) args.may_be(call.student_name);
+  args.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
+              "a finite number above 0, or 0 to count");
 }
 
 /// A row of zeros, where there is memory for it.
@@ -126,13 +135,13 @@ void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_
 
 /// Checks before it.
 template <class T, class A>
-void expect_saved(const expects& expect, matrix_view<const T> saved, std::span<const A> upstream,
-                  matrix_view<T> dstudent) {
-  expect.memory("dstudent", dstudent);
-  expect.matrix("saved_dstudent", saved, dstudent.rows, dstudent.cols);
-  expect.size("upstream", upstream.size(), 1);
-  expect.same_or_disjoint("dstudent", dstudent, "saved_dstudent", saved);
-  expect.disjoint("dstudent", dstudent, "upstream", as_row(upstream));
+void check_saved(std::string_view op, matrix_view<const T> saved, std::span<const A> upstream,
+                 matrix_view<T> dstudent) {
+  arguments args(op);
+  args.in("saved_dstudent", saved, dstudent.rows, dstudent.cols);
+  args.in("upstream", upstream, 1);
+  args.out("dstudent", dstudent).may_be("saved_dstudent");
+  args.check();
 }
 
 }  // namespace TIGON_ABI

@@ -42,7 +42,7 @@ class gathered_linear {
  public:
   using A = accumulator_t<T>;
 
-  gathered_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t chunk,
+  gathered_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
                   context& ctx)
       : from_(head.x),
         w_(head.w),
@@ -54,7 +54,7 @@ class gathered_linear {
         x_(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols),
         dx_(out.dx.data == nullptr ? matrix_view<T>{}
                                    : matrix_view<T>(frame.template take<T>(chunk * head.x.cols), chunk, head.x.cols)),
-        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.dparams},
+        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.mode},
                most_chunks(head.x.rows, chunk), ctx) {}
 
   /// Of rows in groups that share a chunk where they have room: two in succession have more rows than a chunk.
@@ -84,7 +84,7 @@ class gathered_linear {
   double logit(std::size_t i, std::size_t column) const {
     const T *x = x_.row(i), *w = w_.row(column);
     const auto number = [](T v) { return static_cast<double>(static_cast<A>(v)); };
-    double sum[4] = {bias_ ? number(bias_.data[column]) : 0, 0, 0, 0};
+    double sum[4] = {bias_.data() != nullptr ? number(bias_[column]) : 0, 0, 0, 0};
     for (std::size_t h = 0; h < x_.cols; ++h) sum[h % 4] += number(x[h]) * number(w[h]);
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
@@ -93,7 +93,7 @@ class gathered_linear {
 
  private:
   matrix_view<const T> from_, w_;
-  vector_view<const T> bias_;
+  std::span<const T> bias_;
   matrix_view<T> to_;
   context& ctx_;
   std::size_t chunk_, vocab_;
@@ -122,7 +122,7 @@ class chosen_tiles {
   using A = accumulator_t<T>;
   std::size_t tile;
 
-  chosen_tiles(workspace::frame& frame, linear_head<T> head, const std::size_t* row, std::size_t n, const context& ctx)
+  chosen_tiles(workspace::frame& frame, linear_layer<T> head, const std::size_t* row, std::size_t n, const context& ctx)
       : tile(chunk_rows<B, A>(head.x.rows, head.x.cols, head.w.rows, ctx)),
         from_(head.x),
         row_(row),

@@ -38,7 +38,7 @@ struct policy_term {
 
 /// Where a policy loss goes.
 template <class A>
-struct policy_results {
+struct policy_output {
   std::span<A> loss;
   policy_metrics<A> metrics;
   double* partial = nullptr;  ///< scratch, 3 * batch
@@ -167,7 +167,7 @@ struct policy {
   }
 
   /// Loss and metrics from the log-probabilities of all rows.
-  void evaluate(const double* logp, policy_results<A> out, context& ctx) const {
+  void evaluate(const double* logp, policy_output<A> out, context& ctx) const {
     const auto each = [](std::span<A> to, std::size_t i, double value) {
       if (to.data() != nullptr) to[i] = static_cast<A>(value);
     };

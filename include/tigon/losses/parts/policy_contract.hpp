@@ -73,8 +73,15 @@ struct policy_batch {
 /// Optional results; a span without memory is not written. [1], or [batch * len] with reduce = false.
 template <class A>
 struct policy_metrics {
-  std::span<A> kl;       ///< mean of K over the tokens that count
-  std::span<A> clipped;  ///< share of the tokens whose ratio is clipped
+  std::span<A> kl{};       ///< mean of K over the tokens that count
+  std::span<A> clipped{};  ///< share of the tokens whose ratio is clipped
+};
+
+/// What a call makes beside gradients.
+template <class A>
+struct policy_results {
+  std::span<A> loss{};  ///< [1], or [batch * len] with reduce = false
+  policy_metrics<A> metrics{};
 };
 
 namespace detail {
@@ -85,16 +92,16 @@ inline bool policy_by_token(const policy_options& opt) {
   return opt.level == importance::token && opt.type != policy_loss::vespo;
 }
 
-/// Scalars and shapes of what a policy loss reads; `reference`: it has one.
+/// Declares what a policy loss reads, for so many rows of logits, and checks its scalars; `reference`: it has one.
 template <class A>
-TIGON_NOINLINE token_rows expect_policy(const expects& expect, std::string_view op, const policy_batch<A>& in,
-                                        const policy_options& opt, std::size_t rows, bool reference) {
-  const token_rows at = expect_tokens(expect, op, in.ids, in.mask, rows);
-  expect.size("advantages", in.advantages.size(), at.batch);
-  if (in.old_logp.data != nullptr) expect.matrix("old_logp", in.old_logp, at.batch, at.len);
-  if (in.ref_logp.data != nullptr) expect.matrix("ref_logp", in.ref_logp, at.batch, at.len);
-  if (in.sampling_ratio.data != nullptr)
-    expect.matrix("sampling_ratio", in.sampling_ratio, at.batch, in.sampling_ratio.cols == 1 ? 1 : at.len);
+TIGON_NOINLINE token_rows declare_policy(arguments& args, std::string_view op, const policy_batch<A>& in,
+                                         const policy_options& opt, std::size_t rows, bool reference) {
+  const expects& expect = args;
+  const token_rows at = declare_tokens(args, op, in.ids, in.mask, rows);
+  args.in("advantages", in.advantages, at.batch);
+  args.optional_in("old_logp", in.old_logp, at.batch, at.len);
+  args.optional_in("ref_logp", in.ref_logp, at.batch, at.len);
+  args.optional_in("sampling_ratio", in.sampling_ratio, at.batch, in.sampling_ratio.cols == 1 ? 1 : at.len);
   expect_temperature<A>(expect, opt.temperature);
   const auto at_least_zero = [&](std::string_view name, double v) {
     expect.option(v >= 0 && v <= 1e300, name, v, "a finite number of at least 0");
@@ -125,27 +132,16 @@ TIGON_NOINLINE token_rows expect_policy(const expects& expect, std::string_view 
   return at;
 }
 
-/// Loss and metrics: sizes, and apart from each other.
+/// Declares its results.
 template <class A>
-void expect_policy_results(const expects& expect, token_rows at, const policy_options& opt, std::span<A> loss,
-                           const policy_metrics<A>& metrics, bool reference) {
+void declare_policy_results(arguments& args, token_rows at, const policy_options& opt, const policy_results<A>& to,
+                            bool reference) {
   const std::size_t results = opt.reduce ? 1 : at.batch * at.len;
-  expect.size("loss", loss.size(), results);
-  if (metrics.kl.data() != nullptr) {
-    expect.size("kl", metrics.kl.size(), results);
-    expect.that(reference, error_code::argument, "kl", "asked for", "a reference, or no memory for it");
-  }
-  if (metrics.clipped.data() != nullptr) expect.size("clipped", metrics.clipped.size(), results);
-  expect.outside("kl", as_row(metrics.kl), "loss", as_row(loss), "clipped", as_row(metrics.clipped));
-  expect.disjoint("clipped", as_row(metrics.clipped), "loss", as_row(loss));
-}
-
-/// What is written shares no memory with what a policy loss reads.
-template <class A>
-TIGON_NOINLINE void expect_outside(const expects& expect, const policy_batch<A>& in, std::string_view name,
-                                   extent written) {
-  expect.outside(name, written, "ids", in.ids.bytes(), "mask", in.mask.bytes(), "advantages", as_row(in.advantages),
-                 "old_logp", in.old_logp, "ref_logp", in.ref_logp, "sampling_ratio", in.sampling_ratio);
+  args.out("loss", to.loss, results);
+  args.optional_out("clipped", to.metrics.clipped, results);
+  args.optional_out("kl", to.metrics.kl, results);
+  args.that(reference || to.metrics.kl.data() == nullptr, error_code::argument, "kl", "asked for",
+            "a reference, or no memory for it");
 }
 
 }  // namespace TIGON_ABI

@@ -103,10 +103,60 @@ struct row_pieces {
     }
     return highest;
   }
+  /// The exponentials e of every piece below its own maximum, and both numbers.
+  template <class Row, element T>
+  TIGON_INLINE void exponentials(const Row& row, matrix_view<const T> logits, vector_view<A> e) {
+    // The next piece is prefetched as the next row of a matrix in which row i begins where it does and row i + 1 a piece
+    // later.
+    const matrix_view<const T> steps(logits.row(row.i) - row.i * width, logits.rows * count, width, width);
+    const matrix_view<const T> near = count > 1 ? steps : logits;
+    for (std::size_t k = 0; k < count; ++k) {
+      const auto part = of(row, k);
+      const A m = part.max(reads(logits), [](auto v) { return v; });
+      // A piece of -inf alone adds nothing to the others.
+      const A under = count > 1 && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
+      const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
+        const auto p = simd::exp_of_distance<true>(v - under);
+        return pack{p, p};
+      });
+      set(k, m, partial);
+    }
+  }
+  /// total - 1 after join(). Where that cancels, the rest is summed without the maximum.
+  template <class Row>
+  TIGON_INLINE A without_one(const Row& row, vector_view<A> e, A total) const {
+    const A d = total - A(1);
+    if (!(d < A(1))) return d;
+    A rest(0), ones(0);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (top[k] != A(1)) {
+        rest += top[k] * sum[k];
+        continue;
+      }
+      const auto of_piece = of(row, k).sum(reads(e), [](auto p) { return apart_from_one(p); });
+      rest += of_piece[0], ones += of_piece[1];
+    }
+    return rest + (ones - A(1));
+  }
+  /// out = factor times the exponentials below the row's maximum, from the last piece, which is still in the cache, to
+  /// the first. `read` is an operand of the loop that has no part in the result.
+  template <class Row, class Read, class Out>
+  TIGON_INLINE void multiply(const Row& row, vector_view<A> e, Read read, Out out, A factor) const {
+    for (std::size_t k = count; k-- > 0;) {
+      const A f = factor * top[k];
+      // normal_or_zero(p * f), by fewer operations: p is at least 0.
+      const A lowest = std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
+      of(row, k).map(reads(e, read), writes(out), [=](auto p, auto) {
+        const decltype(p) zero(A(0));
+        return select(p < decltype(p)(lowest), zero, p * f);
+      });
+    }
+  }
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
-/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second product.
+/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second
+/// product.
 template <class A>
 struct tempered {
   A inverse, rest;

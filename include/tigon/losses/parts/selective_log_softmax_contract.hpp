@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_PARTS_SELECTIVE_LOG_SOFTMAX_CONTRACT_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/core/arguments.hpp>
 #include <tigon/rows/row.hpp>
 
 namespace tigon {
@@ -116,16 +117,14 @@ struct token_rows {
   std::size_t rows() const { return batch * stride; }
 };
 
-/// [batch, len] of the ids, and stride len or len + 1 by the rows of logits.
-TIGON_NOINLINE inline token_rows expect_tokens(const expects& expect, std::string_view op, const token_ids& ids,
-                                               const token_mask& mask, std::size_t rows) {
+/// Declares ids and mask: [batch, len] of the ids, and stride len or len + 1 by the rows of logits.
+TIGON_NOINLINE inline token_rows declare_tokens(arguments& args, std::string_view op, const token_ids& ids,
+                                                const token_mask& mask, std::size_t rows) {
   const std::size_t batch = ids.rows, len = ids.cols;
-  expect.memory("ids", ids.bytes());
-  if (mask) {
-    expect.memory("mask", mask.bytes());
-    if (mask.rows != batch || mask.cols != len)
-      fail_argument(error_code::shape, op, "mask", shape_text(mask.rows, mask.cols), shape_text(batch, len));
-  }
+  args.in("ids", ids.bytes());
+  if (mask && (mask.rows != batch || mask.cols != len))
+    fail_argument(error_code::shape, op, "mask", shape_text(mask.rows, mask.cols), shape_text(batch, len));
+  args.in("mask", mask.bytes());
   if (rows == batch * len) return {batch, len, len};
   if (rows != batch * (len + 1))
     fail_argument(error_code::shape, op, "logits", "of " + std::to_string(rows) + " rows",

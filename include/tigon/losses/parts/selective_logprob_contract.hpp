@@ -19,7 +19,7 @@ struct selective_logprob {
 ///   D_j = u / temperature * ([j = target] - p_j),   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 ///
 /// Formula    docs/formulas/preference.md; lse and D as selective_log_softmax has them.
-/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab] or `absent`; target, logp, saved,
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, logp, saved,
 ///            upstream u [rows]. vocab >= 1; rows and hidden may be 0.
 /// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; logp, saved and u f32 (f64 for f64);
 ///            target std::int32_t or std::int64_t.
@@ -31,7 +31,7 @@ struct selective_logprob {
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, an
 ///            f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more f32 dx. See
-///            selective_logprob_workspace. w may come packed (linear_weights); tiles do not use it.
+///            selective_logprob_workspace. w may come packed (linear_layer); tiles do not use it.
 /// Throws     tigon::error: shape, stride, alias, argument (temperature), workspace, and in every build index for a
 ///            target outside [0, vocab) that is not ignore_index; before the first write.
 /// Max error  logp 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + its root mean square
@@ -39,11 +39,17 @@ struct selective_logprob {
 struct selective_logprob_options {
   double temperature = 1;  ///< above 0
   std::int64_t ignore_index = -100;
-  gradient dparams = gradient::overwrite;  ///< of dw and dbias
 };
 
 namespace detail {
 inline namespace TIGON_ABI {
+
+/// Column column[i] of row row[i], for i < n; rows in increasing order.
+struct selected_columns {
+  const std::size_t* row;
+  const std::int64_t* column;
+  std::size_t n;
+};
 
 /// Ids of [0, vocab), or ignore_index.
 TIGON_NOINLINE inline void expect_ids(std::string_view op, std::string_view name, const token_ids& ids,

@@ -14,19 +14,12 @@ inline namespace TIGON_ABI {
 /// [begin, begin + n) in order, when the log-probabilities of their tokens are known, and writes their u.
 template <element T>
 struct sequence_call {
-  linear_head<T> head;
+  linear_layer<T> head;
   linear_gradients<T> out;
-  linear_head<T> reference;  ///< without memory: none
+  linear_layer<T> reference;  ///< without memory: none
   sequence_tokens<accumulator_t<T>> tokens;
   double temperature;
   function_ref<void(std::size_t, std::size_t)> coefficients;
-};
-
-/// The gradients of an earlier call, for another upstream gradient.
-template <element T>
-struct saved_gradients {
-  matrix_view<const T> dx, dw;
-  vector_view<const T> dbias;
 };
 
 /// What the kernels of losses on sequences have in common.
@@ -62,13 +55,13 @@ struct sequence_kernel {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
-        look_up(rows, z, t.lse + k, call.temperature, rest, large, t.column + k, logp + k, ctx);
+        look_up(rows, z, t.lse + k, call.temperature, {rest, large}, t.column + k, logp + k, ctx);
         return z;
       };
       if (reference) of(other, t.reference_logp);
       const matrix_view<A> z = of(policy, t.logp);
       if (t.second_column != nullptr)
-        look_up(policy, z, t.lse + k, call.temperature, rest, large, t.second_column + k, t.second_logp + k, ctx);
+        look_up(policy, z, t.lse + k, call.temperature, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
@@ -94,6 +87,12 @@ struct sequence_kernel {
 
   /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
   static constexpr std::size_t most_large = 16;
+
+  /// What split makes of rows.
+  struct split_rows {
+    double* rest;
+    std::int64_t* large;  ///< most_large a row
+  };
 
   /// rest[i] = sum over the rest of row i of exp((z - top) / temperature), in two numbers of A; large: the columns of
   /// the large ones, then -1. A row that is not finite has none.
@@ -136,10 +135,9 @@ struct sequence_kernel {
   /// Log-probabilities of one column a row, for sums and differences of many: the logits that weigh most are made again
   /// in f64, so that neither their rounding nor that of the sum is left.
   template <class Rows, class A>
-  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature,
-                      const double* rest, const std::int64_t* large, const std::int64_t* column, double* logp,
-                      context& ctx) {
-    ctx.executor().run(z.rows, [&](std::size_t i, std::size_t) {
+  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature, split_rows of,
+                      const std::int64_t* column, double* logp, context& ctx) {
+    ctx.executor().run(z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
       const std::size_t own_column = static_cast<std::size_t>(column[i]);
       const A own_logit = z.row(i)[own_column];
       logp[i] = lse[i].log_p(own_logit, temperature);
@@ -172,7 +170,7 @@ struct sequence_kernel {
       else
         map_rows<B>(ctx, program, reads(x), writes(to));
     };
-    const bool add = out.dparams == gradient::accumulate;
+    const bool add = out.mode == gradient::accumulate;
     scale(from.dx, out.dx, false);
     scale(from.dw, out.dw, add);
     scale(as_row(from.dbias), as_row(out.dbias), add);
@@ -220,13 +218,13 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
 template <element T>
 class logit_sums {
  public:
-  logit_sums(workspace::frame& frame, const linear_head<T>& head, context& ctx)
+  logit_sums(workspace::frame& frame, const linear_layer<T>& head, context& ctx)
       : head_(head),
         ctx_(ctx),
         of_x_(frame.template take<double>(head.x.cols)),
         of_w_(frame.template take<double>(head.x.cols)) {
     column_sums(head.w, of_w_);
-    for (std::size_t j = 0; j < head.bias.size; ++j) bias_ += number(head.bias.data[j]);
+    for (std::size_t j = 0; j < head.bias.size(); ++j) bias_ += number(head.bias.data()[j]);
   }
   /// Adds the logits of rows [begin, begin + n) to `sum`.
   void add(std::size_t begin, std::size_t n, double& sum) const {
@@ -248,37 +246,46 @@ class logit_sums {
     });
   }
 
-  linear_head<T> head_;
+  linear_layer<T> head_;
   context& ctx_;
   double *of_x_, *of_w_, bias_ = 0;
 };
 
-/// The door of backward: gradients of an earlier call times another upstream gradient, by the kernel of the operator.
+/// Declares gradients that are an earlier call's times a number, and checks them; a saved one whose product is not
+/// wanted may be of any shape.
 template <element T>
-void scale_gradients(std::string_view op,
-                     void (*kernel)(const saved_gradients<T>&, accumulator_t<T>, const linear_gradients<T>&, context&),
-                     const saved_gradients<T>& saved, accumulator_t<T> upstream, const linear_gradients<T>& out,
-                     context& ctx) {
-  const expects expect(op);
-  const auto check = [&](std::string_view name, matrix_view<const T> from, std::string_view to_name,
-                         matrix_view<T> to) {
-    if (to.data == nullptr) return;
-    expect.memory(to_name, to);
-    expect.matrix(name, from, to.rows, to.cols);
-    expect.same_or_disjoint(to_name, to, name, from);
+void check_scaled_gradients(std::string_view op, const saved_gradients<T>& saved, const linear_gradients<T>& out) {
+  arguments args(op);
+  const auto from = [&](std::string_view name, extent m, extent to) {
+    args.in(name, m, to.data != nullptr ? to.rows : m.rows, to.data != nullptr ? to.cols : m.cols);
   };
-  check("saved_dx", saved.dx, "dx", out.dx);
-  check("saved_dw", saved.dw, "dw", out.dw);
-  check("saved_dbias", as_row(saved.dbias), "dbias", as_row(out.dbias));
-  const extent of_dx = saved.dx, of_dw = saved.dw, of_dbias = as_row(saved.dbias);
-  expect.outside("dx", out.dx, "dw", out.dw, "dbias", as_row(out.dbias), "saved_dw", of_dw, "saved_dbias", of_dbias);
-  expect.outside("dw", out.dw, "dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dbias", of_dbias);
-  expect.outside("dbias", as_row(out.dbias), "saved_dx", of_dx, "saved_dw", of_dw);
-  kernel(saved, upstream, out, ctx);
+  from("saved_dx", saved.dx, out.dx);
+  from("saved_dw", saved.dw, out.dw);
+  from("saved_dbias", as_row(saved.dbias), as_row(out.dbias));
+  args.optional_out("dbias", out.dbias, out.dbias.size()).may_be("saved_dbias");
+  args.optional_out("dw", out.dw, out.dw.rows, out.dw.cols).may_be("saved_dw");
+  args.optional_out("dx", out.dx, out.dx.rows, out.dx.cols).may_be("saved_dx");
+  args.check();
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+/// The gradients of a loss on sequences for another upstream gradient than the one they were made for:
+///
+///   dx = upstream saved.dx,   dw = upstream saved.dw,   dbias = upstream saved.dbias
+///
+/// Op names the loss, for example op::fused_linear_dpo. dw and dbias are added to with gradient::accumulate; a gradient
+/// without memory is not made. Each may be the saved gradient itself, or share nothing with anything. Throws
+/// tigon::error: shape, stride, alias; before the first write.
+template <class Op, class B = default_backend, class T>
+void fused_linear_backward(const saved_gradients<T>& saved, std::type_identity_t<accumulator_t<T>> upstream,
+                           const std::type_identity_t<linear_gradients<T>>& out, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::check_scaled_gradients("fused_linear_backward", saved, out);
+  kernel_for<Op, B>::template backward<B, T>(saved, upstream, out, ctx);
+}
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_PARTS_SEQUENCE_HPP

@@ -5,7 +5,6 @@
 #include <tigon/losses/selective_logprob.hpp>
 
 #include <cmath>
-#include <vector>
 
 namespace tigon {
 
@@ -13,9 +12,7 @@ namespace tigon {
 /// of it is written.
 template <element T>
 struct reference_model {
-  matrix_view<const T> x{}, w{};  ///< [rows, reference hidden], [vocab, reference hidden]
-  std::span<const T> bias{};      ///< [vocab], or without memory
-  packed_weights<T> packed{};
+  linear_layer<T> layer{};                    ///< x [rows, reference hidden], w [vocab, reference hidden]
   std::span<const accumulator_t<T>> logps{};  ///< instead of a layer: of every sequence, or of every token
 };
 
@@ -159,62 +156,25 @@ struct sequence_scores {
   }
 };
 
-/// A view and the name by which an error calls it.
-struct named_view {
-  std::string_view name;
-  extent view;
-};
-
-/// What is written shares no memory with anything that is read or written.
-TIGON_NOINLINE inline void expect_apart(const expects& expect, std::span<const named_view> written,
-                                        std::span<const named_view> read) {
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    for (const named_view& other : read) expect.disjoint(written[i].name, written[i].view, other.name, other.view);
-    for (std::size_t j = 0; j < i; ++j)
-      expect.disjoint(written[i].name, written[i].view, written[j].name, written[j].view);
-  }
-}
-
-/// A layer, its gradients and its reference, for `sequences` sequences of ids; `written` and `read` are what else the
-/// loss writes and reads.
+/// Declares a layer for sequences of ids, and its reference.
 template <class B, element T>
-void expect_sequences(const expects& expect, std::string_view op, const linear_head<T>& head,
-                      const linear_gradients<T>& out, const reference_model<T>& reference, const token_ids& target,
-                      std::int64_t ignore_index, std::initializer_list<named_view> written,
-                      std::initializer_list<named_view> read) {
-  expect_linear(expect, head, out);
-  expect_packed<B>(op, head);
-  expect.memory("target", target.bytes());
-  if (head.x.rows != target.rows * target.cols)
+void declare_sequences(arguments& args, std::string_view op, const linear_layer<T>& layer,
+                       const reference_model<T>& reference, const token_ids& target) {
+  const std::size_t rows = layer.x.rows;
+  declare_layer<B>(args, op, layer);
+  args.in("target", target.bytes());
+  if (rows != target.rows * target.cols)
     fail_argument(
-        error_code::shape, op, "x", "of " + std::to_string(head.x.rows) + " rows",
+        error_code::shape, op, "x", "of " + std::to_string(rows) + " rows",
         std::to_string(target.rows * target.cols) + " for " + shape_text(target.rows, target.cols) + " targets");
-  const std::span<const T> bias = reference.bias;
-  if (reference.w.data != nullptr) {
-    expect.matrix("reference.w", reference.w, head.w.rows, reference.w.cols);
-    expect.matrix("reference.x", reference.x, head.x.rows, reference.w.cols);
-    if (bias.data() != nullptr) expect.size("reference.bias", bias.size(), head.w.rows);
-    expect_packed<B>(op, linear_head<T>{reference.x, reference.w, {}, reference.packed});
-  }
-  expect.that(reference.w.data == nullptr || reference.logps.empty(), error_code::argument, "reference.logps",
-              "given beside a layer", "one of the two");
-  expect.that(reference.w.data != nullptr || reference.x.data == nullptr, error_code::argument, "reference.x",
-              "given without reference.w", "both or none");
-  if (!reference.logps.empty() && reference.logps.size() != target.rows)
-    expect.size("reference.logps", reference.logps.size(), head.x.rows);
-  std::vector<named_view> all{{"dx", out.dx}, {"dw", out.dw}, {"dbias", as_row(out.dbias)}};
-  all.insert(all.end(), written);
-  std::vector<named_view> inputs{{"x", head.x},
-                                 {"w", head.w},
-                                 {"bias", as_row(head.bias)},
-                                 {"target", target.bytes()},
-                                 {"reference.x", reference.x},
-                                 {"reference.w", reference.w},
-                                 {"reference.bias", as_row(bias)},
-                                 {"reference.logps", as_row(reference.logps)}};
-  inputs.insert(inputs.end(), read);
-  expect_apart(expect, all, inputs);
-  expect_ids(op, "target", target, head.w.rows, ignore_index);
+  const linear_layer<T>& other = reference.layer;
+  if (other.w.data != nullptr) declare_layer<B>(args, op, other, rows, layer.w.rows, reference_names);
+  args.that(other.w.data == nullptr || reference.logps.empty(), error_code::argument, "reference.logps",
+            "given beside a layer", "one of the two");
+  args.that(other.w.data != nullptr || other.x.data == nullptr, error_code::argument, "reference.x",
+            "given without reference.w", "both or none");
+  if (!reference.logps.empty())
+    args.in("reference.logps", reference.logps, reference.logps.size() == target.rows ? target.rows : rows);
 }
 
 }  // namespace TIGON_ABI

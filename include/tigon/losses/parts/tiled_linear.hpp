@@ -24,11 +24,11 @@ class tiled_linear {
   static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
 
   /// `tiles`: most tiles of a column.
-  tiled_linear(workspace::frame& frame, linear_head<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
+  tiled_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
       : head_(head), out_(out), ctx_(ctx), cols_(B::chunk.cols) {
-    if (head.bias) bias_ = frame.template take<A>(cols_);
+    if (head.bias.data() != nullptr) bias_ = frame.template take<A>(cols_);
     if (out.dw.data != nullptr) dw_ = sums(frame, cols_ * head.w.cols, tiles, wide);
-    if (out.dbias) dbias_ = sums(frame, cols_, tiles, false);
+    if (out.dbias.data() != nullptr) dbias_ = sums(frame, cols_, tiles, false);
   }
 
   /// f(first, n) for every tile of columns.
@@ -75,7 +75,7 @@ class tiled_linear {
   static constexpr bool wide = std::same_as<T, A>;
   using sums = chunk_sums<row_backend<B>, A>;
 
-  bool adds() const { return out_.dparams == gradient::accumulate; }
+  bool adds() const { return out_.mode == gradient::accumulate; }
   vector_view<A> bias() const { return {bias_, bias_ == nullptr ? 0 : n_}; }
   matrix_view<const T> w() const { return head_.w.rows_from(first_, n_); }
   template <class M>
@@ -87,7 +87,7 @@ class tiled_linear {
     if (dbias_) dbias_.finish(part_of(as_row(out_.dbias)), adds(), ctx_);
   }
 
-  linear_head<T> head_;
+  linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
   std::size_t cols_;
@@ -148,7 +148,7 @@ class tiled_layer {
  public:
   using A = accumulator_t<T>;
 
-  tiled_layer(workspace::frame& frame, Rows rows, linear_head<T> head, linear_gradients<T> out, context& ctx)
+  tiled_layer(workspace::frame& frame, Rows rows, linear_layer<T> head, linear_gradients<T> out, context& ctx)
       : rows_(rows),
         to_(out.dx),
         ctx_(ctx),

@@ -56,6 +56,17 @@ struct vocab_parallel_cross_entropy_options {
 inline constexpr vocab_parallel_cross_entropy_options megatron_cross_entropy{.formula = smoothing_formula::megatron,
                                                                              .classes = smoothing_classes::partition};
 
+/// What forward makes of every row: the loss, and m and d of its contract.
+template <class A>
+struct vocab_parallel_results {
+  std::span<A> loss, top, rest;
+};
+/// What backward needs of it.
+template <class A>
+struct vocab_parallel_statistics {
+  std::span<const A> top, rest;
+};
+
 /// Which columns a rank has: [first, first + logits.cols) of `vocab`.
 struct vocab_shard {
   std::size_t first = 0;
@@ -113,19 +124,19 @@ struct vocab_message {
       : kept(opt.label_smoothing == 0 ? 3 : 4), sent(opt.classes == smoothing_classes::global ? kept : 3) {}
 };
 
-/// What both doors ask of one rank's arguments.
+/// Declares what both doors read of one rank, and checks what it says.
 template <class I>
-void expect_vocab_shard(std::string_view op, const expects& expect, extent logits, vocab_shard shard,
-                        std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
-  expect.at_least_one("vocab", shard.vocab);
-  expect.memory("logits", logits);
+void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vocab_shard shard,
+                         std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
+  args.at_least_one("vocab", shard.vocab);
+  args.in("logits", logits);
   if (logits.cols > shard.vocab || shard.first > shard.vocab - logits.cols)
     fail_argument(error_code::shape, op, "shard",
                   std::to_string(logits.cols) + " columns from " + std::to_string(shard.first) + " on",
                   "to end within the vocab of " + std::to_string(shard.vocab));
-  expect.size("target", target.size(), logits.rows);
-  expect.option(opt.label_smoothing >= 0 && opt.label_smoothing < 1, "label_smoothing", opt.label_smoothing,
-                "a number from 0 to below 1");
+  args.in("target", target, logits.rows);
+  args.option(opt.label_smoothing >= 0 && opt.label_smoothing < 1, "label_smoothing", opt.label_smoothing,
+              "a number from 0 to below 1");
   const bool global = opt.classes == smoothing_classes::global, others = opt.formula == smoothing_formula::megatron;
   const std::size_t k = global ? shard.vocab : logits.cols;
   if (opt.label_smoothing > 0 && k < (others ? 2u : 1u))

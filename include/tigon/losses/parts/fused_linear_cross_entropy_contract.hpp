@@ -1,0 +1,55 @@
+// The contract of a fused linear cross entropy.
+#ifndef TIGON_LOSSES_PARTS_FUSED_LINEAR_CROSS_ENTROPY_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_FUSED_LINEAR_CROSS_ENTROPY_CONTRACT_HPP
+
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_cross_entropy {
+  static constexpr std::string_view name = "fused_linear_cross_entropy";
+};
+}  // namespace op
+
+/// Cross entropy of z = x w^T + b, a chunk of rows at a time.
+///
+///   loss and D = d loss / d z as cross_entropy has them; token_scaling multiplies a row's loss and D by p_t
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   row i of D times upstream[i] first, where that is given
+///
+/// Formula    docs/formulas/fused_linear_cross_entropy.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target [rows]; class weight
+///            [vocab] or `absent`; loss and metrics as cross_entropy. vocab >= 1; rows and hidden may be 0.
+/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; loss and metrics f32 (f64 for f64);
+///            target std::int32_t or std::int64_t.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
+///            to with gradient::accumulate.
+/// Aliasing   none: any layout in which no element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
+///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
+///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More
+///            than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64
+///            tiles of columns two for dx, so that errors do not grow with their number. See
+///            fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
+/// Throws     tigon::error as cross_entropy; before the first write.
+/// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
+///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.
+/// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32 2e-6, bf16 8e-3, for any
+///            number of rows, chunks and tiles (tests/losses/fused_linear_cross_entropy_test.cpp,
+///            chunk_policies_test.cpp).
+struct fused_linear_cross_entropy_options {
+  cross_entropy_options loss;
+  bool token_scaling = false;  ///< loss and gradient of a row times the probability of its target
+};
+
+/// What a call makes beside gradients; a span without memory is not written.
+template <class A>
+struct cross_entropy_results {
+  std::span<A> loss{};
+  cross_entropy_metrics<A> metrics{};
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_PARTS_FUSED_LINEAR_CROSS_ENTROPY_CONTRACT_HPP

@@ -1,0 +1,102 @@
+// The contract of cross entropy and entropy at a temperature, and where the results of rows go.
+#ifndef TIGON_LOSSES_PARTS_SCALED_CROSS_ENTROPY_CONTRACT_HPP
+#define TIGON_LOSSES_PARTS_SCALED_CROSS_ENTROPY_CONTRACT_HPP
+
+#include <tigon/core/context.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_scaled_cross_entropy {
+  static constexpr std::string_view name = "fused_linear_scaled_cross_entropy";
+};
+/// Its work on a chunk of logits.
+struct scaled_cross_entropy {
+  static constexpr std::string_view name = "scaled_cross_entropy";
+};
+}  // namespace op
+
+/// With s = (x w^T + bias) / temperature and p = softmax(s), for a row with target t, m = max_j s_j,
+/// d = sum_j exp(s_j - m) without the maximal element's own 1, and u = sum_j p_j (s_j - m):
+///
+///   nll     = (m - s_t) + log1p(d)                     entropy = log1p(d) - u          lse = m + log1p(d)
+///   D_j     = (g (p_j - [j = t]) - h p_j ((s_j - m) - u)) / temperature      g, h: upstream of nll and of entropy
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+///
+/// Formula    docs/formulas/fused_linear_scaled_cross_entropy.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, nll, entropy, lse
+///            [rows]; upstream one number or [rows]. vocab >= 1; rows and hidden may be 0.
+/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for
+///            f64); target std::int32_t or std::int64_t.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
+///            added to with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither
+///            its logits nor its upstream gradient are read.
+/// Aliasing   none: any layout in which no element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
+///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer).
+/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
+///            [0, vocab) that is not ignore_index; before the first write.
+/// Edges      vocab = 1: zeros. An ignored row contributes nothing to dw and db and has a dx of 0, whatever stands in
+///            its x. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D. A D below
+///            the smallest normal f32 (f64) is taken as 0.
+/// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3
+///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
+struct fused_linear_scaled_cross_entropy_options {
+  double temperature = 1;  ///< from 1e-30 to 1e30
+  std::int64_t ignore_index = -100;
+};
+
+/// A number a row each; a span without memory is not written.
+template <class A>
+struct scaled_cross_entropy_results {
+  std::span<A> nll{}, entropy{}, lse{};
+};
+
+/// Upstream gradients, each one number, one a row, or without memory: 0.
+template <class A>
+struct scaled_cross_entropy_upstream {
+  std::span<const A> nll{}, entropy{};
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Results and upstream gradients of the rows from some row on.
+template <class A>
+struct scaled_cross_entropy_rows {
+  A *nll, *entropy, *lse;
+  const A *upstream_nll, *upstream_entropy;
+  std::size_t step_nll, step_entropy;  ///< to the next row's upstream gradient
+
+  scaled_cross_entropy_rows(const scaled_cross_entropy_results<A>& out, const scaled_cross_entropy_upstream<A>& g)
+      : nll(out.nll.data()),
+        entropy(out.entropy.data()),
+        lse(out.lse.data()),
+        upstream_nll(g.nll.data()),
+        upstream_entropy(g.entropy.data()),
+        step_nll(g.nll.size() > 1),
+        step_entropy(g.entropy.size() > 1) {}
+
+  scaled_cross_entropy_rows from(std::size_t begin) const {
+    auto rows = *this;
+    const auto on = [=](auto*& p, std::size_t n) {
+      if (p != nullptr) p += n;
+    };
+    on(rows.nll, begin), on(rows.entropy, begin), on(rows.lse, begin);
+    on(rows.upstream_nll, begin * step_nll), on(rows.upstream_entropy, begin * step_entropy);
+    return rows;
+  }
+  TIGON_INLINE void put(std::size_t i, A row_nll, A row_entropy, A row_lse) const {
+    if (nll != nullptr) nll[i] = row_nll;
+    if (entropy != nullptr) entropy[i] = row_entropy;
+    if (lse != nullptr) lse[i] = row_lse;
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_PARTS_SCALED_CROSS_ENTROPY_CONTRACT_HPP

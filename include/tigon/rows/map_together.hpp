@@ -1,0 +1,163 @@
+// Maps of R rows together: out = f(x..., sums...), one row after the other in every few columns, with their sums over the
+// rows in registers.
+#ifndef TIGON_ROWS_MAP_TOGETHER_HPP
+#define TIGON_ROWS_MAP_TOGETHER_HPP
+
+#include <tigon/rows/loop.hpp>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+/// The function of a row_map in two stages: rest(first(v), v, x..., sums...), where v is the first operand. Rows that are
+/// written together make `first` of the next columns beside `rest` of these: in a long chain of operations a processor
+/// sees too few columns ahead.
+template <class First, class Rest>
+struct staged {
+  First first;
+  Rest rest;
+
+  template <class V, class... X>
+  TIGON_INLINE auto operator()(V v, X... x) const {
+    return rest(first(v), v, x...);
+  }
+};
+template <class First, class Rest>
+staged(First, Rest) -> staged<First, Rest>;
+
+namespace detail {
+template <class F>
+inline constexpr bool is_staged = false;
+template <class First, class Rest>
+inline constexpr bool is_staged<staged<First, Rest>> = true;
+
+// One step of columns of R rows. K sums; U vectors.
+template <class V, std::size_t R, std::size_t U, std::size_t K, class F, class X>
+struct rows_step;
+template <class V, std::size_t R, std::size_t U, std::size_t K, class F, class... Source>
+struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
+  static constexpr std::size_t N = V::size;
+  using sums = pack<V, K == 0 ? 1 : K>;
+  const std::array<F, R>& f;
+  const std::array<std::tuple<Source...>, R>& x;
+
+  // f of row r: what goes to its sink, and the new sums.
+  template <class I, class Load>
+  TIGON_INLINE auto call(I r, Load load, const sums& sum) const {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
+    }(std::make_index_sequence<K>{});
+  }
+  // The first operand of a step of columns, and what a staged function makes of it.
+  template <class I>
+  TIGON_INLINE auto begun(I r, std::size_t j, std::size_t more) const {
+    if constexpr (is_staged<F>) {
+      const V v = std::get<0>(x[r]).template load<V>(j, more);
+      return std::pair{v, f[r].first(v)};
+    } else {
+      return 0;
+    }
+  }
+  template <class I, class First, class Load>
+  TIGON_INLINE auto finished(I r, const First& first, Load load, const sums& sum) const {
+    return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return std::apply([&](auto, auto... from)
+                            TIGON_LAMBDA { return f[r].rest(first.second, first.first, load(from)..., sum.v[k]...); },
+                        x[r]);
+    }(std::make_index_sequence<K>{});
+  }
+  template <int Level>
+  TIGON_INLINE void prefetch(std::size_t j) const {  // not by std::apply: g++ drops calls that do nothing but prefetch
+    unrolled<R * U>([&](auto k) TIGON_LAMBDA {
+      unrolled<sizeof...(Source)>([&](auto s)
+                                      TIGON_LAMBDA { std::get<s>(x[k / U]).template prefetch<k % U * N, Level>(j); });
+    });
+  }
+};
+
+// Every f returns what goes to its sink and the new sums. All rows are loaded before one is stored: 4K aliasing, a load
+// that waits for an earlier store whose address is equal modulo 4096, is likely where rows are long. False, and nothing
+// done, where outputs are to be stored past the caches and the rows do not begin at whole vectors.
+template <class B, bool Prefetches, class Sink, std::size_t R, class F, class... Source, class... A>
+TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
+                               const std::array<std::tuple<Source...>, R>& x, A*... sums) {
+  using V = write_vec<B, std::tuple<Sink>, Source...>;
+  constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
+  // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
+  // step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.
+  constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_staged<F>;
+  bool wanted = true, possible = true;
+  unrolled<R>([&](auto r) TIGON_LAMBDA {
+    wanted =
+        wanted &&
+        std::apply([&](auto... from) TIGON_LAMBDA { return y[r].streams(B::row.stream_bytes, from.begin()...); }, x[r]);
+    possible = possible && y[r].template head<V>() == 0;
+  });
+  if (wanted && !possible) return false;
+  using step_of = rows_step<V, R, U, K, F, std::tuple<Source...>>;
+  const step_of rows{f, x};
+  decltype(rows.begun(std::integral_constant<std::size_t, 0>{}, 0, 0)) ahead[R][U];
+  if constexpr (is_staged<F>)
+    if (U * N <= cols)
+      unrolled<U>([&](auto u) TIGON_LAMBDA {
+        unrolled<R>([&](auto r) TIGON_LAMBDA { ahead[r][u] = rows.begun(r, 0, u * N); });
+      });
+  const auto step = [&](std::size_t j) TIGON_LAMBDA {
+    if constexpr (Prefetches) rows.template prefetch<B::row.cpu.prefetch_into>(j);
+    pack<V, 1> out[R][U];
+    typename step_of::sums acc[U];
+    [[maybe_unused]] const std::size_t next = j + 2 * U * N <= cols ? j + U * N : j;
+    const auto keep_sums = [&]([[maybe_unused]] auto u) TIGON_LAMBDA {
+      std::size_t k = 0;
+      (store(acc[u].v[k++], sums + j + u * N), ...);
+    };
+    unrolled<U>([&](auto u) TIGON_LAMBDA {
+      acc[u] = {{load<V>(sums + j + u * N)...}};
+      unrolled<R>([&](auto r) TIGON_LAMBDA {
+        const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); };
+        const auto v = [&]() TIGON_LAMBDA {
+          if constexpr (is_staged<F>)
+            return rows.finished(r, ahead[r][u], load, acc[u]);
+          else
+            return rows.call(r, load, acc[u]);
+        }();
+        out[r][u].v[0] = v.v[0];
+        unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
+        if constexpr (is_staged<F>) {
+          ahead[r][u] = rows.begun(r, next, u * N);
+          asm volatile("");  // as it is written: mixed with what follows, the chain is as long as before
+        }
+      });
+      if constexpr (!mixes) keep_sums(u);
+    });
+    if constexpr (mixes) unrolled<U>(keep_sums);
+    constexpr std::integral_constant<std::size_t, 0> k{};
+    if (wanted)
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<true>(out[r], k, j); });
+    else
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<false>(out[r], k, j); });
+  };
+  const auto tail = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
+    typename step_of::sums acc{{load_n<V>(sums + j, n)...}};
+    unrolled<R>([&](auto r) TIGON_LAMBDA {
+      const auto v = rows.call(
+          r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
+      unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
+      y[r].store_n(v.v[0], j, n);
+    });
+    std::size_t k = 0;
+    (store_n(acc.v[k++], sums + j, n), ...);
+  };
+  for_columns<U * N, N>(cols, step, tail);
+  return true;
+}
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_ROWS_MAP_TOGETHER_HPP

@@ -1,0 +1,169 @@
+// Sums over the rows of a program: every task adds its rows to partial rows of its own, and these are added up in pairs.
+//
+//   partial row       sums over the rows of a task, a number for every column; one for each parameter gradient
+//   running total     of a task of more than plain_rows rows: its partial rows are added to compensated totals
+#ifndef TIGON_ROWS_PARTIAL_SUMS_HPP
+#define TIGON_ROWS_PARTIAL_SUMS_HPP
+
+#include <tigon/core/division.hpp>
+#include <tigon/rows/loop.hpp>
+#include <tigon/rows/row.hpp>
+#include <tigon/simd/totals.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+/// Rows of a program with parameter gradients, and the rows of all such programs that run side by side: the more there
+/// are, the fewer tasks is each of them cut into.
+struct rows_of_all {
+  std::size_t count, all;
+  constexpr rows_of_all(std::size_t rows) : rows_of_all(rows, rows) {}
+  constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
+};
+
+namespace detail {
+
+// Partial rows of one parameter gradient: fixed by shape. Many short sums also keep the rounding error small.
+template <class B>
+constexpr std::size_t partial_tasks(rows_of_all rows) {
+  using tigon::detail::ceil_div;
+  return ceil_div(rows.count, std::max<std::size_t>(ceil_div(rows.all, B::row.partials), 16));
+}
+// Rows that a task of so many adds up.
+constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
+  return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+}
+
+// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
+// and the low parts. The columns take turns, some after every group of rows: a pause for all of them at once would leave
+// memory idle.
+template <class V>
+class running_total {
+  using A = typename V::value_type;
+
+ public:
+  // For partial rows of so many columns together, whole vectors; 0: there are no totals.
+  running_total(std::size_t columns, std::size_t group) : columns_(columns) {
+    if (columns == 0) return;
+    const std::size_t groups = plain_rows / group, turns = std::min(groups, columns / V::size);
+    groups_per_turn_ = groups / turns;
+    width_ = ((columns + turns - 1) / turns + V::size - 1) / V::size * V::size;
+  }
+  // After a group of rows.
+  TIGON_INLINE void next(A* sums) {
+    if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
+    groups_ = 0;
+    A* const from = sums + first_;
+    add_to_total<V, sums_after::zero>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
+    first_ = first_ + width_ < columns_ ? first_ + width_ : 0;
+  }
+  // After the last: the sums become the totals.
+  void finish(A* sums) const {
+    if (columns_ != 0) add_to_total<V, sums_after::total>(sums, sums + columns_, sums + 2 * columns_, columns_);
+  }
+
+ private:
+  std::size_t columns_, width_ = 0, first_ = 0, groups_per_turn_ = 1, groups_ = 0;
+};
+
+// Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
+// are written half a page away from what is read beside them.
+inline constexpr std::size_t page = 4096;
+template <class A>
+A* half_a_page_on(A* p) {
+  const std::size_t at = reinterpret_cast<std::uintptr_t>(p) % page;
+  return p + (page + page / 2 - at) % page / sizeof(A);
+}
+
+}  // namespace detail
+
+/// A parameter gradient that the partial rows of all tasks add up to; not written where `out` is empty.
+template <class T>
+struct parameter_gradient {
+  vector_view<T> out;
+  gradient mode = gradient::overwrite;
+};
+
+/// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
+template <class B, class A>
+constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
+  const std::size_t tasks = detail::partial_tasks<B>(rows);
+  const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
+  return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
+                                 detail::page / sizeof(A));
+}
+
+namespace detail {
+
+// out = the sums of the partial rows of all tasks, in pairs: a partial row of task t begins at first + t * stride.
+template <class B, class A, class T>
+struct partial_rows {
+  using V = vec<typename B::engine, A>;
+  const A* first;
+  std::size_t tasks, stride;
+  parameter_gradient<T> g;
+
+  // Columns [begin, end).
+  void combine(std::size_t begin, std::size_t end) const {
+    if (g.out.data == nullptr) return;
+    constexpr std::size_t U = 4, N = V::size;
+    for_columns<U * N, N>(
+        end - begin, [&](std::size_t j) TIGON_LAMBDA { strip<U>(begin + j, U * N); },
+        [&](std::size_t j, std::size_t n) TIGON_LAMBDA { strip<1>(begin + j, n); });
+  }
+
+ private:
+  // U vectors of columns, or what is left of one.
+  template <std::size_t U>
+  TIGON_INLINE void strip(std::size_t j, std::size_t n) const {
+    using vectors = pack<V, U>;
+    const auto add = [](vectors& to, const vectors& from)
+                         TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { to.v[u] = from.v[u] + to.v[u]; }); };
+    // Binary counter: level l holds the sum of 2^l consecutive tasks.
+    vectors level[std::bit_width(B::row.partials)], total;
+    std::size_t used = 0;
+    for (std::size_t task = 0; task < tasks; ++task) {
+      vectors sum;
+      const A* const from = first + task * stride + j;
+      unrolled<U>([&](auto u) TIGON_LAMBDA { sum.v[u] = load<V>(from + u * V::size); });
+      for (std::size_t carry = task; (carry & 1) != 0; carry >>= 1) add(sum, level[--used]);
+      level[used++] = sum;
+    }
+    unrolled<U>([&](auto u) TIGON_LAMBDA { total.v[u] = V(A(0)); });
+    while (used > 0) add(total, level[--used]);
+    unrolled<U>([&](auto u) TIGON_LAMBDA {
+      T* const to = g.out.data + j + u * V::size;
+      if (n >= V::size)
+        store(g.mode == gradient::accumulate ? load<V>(to) + total.v[u] : total.v[u], to);
+      else
+        store_n(g.mode == gradient::accumulate ? load_n<V>(to, n) + total.v[u] : total.v[u], to, n);
+    });
+  }
+};
+
+// The k-th gradient is made of the k-th partial rows; `sums` rows a task.
+template <class B, class A, class... T>
+void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std::size_t tasks, std::size_t sums,
+                          parameter_gradient<T>... out) {
+  const std::size_t row = workspace::padded<A>(cols);
+  constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
+  ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+    [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
+    std::size_t k = 0;
+    (partial_rows<B, A, T>{partials + k++ * row, tasks, sums * row, out}.combine(begin, end), ...);
+  });
+}
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon {
+using simd::parameter_gradient;
+}  // namespace tigon
+
+#endif  // TIGON_ROWS_PARTIAL_SUMS_HPP

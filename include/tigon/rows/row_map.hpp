@@ -1,0 +1,314 @@
+// The reduction and the map of a program as the drivers take them, and the driver of programs without sums over the rows.
+#ifndef TIGON_ROWS_ROW_MAP_HPP
+#define TIGON_ROWS_ROW_MAP_HPP
+
+#include <tigon/rows/map_together.hpp>
+#include <tigon/rows/row.hpp>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in every
+// loop that makes it.
+template <class R>
+TIGON_INLINE void prevent_contraction(R& r) {
+  if constexpr (requires { r.r; })
+    prevent_contraction(r.r);
+  else if constexpr (requires { r.raw; })
+    prevent_contraction(r.raw);
+  else if constexpr (requires { r.data; })
+    prevent_contraction(r.data);
+  else
+#if defined(__x86_64__) || defined(__i386__)
+    asm("" : "+v"(r));
+#elif defined(__aarch64__)
+    asm("" : "+w"(r));
+#else
+    asm("" : "+m"(r));
+#endif
+}
+
+// Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is read
+// and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
+template <class V, std::size_t K, class F, class... Source>
+struct reducing {
+  static constexpr bool reduces = true, prefetches = false;
+  using number = typename V::value_type;
+  struct state {
+    pack<V, K> sum;
+    TIGON_INLINE state() {
+      unrolled<K>([&](auto k) TIGON_LAMBDA { sum.v[k] = V(0); });
+    }
+  };
+  F f;
+  std::tuple<Source...> x;
+  double* total;
+
+  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      prevent_contraction(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + r.v[k];
+    });
+  }
+  TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
+    const auto inside = V::iota() < V(static_cast<number>(n));
+    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      prevent_contraction(r.v[k]);
+      s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+    });
+  }
+  // All of it, in the order in which a map does it.
+  template <std::size_t U>
+  TIGON_INLINE void run(std::size_t cols) const {
+    constexpr std::size_t N = V::size;
+    state s[U];
+    for_columns<U * N, N>(
+        cols, [&](std::size_t j) TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N); }); },
+        [&](std::size_t j, std::size_t n) TIGON_LAMBDA { add_n(s[0], j, n); });
+    finish(s);
+  }
+  template <std::size_t U>
+  TIGON_INLINE void finish(const state (&s)[U]) const {
+    unrolled<K>([&](auto k) TIGON_LAMBDA {
+      V sum = s[0].sum.v[k];
+      unrolled<U - 1>([&](auto u) TIGON_LAMBDA { sum = sum + s[u + 1].sum.v[k]; });
+      total[k] += sum_lanes(sum);
+    });
+  }
+};
+
+}  // namespace detail
+
+/// Statistic of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
+/// sums where that returns a pack.
+template <class F, class... X>
+struct row_sum {
+  F f;
+  std::tuple<X...> x;
+  explicit row_sum(F function, X... operands) : f(function), x(operands...) {}
+
+  template <class B>
+  static constexpr std::size_t sums =
+      detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
+                                                          .template load<detail::vec_of<B, X...>>(0)...))>;
+
+  static constexpr reduction_kind reduction = reduction_kind::declared;
+  static constexpr std::size_t column_bytes = (detail::matrix_bytes<X> + ... + 0);
+  static constexpr std::size_t element_bytes = detail::narrowest({detail::matrix_bytes<X>...});
+
+  // Adds what the columns from `first` on contribute to the sums at `total`.
+  template <class B>
+  TIGON_INLINE auto side_work(std::size_t row, std::size_t first, double* total) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const detail::place at{row, first};
+          using reducing = detail::reducing<detail::vec_of<B, X...>, sums<B>, decltype(f(row)),
+                                            decltype(detail::source<B>(from, at))...>;
+          return reducing{f(row), std::make_tuple(detail::source<B>(from, at)...), total};
+        },
+        x);
+  }
+  // The sums over a whole row, where none are made in passing. If it asks for rows, then for those that begin `ahead` rows
+  // further down.
+  template <class B, class A, bool Asks>
+  TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
+    return std::apply(
+        [&](auto... from) TIGON_LAMBDA {
+          const auto operand = [](auto given) TIGON_LAMBDA {
+            if constexpr (Asks)
+              return read_again(given);
+            else
+              return given;
+          };
+          const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(reads(operand(from)...), f(row));
+          if constexpr (sums<B> == 1)
+            return std::array<A, 1>{sum};
+          else
+            return sum;
+        },
+        x);
+  }
+  template <class A, class Total, std::size_t K>
+  static TIGON_INLINE auto value(const std::array<Total, K>& total) {
+    if constexpr (K == 1) {
+      return static_cast<A>(total[0]);
+    } else {
+      std::array<A, K> of_row;
+      for (std::size_t k = 0; k < K; ++k) of_row[k] = static_cast<A>(total[k]);
+      return of_row;
+    }
+  }
+};
+
+/// Statistic of a program whose columns need nothing of the row.
+struct no_statistic {
+  template <class B>
+  static constexpr std::size_t sums = 0;
+  static constexpr reduction_kind reduction = reduction_kind::none;
+  static constexpr std::size_t column_bytes = 0, element_bytes = 0;
+  template <class B>
+  TIGON_INLINE detail::prefetching<true> side_work(std::size_t, std::size_t, double*) const {
+    return {};
+  }
+  template <class B, class A, bool>
+  TIGON_INLINE std::array<A, 0> total(std::size_t, std::size_t, std::size_t) const {
+    return {};
+  }
+  template <class A, class Total>
+  static TIGON_INLINE int value(const std::array<Total, 0>&) {
+    return 0;
+  }
+};
+
+/// Statistic of a program that makes it itself: fn(row, 0) takes whole rows, by as many passes as it likes.
+struct own_statistic : no_statistic {
+  static constexpr reduction_kind reduction = reduction_kind::imperative;
+};
+
+/// Program of a row that adds to parameter gradients. For row i and its statistic,
+///   f(i, value)(x[j]..., sums[j]...)
+/// is a pack of the outputs at column j, and of the sums with what this row adds to them.
+template <class Out, class F, class... X>
+struct row_map {
+  Out out;
+  F f;
+  std::tuple<X...> x;
+  static constexpr std::size_t matrices = detail::matrices_of<X...>, vectors = sizeof...(X) - matrices;
+  static constexpr std::size_t outputs = detail::output_rows<Out>;
+  static constexpr std::size_t element_bytes =
+      detail::narrowest({detail::output_bytes<Out>, detail::matrix_bytes<X>...});
+  template <class B>
+  using vec_type = detail::vec_of<B, X...>;
+  explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
+
+  // One row, or a part of one.
+  template <class Row, class Value, class... Sums>
+  TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
+    const auto of_row = f(row.i, value);
+    if constexpr (requires { of_row.skipped(); })
+      if (of_row.skipped()) return row.side_work();
+    std::apply([&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), with_sums(out, sums...), of_row); },
+               x);
+  }
+  template <class Y, class... Sums>
+  static TIGON_INLINE writes<Y, Sums...> with_sums(Y output, Sums... sums) {
+    return writes<Y, Sums...>(output, sums...);
+  }
+  template <class... Y, class... Sums>
+  static TIGON_INLINE writes<Y..., Sums...> with_sums(writes<Y...> outputs, Sums... sums) {
+    return std::apply([&](auto... y) TIGON_LAMBDA { return writes<Y..., Sums...>(y..., sums...); }, outputs.y);
+  }
+
+  // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
+  // cannot be streamed so. If it asks for rows, then for those that begin `ahead` rows further down.
+  template <class B, bool Asks, std::size_t R, class Values, class... Sums>
+  TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
+                             Sums... sums) const {
+    const auto sources = [&](std::size_t row) TIGON_LAMBDA {
+      return std::apply(
+          [&](auto... from) TIGON_LAMBDA {
+            return std::make_tuple(detail::source<B>(from, {row, 0, detail::matrices_of<X...>, ahead})...);
+          },
+          x);
+    };
+    return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
+      const std::array of_rows{f(i + r, values(r))...};
+      if constexpr (requires { of_rows[0].skipped(); })
+        if ((of_rows[r].skipped() || ...)) return false;
+      return detail::map_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...}, of_rows,
+                                           std::array{sources(i + r)...}, sums...);
+    }(std::make_index_sequence<R>{});
+  }
+};
+
+namespace detail {
+template <class F>
+inline constexpr bool is_row_map = false;
+template <class Out, class F, class... X>
+inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+
+// A program of a reduction and a map, with so many sums over the rows.
+template <class V, class Statistic, class Map>
+constexpr row_shape program_shape(std::size_t sums) {
+  row_shape shape{.pass = row_pass::program,
+                  .sums = sums,
+                  .element_bytes = Statistic::element_bytes,
+                  .lanes = V::size,
+                  .reduction = Statistic::reduction,
+                  .reduced_bytes = Statistic::column_bytes};
+  if constexpr (is_row_map<Map>) {
+    shape.matrices = Map::matrices, shape.vectors = Map::vectors;
+    shape.element_bytes = narrowest({shape.element_bytes, Map::element_bytes});
+    shape.outputs = Map::outputs;
+  }
+  return shape;
+}
+}  // namespace detail
+
+/// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
+/// map_of(group), a row_map, writes it. The statistic takes the row by reference: the map of a row that was read goes
+/// another way. Or it is no_statistic, and the map's value 0.
+template <class B, class A, class Statistic, class F>
+void map_rows(context& ctx, std::size_t rows, std::size_t size, std::size_t cols, Statistic statistic, F map_of) {
+  using reduction = std::conditional_t<std::same_as<Statistic, no_statistic>, no_statistic, own_statistic>;
+  using map_type = decltype(map_of(std::size_t{}));
+  using V = typename map_type::template vec_type<B>;
+  constexpr row_plan plan = plan_of<B, detail::program_shape<V, reduction, map_type>(0)>;
+  constexpr std::size_t R = plan.rows;
+  const auto value_of = [=](const auto& row) TIGON_LAMBDA {
+    if constexpr (std::same_as<Statistic, no_statistic>)
+      return 0;
+    else
+      return statistic(row);
+  };
+  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    const std::size_t end = std::min(rows, (task + 1) * per_task);
+    for (std::size_t i = task * per_task; i < end;) {
+      const std::size_t group = i / size, last = std::min(end, (group + 1) * size);
+      const auto map = map_of(group);
+      if constexpr (R > 1) {
+        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).asking(R); };
+        for (; i + R <= last; i += R) {
+          std::array<decltype(value_of(row(i))), R> values;
+          for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));
+          const auto value = [&](std::size_t r) TIGON_LAMBDA { return values[r]; };
+          if (!map.template together<B, true, R>(i, cols, R, value))
+            for (std::size_t r = 0; r < R; ++r) map.one(row(i + r), values[r]);
+        }
+      }
+      for (; i < last; ++i) {
+        const row_worker<B, A> row(i, cols);
+        map.one(row, value_of(row));
+      }
+    }
+    stream_fence();
+  });
+}
+template <class B, class A, class Statistic, class Map>
+void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, Map map) {
+  map_rows<B, A>(ctx, rows, std::max<std::size_t>(rows, 1), cols, statistic,
+                 [=](std::size_t) TIGON_LAMBDA { return map; });
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+namespace tigon {
+using simd::map_rows;
+using simd::no_statistic;
+using simd::own_statistic;
+using simd::row_map;
+using simd::row_sum;
+using simd::staged;
+}  // namespace tigon
+
+#endif  // TIGON_ROWS_ROW_MAP_HPP

@@ -1,0 +1,367 @@
+// What the loops over a row read: a source for every operand.
+#ifndef TIGON_ROWS_SOURCES_HPP
+#define TIGON_ROWS_SOURCES_HPP
+
+#include <tigon/rows/operands.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+// What a loop reads: load(j, more) is a vector at column j + more, `more` within the vectors of one unrolled step.
+template <class T, bool Matrix>
+struct row_source {
+  using element_type = std::remove_const_t<T>;
+  static constexpr std::size_t mask = ~std::size_t{0};  // columns that are looked at: all
+  T* p;
+  std::size_t next;  // elements to the row that is read next, where asking for it early pays; otherwise 0
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    return simd::load<V>(p + j + more);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    return simd::load_n<V>(p + j, n);
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  // Asks for column j + More of the next row, once for every cache line, for the cache of that level. Without a branch:
+  // where there is nothing to ask for, it asks for what it has.
+  template <std::size_t More, int Level>
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    if constexpr (Matrix && begins_line<More>) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
+  }
+  // Of an unrolled step, where the step begins one.
+  template <std::size_t More>
+  static constexpr bool begins_line = More * sizeof(T) % 64 == 0;
+};
+
+inline constexpr std::size_t most_lanes = 64, most_unroll = 4;
+template <class T, int Value>
+alignas(64) inline constexpr auto block_of_value = [] {
+  std::array<T, most_lanes * most_unroll> block;
+  block.fill(static_cast<T>(static_cast<accumulator_t<T>>(Value)));
+  return block;
+}();
+
+template <class T, bool Matrix>
+struct optional_source : row_source<T, Matrix> {
+  using given = row_source<T, Matrix>;
+  std::size_t mask;  // of a column: none of its bits where the operand is absent
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    static_assert(V::size <= most_lanes);
+    return given::template load<V>(j & mask, more);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    return given::template load_n<V>(j & mask, n);
+  }
+  template <std::size_t More, int Level>
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    given::template prefetch<More, Level>(j & mask);
+  }
+};
+
+struct column_source {
+  using element_type = void;
+  std::size_t first;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
+    return load<V>(j);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
+template <class A>
+struct constant_source {
+  using element_type = void;
+  A value;
+  template <class V>
+  TIGON_INLINE V load(std::size_t, std::size_t = 0) const {
+    return V(value);
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(value);
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+
+template <class Source>
+inline constexpr bool is_constant = false;
+template <class A>
+inline constexpr bool is_constant<constant_source<A>> = true;
+
+// A source that sums ask for the next row of.
+template <class Source>
+struct asking_source : Source {};
+template <class Source>
+inline constexpr bool asks_in_sums = false;
+template <class Source>
+inline constexpr bool asks_in_sums<asking_source<Source>> = true;
+
+// Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
+// come next; and how many rows further down these are.
+struct place {
+  std::size_t row, column, matrices = 1, ahead = 1;
+};
+
+// Bytes of a column of an operand that has a row of its own for every row.
+template <class Operand>
+inline constexpr std::size_t matrix_bytes = 0;
+template <class T>
+inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<rows_of<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
+template <class T>
+inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <class Operand, int Value>
+inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
+
+// The least of some widths of elements; 0 stands for what has none.
+constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
+  std::size_t least = 0;
+  for (const std::size_t b : bytes)
+    if (b != 0 && (least == 0 || b < least)) least = b;
+  return least;
+}
+
+// Rows that an output consists of, and the bytes of their elements. Whatever is no row of a matrix counts as two.
+template <class Out>
+inline constexpr std::size_t output_rows = matrix_bytes<Out> != 0 ? 1 : 2;
+template <class Out>
+inline constexpr std::size_t output_bytes = matrix_bytes<Out>;
+template <class... Y>
+inline constexpr std::size_t output_rows<writes<Y...>> = (output_rows<Y> + ... + 0);
+template <class... Y>
+inline constexpr std::size_t output_bytes<writes<Y...>> = narrowest({matrix_bytes<Y>...});
+
+template <class... X>
+inline constexpr std::size_t matrices_of = ((matrix_bytes<X> != 0) + ... + 0);
+
+template <class B, class T>
+TIGON_INLINE row_source<T, true> source(rows_of<T> r, place at) {
+  constexpr std::size_t row_bytes = B::row.cpu.prefetch_row_bytes;
+  const matrix_view<T> m = r.part;
+  const bool early = row_bytes != 0 && at.row + at.ahead < m.rows && at.matrices * m.cols * sizeof(T) <= row_bytes &&
+                     r.bytes >= B::row.stream_bytes;
+  return {m.row(at.row) + at.column, early ? at.ahead * m.row_stride : 0};
+}
+template <class B, class T>
+TIGON_INLINE row_source<T, true> source(matrix_view<T> m, place at) {
+  return source<B>(rows_of<T>{m, m.rows * m.cols * sizeof(T)}, at);
+}
+template <class B, class T>
+TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
+  return {v.data + at.column, 0};
+}
+template <class B, class A>
+TIGON_INLINE constant_source<A> source(constant<A> c, place) {
+  return {c.value};
+}
+template <class B, class Operand, int Value>
+TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
+  using T = std::remove_pointer_t<decltype(source<B>(o.operand, at).p)>;
+  using result = optional_source<T, matrix_bytes<Operand> != 0>;
+  if (o.operand.data == nullptr) return result{{block_of_value<std::remove_const_t<T>, Value>.data(), 0}, 0};
+  const auto given = source<B>(o.operand, at);
+  return result{{given.p, given.next}, given.mask};
+}
+// Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
+template <class Source>
+struct nearby_source : Source {
+  using element_type = void;
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    if constexpr (V::size > 1)
+      (void)*reinterpret_cast<const volatile unsigned char*>(this->p + (j & this->mask) + more);
+    return V(typename V::value_type(0));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+    return V(typename V::value_type(0));
+  }
+  TIGON_INLINE const void* begin() const { return nullptr; }
+};
+template <class B, class Operand>
+TIGON_INLINE auto source(nearby<Operand> n, place at) {
+  const auto given = source<B>(n.operand, at);
+  using T = std::remove_pointer_t<decltype(given.p)>;
+  if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
+    return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
+  else
+    return nearby_source<std::remove_const_t<decltype(given)>>{given};
+}
+template <class B, class Operand>
+TIGON_INLINE auto source(read_again<Operand> o, place at) {
+  constexpr row_plan plan = plan_of<B, row_shape{}>;
+  if constexpr (!plan.reduce_brings_operands) {
+    return source<B>(o.operand, at);
+  } else {
+    at.matrices *= plan.rows_until_mapped;
+    const auto given = source<B>(o.operand, at);
+    return asking_source<std::remove_const_t<decltype(given)>>{given};
+  }
+}
+template <class B>
+TIGON_INLINE column_source source(columns_t, place at) {
+  return {at.column};
+}
+template <class B>
+TIGON_INLINE column_source source(part_columns_t, place) {
+  return {0};
+}
+
+template <class B, class Operand>
+using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
+
+template <class... Ts>
+struct first_element;
+template <class T, class... Ts>
+struct first_element<T, Ts...> {
+  using type = T;
+};
+template <class... Ts>
+struct first_element<void, Ts...> : first_element<Ts...> {};
+
+// The vector of a loop: lanes of the engine, in the accumulator type of the first operand that has elements.
+template <class B, class... Operands>
+using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<B, Operands>...>::type>>;
+
+// The vector of a loop that writes: as above, or by the first output where no operand has elements.
+template <class B, class Sinks, class... Source>
+struct write_vec_of;
+template <class B, class... Sink, class... Source>
+struct write_vec_of<B, std::tuple<Sink...>, Source...> {
+  using type = vec<
+      typename B::engine,
+      accumulator_t<typename first_element<typename Source::element_type..., typename Sink::element_type...>::type>>;
+};
+template <class B, class Sinks, class... Source>
+using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
+
+template <class R>
+inline constexpr std::size_t pack_size = 1;
+template <class V, std::size_t N>
+inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+template <class V>
+TIGON_INLINE V larger(V a, V b) {
+  return max(a, b);
+}
+
+// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
+template <std::size_t N, class F>
+TIGON_INLINE void unrolled(F f) {
+  [&]<std::size_t... K>(std::index_sequence<K...>)
+      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
+}
+
+// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
+template <std::size_t U, class F>
+TIGON_INLINE void halve(F f) {
+  if constexpr (U > 1) {
+    unrolled<U / 2>([&](auto u) TIGON_LAMBDA { f(u, std::integral_constant<std::size_t, U / 2>{}); });
+    halve<U / 2>(f);
+  }
+}
+
+template <class V>
+TIGON_INLINE pack<V, 1> as_pack(V v) {
+  return {{v}};
+}
+template <class V, std::size_t N>
+TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
+  return p;
+}
+
+// Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
+#if defined(__x86_64__) || defined(__i386__)
+inline constexpr bool loads_any_type = true;
+#else
+inline constexpr bool loads_any_type = false;
+#endif
+
+template <class T, bool Odd>
+struct pair_source {
+  using element_type = std::remove_const_t<T>;
+  const T* p;
+  std::size_t next;  // as that of a row_source
+  template <class V>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+    j += more;
+    if constexpr (V::size == 1)
+      return simd::load<V>(p + 2 * j + Odd);
+    else if constexpr (pair_a_lane<V>)
+      return of_lane(simd::load<V>(reinterpret_cast<const float*>(p + 2 * j)));
+    else
+      return half(simd::load<V>(p + 2 * j), simd::load<V>(p + 2 * j + V::size));
+  }
+  template <class V>
+  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+    if constexpr (V::size == 1) {
+      return load<V>(j);
+    } else {
+      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
+      const V low = simd::load_n<V>(p + 2 * j, first);
+      return half(low, second == 0 ? low : simd::load_n<V>(p + 2 * j + V::size, second));
+    }
+  }
+  template <class V>
+  static TIGON_INLINE V half(V a, V b) {
+    return Odd ? odd_lanes(a, b) : even_lanes(a, b);
+  }
+  // A pair of bf16 in a lane of f32 bits: the odd one is its upper half, the even one its lower.
+  template <class V>
+  static constexpr bool pair_a_lane =
+      loads_any_type && std::same_as<element_type, bfloat16> && std::same_as<typename V::value_type, float>;
+  template <class V>
+  static TIGON_INLINE V of_lane(V pair) {
+    return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
+  }
+  TIGON_INLINE const void* begin() const { return p; }
+  // Pairs of a vector of 32 bits and more take two cache lines: the odd source asks for every second.
+  template <std::size_t More, int Level>
+  TIGON_INLINE void prefetch(std::size_t j) const {
+    constexpr std::size_t lines = sizeof(T) > 2 ? 2 : 1, column = 2 * More + (Odd ? 64 / sizeof(T) : 0);
+    if constexpr ((!Odd || lines > 1) && 2 * More * sizeof(T) % (64 * lines) == 0)
+      __builtin_prefetch(p + next + 2 * j + column, 0, 4 - Level);
+  }
+};
+template <class B, class T>
+TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  return {whole.p, whole.next};
+}
+template <class B, class T>
+TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  return {whole.p, whole.next};
+}
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_ROWS_SOURCES_HPP
