@@ -19,6 +19,7 @@
 namespace {
 
 using namespace tigon::test;
+using tigon::map_rows, tigon::matrix_view, tigon::pack, tigon::reads, tigon::vector_view, tigon::writes;
 using tigon::plan, tigon::row_order, tigon::row_pass, tigon::row_plan, tigon::reduction_kind, tigon::row_shape;
 namespace cores = tigon::cores;
 
@@ -241,6 +242,47 @@ TYPED_TEST(every_core, maps) {
     tigon::swiglu_backward<B>(dy.of_t, gate.of_t, up.of_t, dgate.got.view(), dup.got.view());
     tigon::swiglu_backward<typename F::generic>(dy.of_f64, gate.of_f64, up.of_f64, dgate.want.view(), dup.want.view());
     y.check("y"), dgate.check("dgate"), dup.check("dup");
+  }
+}
+
+/// The programs of docs/add_an_op.md, as they stand there.
+struct scale_program {
+  template <class V>
+  TIGON_INLINE V map(V x, V s) const {
+    return x * s;
+  }
+};
+struct scale_gradient {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V dy, V x, V s, V ds) const {
+    return {{dy * s, fma(dy, x, ds)}};
+  }
+};
+
+TYPED_TEST(every_core, maps_of_the_example) {
+  using F = TestFixture;
+  using B = typename F::B;
+  using T = typename F::T;
+  auto& ctx = tigon::default_context();
+  for (const shape& s : shapes) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.cols);
+    const input<T> x(s, 1), scale({1, s.cols}, 2), dy(s, 3);
+    output<T> y(s), dx(s), ds({1, s.cols});
+    const matrix_view<const T> x_of(x.of_t.view()), dy_of(dy.of_t.view());
+    const vector_view<const T> factors{scale.vector().data(), s.cols};
+    const tigon::parameter_gradient<T> dfactors{{ds.vector().data(), s.cols}};
+    map_rows<B>(ctx, scale_program(), reads(x_of, factors), writes(y.got.view()));
+    ctx.workspace().expect("test", tigon::simd::partials_workspace<B, float>(s.rows, s.cols, 1));
+    map_rows<B>(ctx, scale_gradient(), reads(dy_of, x_of, factors), writes(dx.got.view()), tigon::adds_to(dfactors));
+    // Single numbers, row by row.
+    for (std::size_t i = 0; i < s.rows; ++i)
+      for (std::size_t j = 0; j < s.cols; ++j) {
+        const double d = dy.of_f64.view().row(i)[j], f = scale.vector_of_f64()[j];
+        const double v = x.of_f64.view().row(i)[j];
+        y.want.view().row(i)[j] = v * f, dx.want.view().row(i)[j] = d * f;
+        ds.wanted()[j] = (i == 0 ? 0 : ds.wanted()[j]) + d * v;
+      }
+    y.check("y"), dx.check("dx"), ds.check("ds");
   }
 }
 

@@ -2,20 +2,54 @@
 #ifndef TIGON_GEMM_CHUNK_SUMS_HPP
 #define TIGON_GEMM_CHUNK_SUMS_HPP
 
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
+/// to = from, or to += from
+struct sum_program {
+  template <class V>
+  TIGON_INLINE V map(V from) const {
+    return from;
+  }
+  template <class V>
+  TIGON_INLINE V map(V from, V to) const {
+    return to + from;
+  }
+};
+
+/// to = high + low, or to += high + low;   high + low += sums
+struct total_program {
+  template <class V>
+  TIGON_INLINE V map(V high, V low) const {
+    return high + low;
+  }
+  template <class V>
+  TIGON_INLINE V map(V high, V low, V to) const {
+    return to + (high + low);
+  }
+};
+struct compensated_program {
+  template <class V>
+  TIGON_INLINE pack<V, 2> map(V high, V low, V sums) const {
+    return simd::add_compensated(high, low, sums);
+  }
+};
+
 /// to = from, or to += from; sums in A.
 template <class B, class A, element To, element From>
 void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
-  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-    if (add)
-      row.map(reads(from, to), writes(to), [](auto v, auto old) { return old + v; });
-    else
-      row.map(reads(from), writes(to), [](auto v) { return v; });
-  });
+  if (add)
+    map_rows<B>(ctx, sum_program(), reads(from, to), writes(to));
+  else
+    map_rows<B>(ctx, sum_program(), reads(from), writes(to));
+}
+
+/// to = 0.
+template <class B, element T>
+void clear_matrix(matrix_view<T> to, context& ctx) {
+  map_rows<B>(ctx, sum_program(), reads(constant(accumulator_t<T>(0))), writes(to));
 }
 
 /// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other;
@@ -71,25 +105,17 @@ class chunk_sums {
     }
     add_to_total(ctx);
     const matrix_view<const A> high = high_, low = low_;
-    const bool old = add && !in_place_;
-    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      if (old)
-        row.map(reads(high, low, to), writes(to), [](auto h, auto l, auto was) { return was + (h + l); });
-      else
-        row.map(reads(high, low), writes(to), [](auto h, auto l) { return h + l; });
-    });
+    if (add && !in_place_)
+      map_rows<B>(ctx, total_program(), reads(high, low, to), writes(to));
+    else
+      map_rows<B>(ctx, total_program(), reads(high, low), writes(to));
   }
 
   /// The chunks since the last total.
   void add_to_total(context& ctx) {
-    const matrix_view<A> high = high_, low = low_, plain = plain_;
-    const bool from_nothing = !has_total_ && !holds_, first = !has_total_;
-    for_rows<B, A>(ctx, plain.rows, plain.cols, [=] TIGON_FN(auto row) {
-      if (first) row.map(reads(constant(A(0))), writes(low), [](auto zero) { return zero; });
-      if (from_nothing) row.map(reads(constant(A(0))), writes(high), [](auto zero) { return zero; });
-      row.map(reads(high, low, plain), writes(high, low),
-              [](auto h, auto l, auto s) { return simd::add_compensated(h, l, s); });
-    });
+    if (!has_total_) clear_matrix<B>(low_, ctx);
+    if (!has_total_ && !holds_) clear_matrix<B>(high_, ctx);
+    map_rows<B>(ctx, compensated_program(), reads(high_, low_, plain_), writes(high_, low_));
     has_total_ = true, chunks_ = 0;
   }
 

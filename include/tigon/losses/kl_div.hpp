@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_KL_DIV_HPP
 
 #include <tigon/losses/parts/kl_div_contract.hpp>
-#include <tigon/simd/math/divergence.hpp>
+#include <tigon/losses/parts/kl_div_program.hpp>
 
 namespace tigon {
 
@@ -15,20 +15,33 @@ struct kernel<op::kl_div, backends::generic> {
   template <backend B, element T>
   static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
                       matrix_view<T> dstudent, const detail::divergence_rows& out, kl_div_options opt, context& ctx) {
-    if (opt.log_target)
-      forward_rows<B, true>(student, teacher, loss, dstudent, out, opt, ctx);
-    else
-      forward_rows<B, false>(student, teacher, loss, dstudent, out, opt, ctx);
+    using A = accumulator_t<T>;
+    const A lowest = std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min());
+    const A factor = static_cast<A>(-out.scale);
+    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
+    with_target(opt, [&](auto log) {
+      const detail::kl_div_program<log.value, A> program{lowest, factor};
+      if (elements)
+        map_rows<B>(ctx, program, reads(student, teacher), writes(loss));
+      else if (write)
+        reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(dstudent), saves(out.loss));
+      else
+        reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss));
+    });
+    if (elements && write) backward<B, T>(teacher, {}, A(1), dstudent, opt, ctx);
   }
 
   /// upstream: a matrix, or without memory, and `factor` for all.
   template <backend B, element T>
   static void backward(in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream, accumulator_t<T> factor,
                        matrix_view<T> dstudent, kl_div_options opt, context& ctx) {
-    if (opt.log_target)
-      backward_rows<B, true>(teacher, upstream, -factor, dstudent, ctx);
-    else
-      backward_rows<B, false>(teacher, upstream, -factor, dstudent, ctx);
+    with_target(opt, [&](auto log) {
+      const detail::kl_div_gradient<log.value, accumulator_t<T>> program{-factor};
+      if (upstream.data != nullptr)
+        map_rows<B>(ctx, program, reads(teacher, upstream), writes(dstudent));
+      else
+        map_rows<B>(ctx, program, reads(teacher), writes(dstudent));
+    });
   }
 
   /// As backward, for dteacher.
@@ -36,98 +49,22 @@ struct kernel<op::kl_div, backends::generic> {
   static void teacher_backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
                                accumulator_t<T> factor, matrix_view<T> dteacher, kl_div_options opt, context& ctx) {
     using A = accumulator_t<T>;
+    with_target(opt, [&](auto log) {
+      const detail::kl_div_teacher_gradient<log.value, A> program{static_cast<A>(opt.eps), factor};
+      if (upstream.data != nullptr)
+        map_rows<B>(ctx, program, reads(student, teacher, upstream), writes(dteacher));
+      else
+        map_rows<B>(ctx, program, reads(student, teacher), writes(dteacher));
+    });
+  }
+
+  /// run(log) with whether the teacher is given as logarithms as a constant.
+  template <class Run>
+  static void with_target(const kl_div_options& opt, Run run) {
     if (opt.log_target)
-      of_teacher<B>(
-          student, teacher, upstream, factor, dteacher,
-          [](auto y, auto t) {
-            const auto p = probability<true>(t);
-            return simd::plain_kl(p, t, y) + p;
-          },
-          ctx);
+      run(std::true_type{});
     else
-      of_teacher<B>(
-          student, teacher, upstream, factor, dteacher,
-          [eps = static_cast<A>(opt.eps)](auto y, auto t) { return by_probability(t, y, eps); }, ctx);
-  }
-
-  /// dteacher = factor * upstream * f(student, teacher).
-  template <backend B, element T, class A, class F>
-  static void of_teacher(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<const A> upstream,
-                         A factor, matrix_view<T> dteacher, F f, context& ctx) {
-    const bool each = upstream.data != nullptr;
-    for_rows<B, A>(ctx, dteacher.rows, dteacher.cols, [=] TIGON_FN(auto row) {
-      if (each)
-        row.map(reads(student, teacher, upstream), writes(dteacher),
-                [=](auto y, auto t, auto g) { return f(y, t) * (g * factor); });
-      else
-        row.map(reads(student, teacher), writes(dteacher), [=](auto y, auto t) { return f(y, t) * factor; });
-    });
-  }
-
-  template <backend B, bool Log, element T, class A>
-  static void forward_rows(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<A> loss,
-                           matrix_view<T> dstudent, const detail::divergence_rows& out, kl_div_options opt,
-                           context& ctx) {
-    const A lowest = std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min());
-    const A factor = static_cast<A>(-out.scale);
-    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
-    double* sums = out.loss;
-    const auto term = [=](auto y, auto t) {
-      const decltype(y) p = probability<Log>(t);
-      if constexpr (Log)
-        return pack{p * factor, simd::plain_kl(p, t, y)};
-      else
-        return pack{p * factor, of_probability(t, max(decltype(y)(lowest), t), y)};
-    };
-    const auto value = [=](auto y, auto t) { return term(y, t).v[1]; };
-    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
-      if (elements) return row.map(reads(student, teacher), writes(loss), value);
-      A sum;
-      if (write)
-        sum = row.map_sum(reads(student, teacher), writes(dstudent), term);
-      else
-        sum = row.sum(reads(student, teacher), value);
-      if (row.first()) sums[row.i] = static_cast<double>(sum);
-    });
-    if (elements && write) backward<B, T>(teacher, {}, A(1), dstudent, opt, ctx);
-  }
-
-  template <backend B, bool Log, element T, class A>
-  static void backward_rows(matrix_view<const T> teacher, matrix_view<const A> upstream, A factor,
-                            matrix_view<T> dstudent, context& ctx) {
-    const bool each = upstream.data != nullptr;
-    for_rows<B, A>(ctx, dstudent.rows, dstudent.cols, [=] TIGON_FN(auto row) {
-      if (each)
-        row.map(reads(teacher, upstream), writes(dstudent),
-                [=](auto t, auto g) { return probability<Log>(t) * (g * factor); });
-      else
-        row.map(reads(teacher), writes(dstudent), [=](auto t) { return probability<Log>(t) * factor; });
-    });
-  }
-
-  template <bool Log, class V>
-  static TIGON_INLINE V probability(V t) {
-    if constexpr (Log)
-      return simd::probability(t);
-    else
-      return t;
-  }
-
-  /// p (log(of) - y), 0 where p is 0, NaN where it is negative.
-  template <class V>
-  static TIGON_INLINE V of_probability(V p, V of, V y) {
-    using A = typename V::value_type;
-    const V zero(A(0)), finite = select(p == zero, simd::finite_log(y), y);
-    return select(p < zero, V(std::numeric_limits<A>::quiet_NaN()), p * simd::log_minus(of, finite));
-  }
-
-  /// The derivative of p (log max(p, eps) - y) by p.
-  template <class V, class A>
-  static TIGON_INLINE V by_probability(V p, V y, A eps) {
-    const V zero(A(0)), lowest(std::max(eps, std::numeric_limits<A>::min()));
-    const V slope = simd::log_minus(max(lowest, p), y) + select(p > V(eps), V(A(1)), zero);
-    const auto nothing = p == zero && (V(eps) == zero || y < V(std::numeric_limits<A>::lowest()));
-    return select(p >= zero, select(nothing, zero, slope), V(std::numeric_limits<A>::quiet_NaN()));
+      run(std::false_type{});
   }
 };
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_RELU_SQUARED_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
 
@@ -34,6 +34,40 @@ struct relu_squared_options {
   bool from_y = false;  ///< backward is given y in the place of x, which nobody has to keep then
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// max(x, 0), in the order that keeps NaN.
+template <class V>
+TIGON_INLINE V positive(V x) {
+  return max(V(0), x);
+}
+
+/// y = max(x, 0)^2
+struct relu_squared_program {
+  template <class V>
+  TIGON_INLINE V map(V x) const {
+    const V u = positive(x);
+    return u * u;
+  }
+};
+
+/// dx = 2 dy u,   u = max(x, 0), or sqrt(x) where x is y
+template <bool FromY>
+struct relu_squared_gradient {
+  template <class V>
+  TIGON_INLINE V map(V dy, V x) const {
+    if constexpr (FromY) {
+      const V u = sqrt(x);
+      return dy * (u + u);
+    } else {
+      const V u = positive(x);
+      return dy * (u + u);
+    }
+  }
+};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 template <>
 struct kernel<op::relu_squared, backends::generic> {
   template <class>
@@ -41,35 +75,15 @@ struct kernel<op::relu_squared, backends::generic> {
 
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, context& ctx) {
-    for_rows<B, accumulator_t<T>>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      row.map(reads(x), writes(y), [](auto v) {
-        const auto u = positive(v);
-        return u * u;
-      });
-    });
+    map_rows<B>(ctx, detail::relu_squared_program(), reads(x), writes(y));
   }
 
   template <backend B, element T>
   static void backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, relu_squared_options opt, context& ctx) {
-    const bool from_y = opt.from_y;
-    for_rows<B, accumulator_t<T>>(ctx, dx.rows, dx.cols, [=] TIGON_FN(auto row) {
-      if (from_y)
-        row.map(reads(dy, x), writes(dx), [](auto d, auto v) {
-          const auto u = sqrt(v);
-          return d * (u + u);
-        });
-      else
-        row.map(reads(dy, x), writes(dx), [](auto d, auto v) {
-          const auto u = positive(v);
-          return d * (u + u);
-        });
-    });
-  }
-
-  /// max(v, 0), in the order that keeps NaN.
-  template <class V>
-  static TIGON_INLINE V positive(V v) {
-    return max(V(0), v);
+    if (opt.from_y)
+      map_rows<B>(ctx, detail::relu_squared_gradient<true>(), reads(dy, x), writes(dx));
+    else
+      map_rows<B>(ctx, detail::relu_squared_gradient<false>(), reads(dy, x), writes(dx));
   }
 };
 

@@ -335,7 +335,7 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
           for_rows_with_partials<B, A>(ctx, rows, of.cols, no_statistic{}, maps, g...);
         },
         gradients.g);
-  else if constexpr (plan_of<B, shape>.rows > 1)
+  else if constexpr (detail::matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
     map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
   else
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });

@@ -127,14 +127,9 @@ void clear_rows_without_share(matrix_view<A> d, matrix_view<T> dx) {
 /// Gradients of parameters where there is no row to make them of.
 template <class B, element T>
 void clear_parameters(const linear_gradients<T>& out, context& ctx) {
-  using A = accumulator_t<T>;
   if (out.mode == gradient::accumulate) return;
-  const auto zero = [&](matrix_view<T> m) {
-    for_rows<B, A>(ctx, m.rows, m.cols,
-                   [=] TIGON_FN(auto row) { row.map(reads(constant(A(0))), writes(m), [](auto v) { return v; }); });
-  };
-  if (out.dw.data != nullptr) zero(out.dw);
-  if (out.dbias.data() != nullptr) zero(as_row(out.dbias));
+  if (out.dw.data != nullptr) clear_matrix<B>(out.dw, ctx);
+  if (out.dbias.data() != nullptr) clear_matrix<B>(as_row(out.dbias), ctx);
 }
 
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:

@@ -4,7 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/core/arguments.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/losses/parts/scaled.hpp>
 
 #include <cstdint>
 
@@ -130,9 +130,7 @@ TIGON_INLINE void clear_row(const Row& row, matrix_view<T> out) {
 /// out = factor * saved.
 template <class B, element T>
 void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_view<T> out, context& ctx) {
-  for_rows<B, accumulator_t<T>>(ctx, out.rows, out.cols, [=] TIGON_FN(auto row) {
-    row.map(reads(saved), writes(out), [=](auto d) { return d * factor; });
-  });
+  map_rows<B>(ctx, scaled_program<accumulator_t<T>>{factor}, reads(saved), writes(out));
 }
 
 /// Checks before it.

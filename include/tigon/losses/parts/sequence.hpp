@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_SEQUENCE_HPP
 #define TIGON_LOSSES_PARTS_SEQUENCE_HPP
 
+#include <tigon/losses/parts/scaled.hpp>
 #include <tigon/losses/parts/sequence_contract.hpp>
 
 namespace tigon {
@@ -163,12 +164,11 @@ struct sequence_kernel {
     using A = accumulator_t<T>;
     const auto scale = [&](matrix_view<const T> x, matrix_view<T> to, bool add) {
       if (to.data == nullptr) return;
-      for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto row) {
-        if (add)
-          row.map(reads(x, to), writes(to), [=](auto v, auto old) { return old + v * g; });
-        else
-          row.map(reads(x), writes(to), [=](auto v) { return v * g; });
-      });
+      const scaled_program<A> program{g};
+      if (add)
+        map_rows<B>(ctx, program, reads(x, to), writes(to));
+      else
+        map_rows<B>(ctx, program, reads(x), writes(to));
     };
     const bool add = out.mode == gradient::accumulate;
     scale(from.dx, out.dx, false);
