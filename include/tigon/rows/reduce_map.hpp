@@ -43,7 +43,7 @@
 // alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
 // A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
-// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there (docs/ascend.md).
+// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
