@@ -81,12 +81,16 @@ struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
   }
   using value = decltype(value_of(std::declval<bound>(), 0, std::declval<last_sum>(), std::declval<state>()));
 
-  /// What the buffer holds of a row.
+  using totals = std::array<double, std::max(count<first_reduction>, count<last_reduction>)>;
+  struct nothing {};
+  /// What the buffer holds of a row: the value takes the place of the sums that it is made of.
   struct of_row {
-    std::array<double, std::max(count<first_reduction>, count<last_reduction>)> total;
-    value made;
+    union {
+      totals total;
+      value made;
+    };
     [[no_unique_address]] state after;
-    bool asks;  ///< for another reduction
+    [[no_unique_address]] std::conditional_t<has_state, bool, nothing> asks;  ///< for another reduction
   };
 };
 
@@ -108,7 +112,10 @@ struct program_on_tiles {
     const simd::detail::bound_program bound(
         p, std::apply([](auto&... t) TIGON_LAMBDA { return simd::of_rows(t.data...); }, numbers),
         std::apply([](auto&... t) TIGON_LAMBDA { return simd::saves(t.data...); }, saved));
-    core.each_row([=](std::size_t i) TIGON_LAMBDA { rows[i].total = {}, rows[i].after = {}, rows[i].asks = true; });
+    core.each_row([=](std::size_t i) TIGON_LAMBDA {
+      rows[i].total = {}, rows[i].after = {};
+      if constexpr (Types::has_state) rows[i].asks = true;
+    });
     add(core, rows, tiles, [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<X>(i); });
     if constexpr (Types::has_state) {
       const auto from_state = [=, this](std::size_t i) TIGON_LAMBDA {
@@ -156,7 +163,8 @@ struct program_on_tiles {
     for (std::size_t j = 0; j < core.col_blocks(); ++j) {
       core.cols_at(j);
       for_views(core, some<0, X>(tiles), std::tuple<>(), [=](auto row, const auto& views) TIGON_LAMBDA {
-        if (!rows[row.i].asks) return;
+        if constexpr (Types::has_state)
+          if (!rows[row.i].asks) return;
         const auto part = std::apply(
             [&](auto... view) TIGON_LAMBDA { return row.sum(tigon::reads(view...), reduction(row.i)); }, views);
         add_part(rows[row.i].total, part);
