@@ -1,5 +1,5 @@
-// Acme's own operators: their contracts, their kernels as row programs, and their doors. On acme the programs run on tiles
-// (backend.hpp), on any other backend by tigon's driver.
+// Acme's own operators: their contracts, their kernels as row programs, and their doors. On acme the programs run on
+// tiles (backend.hpp), on any other backend by tigon's driver.
 #ifndef ACME_CLIP_HPP
 #define ACME_CLIP_HPP
 

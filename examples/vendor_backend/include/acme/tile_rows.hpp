@@ -1,5 +1,5 @@
-// Acme's driver of row programs: a core copies a part of a row at a time to its scratch memory and computes there. It runs
-// the structs that tigon's own driver runs (tigon/rows/reduce_map.hpp), of the kinds that acme's operators are.
+// Acme's driver of row programs: a core copies a part of a row at a time to its scratch memory and computes there. It
+// runs the structs that tigon's own driver runs (tigon/rows/reduce_map.hpp), of the kinds that acme's operators are.
 #ifndef ACME_TILE_ROWS_HPP
 #define ACME_TILE_ROWS_HPP
 

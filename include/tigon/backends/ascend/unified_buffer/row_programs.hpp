@@ -2,8 +2,8 @@
 //
 //   kernel<op::rms_norm, backends::generic>::forward<ub::on_tiles<B, op::rms_norm, tiling::pass::forward>, T>(...)
 //
-// is the operator's own kernel with its programs run on B's vector cores, cut as the tile rule of that operator and pass
-// says. A block of rows is reduced, as often as its rows ask for, and mapped. Of what a row needs between the two the
+// is the operator's own kernel with its programs run on B's vector cores, cut as the tile rule of that operator and
+// pass says. A block of rows is reduced, as often as its rows ask for, and mapped. Of what a row needs between the two the
 // buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
 // (for_rows) run on lanes.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
@@ -94,8 +94,8 @@ struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
   };
 };
 
-/// A program and the numbers of its operands in a core's tuple of tiles: X operands of reduce, M of map alone, N numbers
-/// and S saved ones of every row; then come the outputs.
+/// A program and the numbers of its operands in a core's tuple of tiles: X operands of reduce, M of map alone, N
+/// numbers and S saved ones of every row; then come the outputs.
 template <class Types, class P, std::size_t X, std::size_t M, std::size_t N, std::size_t S>
 struct program_on_tiles {
   using of_row = typename Types::of_row;
