@@ -203,8 +203,8 @@ struct row_map {
     return writes<Y, Sums...>(output, sums...);
   }
   template <class... Y, class... Sums>
-  static TIGON_INLINE writes<Y..., Sums...> with_sums(writes<Y...> outputs, Sums... sums) {
-    return std::apply([&](auto... y) TIGON_LAMBDA { return writes<Y..., Sums...>(y..., sums...); }, outputs.y);
+  static TIGON_INLINE writes<Y..., Sums...> with_sums(writes<Y...> to, Sums... sums) {
+    return std::apply([&](auto... y) TIGON_LAMBDA { return writes<Y..., Sums...>(y..., sums...); }, to.y);
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs

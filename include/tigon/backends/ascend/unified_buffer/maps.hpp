@@ -115,7 +115,8 @@ void map_strips(context& ctx, F f, const std::tuple<simd::parameter_gradient<W>.
   using A = typename Plan::accumulator;
   using V = simd::vec<typename B::engine, A>;
   constexpr std::size_t K = sizeof...(W), Y = sizeof...(Operand) - X;
-  const auto [rows, cols] = simd::detail::first_extents(operand...);
+  const simd::detail::extents of = simd::detail::first_extents(operand...);
+  const std::size_t rows = of.rows, cols = of.cols;
   const std::size_t stride = workspace::padded<A>(cols);
   cut by = Plan::cut_of(cols);
   std::size_t reserved = nothing;  // partial rows of every gradient for which the door has asked memory
