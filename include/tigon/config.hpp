@@ -10,9 +10,9 @@
 #define TIGON_CONFIG_HPP
 
 #define TIGON_VERSION_MAJOR 0
-#define TIGON_VERSION_MINOR 1
+#define TIGON_VERSION_MINOR 2
 #define TIGON_VERSION_PATCH 0
-#define TIGON_VERSION_STRING "0.1.0"
+#define TIGON_VERSION_STRING "0.2.0"
 
 #if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
 #error "tigon: C++20 is needed (-std=c++20)"
@@ -101,7 +101,7 @@
 
 #define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##_##d
 #define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
-#define TIGON_ABI TIGON_PASTE(v0_1_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
+#define TIGON_ABI TIGON_PASTE(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
 
