@@ -352,9 +352,10 @@ TYPED_TEST(every_core, reductions_without_parameters) {
       tigon::poly_norm_forward<B>(of_t, w.vector(), b, y.got.view(), rstd);
       tigon::poly_norm_forward<typename F::generic>(of_f64, w.vector_of_f64(), b_of_f64, y.want.view(), rstd_of_f64);
       dx.got.assign(dy.of_t.f64());  // in place: a row that is skipped must be left as it is
-      tigon::poly_norm_backward<B>(dx.got.view(), of_t, w.vector(), rstd, dx.got.view(), dw.vector(), db.vector());
-      tigon::poly_norm_backward<typename F::generic>(dy.of_f64, of_f64, w.vector_of_f64(), rstd_of_f64, dx.want.view(),
-                                                     dw.wanted(), db.wanted());
+      tigon::poly_norm_backward<B>(dx.got.view(), of_t, w.vector(), rstd,
+                                   tigon::norm_gradients{dx.got.view(), dw.vector(), db.vector()});
+      tigon::poly_norm_backward<typename F::generic>(dy.of_f64, of_f64, w.vector_of_f64(), rstd_of_f64,
+                                                     tigon::norm_gradients{dx.want.view(), dw.wanted(), db.wanted()});
       y.check("y"), dx.check("dx"), dw.check("dw"), db.check("db");
     }
   }
@@ -375,9 +376,9 @@ TYPED_TEST(every_core, outputs_that_either_pass_may_write) {
       tigon::modulated_rms_norm_forward<B>(x.of_t, w.vector(), scale.of_t.view(), {}, y.got.view(), rstd);
       tigon::modulated_rms_norm_forward<typename F::generic>(x.of_f64, w.vector_of_f64(), scale.of_f64.view(), {},
                                                              y.want.view(), rstd_of_f64);
-      tigon::modulated_rms_norm_backward<typename F::generic>(dy.of_f64, x.of_f64, w.vector_of_f64(), scale.of_f64,
-                                                              rstd_of_f64, dx.want.view(), dw.wanted(),
-                                                              dscale.want.view(), dshift.want.view());
+      tigon::modulated_rms_norm_backward<typename F::generic>(
+          dy.of_f64, x.of_f64, w.vector_of_f64(), scale.of_f64, rstd_of_f64,
+          tigon::modulated_rms_norm_gradients{dx.want.view(), dw.wanted(), dscale.want.view(), dshift.want.view()});
       const std::size_t stride = (s.cols + 15) / 16 * 16;
       std::vector<float> memory(s.rows * stride + 32);
       std::size_t line = 0;
@@ -385,8 +386,9 @@ TYPED_TEST(every_core, outputs_that_either_pass_may_write) {
       std::vector<std::byte> bits;
       for (const std::size_t first : {line, line + 1}) {
         const tigon::matrix_view<float> to{&memory[first], s.rows, s.cols, stride};
-        tigon::modulated_rms_norm_backward<B>(dy.of_t, x.of_t, w.vector(), scale.of_t, rstd, dx.got.view(), dw.vector(),
-                                              dscale.got.view(), to);
+        tigon::modulated_rms_norm_backward<B>(
+            dy.of_t, x.of_t, w.vector(), scale.of_t, rstd,
+            tigon::modulated_rms_norm_gradients{dx.got.view(), dw.vector(), dscale.got.view(), to});
         for (std::size_t i = 0; i < s.rows; ++i) std::copy_n(to.row(i), s.cols, dshift.got.view().row(i));
         y.check("y"), dx.check("dx"), dw.check("dw"), dscale.check("dscale"), dshift.check("dshift");
         const auto now = bits_of(dx.got, dw.got, dscale.got, dshift.got);

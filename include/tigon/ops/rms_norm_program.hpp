@@ -89,7 +89,7 @@ struct rms_norm_gradient {
   }
   TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
     const A rstd = canonical(saved);
-    return {rstd, rstd * rstd / cols * (rstd * k)};  // the division does not wait for the reduction
+    return {rstd, rstd / cols * (rstd * k) * rstd};  // the division does not wait for the reduction
   }
   template <class V>
   TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V x, V w, V dw) const {
