@@ -1,0 +1,231 @@
+// Operands of the packed product (gemm/packed.hpp): panels, how their words are multiplied, and how they are packed.
+#ifndef TIGON_GEMM_PANELS_HPP
+#define TIGON_GEMM_PANELS_HPP
+
+#include <tigon/gemm/contract.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace tigon {
+namespace packed {
+inline namespace TIGON_ABI {
+
+using gemm_detail::ceil_div;
+using gemm_detail::round_up;
+
+template <std::size_t N, class F>
+TIGON_INLINE void unroll(F&& f) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<std::size_t, I>{}), ...);
+  }
+  (std::make_index_sequence<N>{});
+}
+
+// ---- Transposition in registers, on the compilers' own vectors: the engines have no common shuffle.
+
+template <class W, std::size_t L>
+struct word_vector {
+  typedef W type __attribute__((vector_size(sizeof(W) * L)));
+};
+template <class W, std::size_t L>
+using words = typename word_vector<W, L>::type;
+
+/// Exchanges bit S of the lane number with the bit that tells a from b.
+template <std::size_t L, std::size_t S, class R, std::size_t... J>
+TIGON_INLINE void swap_bit(R& a, R& b, std::index_sequence<J...>) {
+  const R low = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J - S : J)...);
+  b = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J : J + S)...);
+  a = low;
+}
+
+/// Lane (row, depth) becomes lane (depth, row); H rows.
+template <std::size_t L, std::size_t H, class R, std::size_t... J>
+TIGON_INLINE R rows_inward(R a, std::index_sequence<J...>) {
+  return __builtin_shufflevector(a, a, static_cast<int>((J % H) * (L / H) + J / H)...);
+}
+
+/// H rows of L depths in; out, vector q holds L / H depths of H rows each. A square if H == L.
+template <std::size_t L, std::size_t H, std::size_t S = H / 2, class R>
+TIGON_INLINE void transpose_block(R (&x)[H]) {
+  if constexpr (S > 0) {
+    unroll<H>([&](auto i) __attribute__((always_inline)) {
+      if constexpr ((i & S) == 0) swap_bit<L, S*(L / H)>(x[i], x[i + S], std::make_index_sequence<L>{});
+    });
+    transpose_block<L, H, S / 2>(x);
+  } else if constexpr (H < L) {
+    unroll<H>([&](auto i)
+                  __attribute__((always_inline)) { x[i] = rows_inward<L, H>(x[i], std::make_index_sequence<L>{}); });
+  }
+}
+
+// ---- What a product is made of: how words are read, multiplied and summed.
+
+/// Widened elements, multiplied by fma. A word is one element.
+template <class E, class A>
+struct fma_lanes {
+  using value = A;
+  using sums = simd::vec<E, A>;
+  using operand = sums;
+  using word = A;
+  static constexpr std::size_t group = 1;  ///< elements of depth in a word
+  static constexpr std::size_t size = sums::size;
+  using block = words<word, size>;
+
+  static TIGON_INLINE operand load(const word* p) { return simd::load<sums>(p); }
+  static TIGON_INLINE operand broadcast(const word* p) { return operand(*p); }
+  static TIGON_INLINE sums multiply_add(operand a, operand b, sums c) { return fma(a, b, c); }
+
+  /// `count` <= size * group elements that follow each other in depth.
+  template <element T>
+  static TIGON_INLINE block along(const T* p, std::size_t count) {
+    return bits(count == size ? simd::load<sums>(p) : simd::load_n<sums>(p, count));
+  }
+  /// `count` <= size columns of `depth` <= group rows.
+  template <element T>
+  static TIGON_INLINE block across(const T* p, std::size_t, std::size_t, std::size_t count) {
+    return bits(count == size ? simd::load<sums>(p) : simd::load_n<sums>(p, count));
+  }
+
+ private:
+  static TIGON_INLINE block bits(sums v) {
+    block b;
+    std::memcpy(&b, &v, sizeof b);
+    return b;
+  }
+};
+
+/// Rows and vectors of a tile: as many sums as the registers hold beside one broadcast and the row of b.
+template <class P>
+struct tile_shape {
+#if defined(__aarch64__)
+  static constexpr bool many = true;
+#else
+  static constexpr bool many = sizeof(typename P::sums) == 64;
+#endif
+  static constexpr std::size_t rows = many ? 8 : 4;
+  static constexpr std::size_t vectors = 3;
+  static constexpr std::size_t cols = vectors * P::size;
+};
+
+// ---- Packing
+
+template <class R, class W>
+TIGON_INLINE void put(const R& r, W* p) {
+  std::memcpy(p, &r, sizeof r);
+}
+
+/// One panel of U rows whose depth is contiguous. Missing rows and depth become zeros.
+template <class P, std::size_t U, element T>
+void pack_along(const T* from, std::size_t stride, std::size_t rows, std::size_t depth, typename P::word* to) {
+  constexpr std::size_t L = P::size, H = std::min(U, L), per = L / H, step = L * P::group;
+  const std::size_t length = ceil_div(depth, P::group);
+  for (std::size_t first = 0; first < U; first += H) {
+    const std::size_t have = rows > first ? std::min(H, rows - first) : 0;
+    const T* source = from + first * stride;
+    for (std::size_t p = 0; p < length; p += L) {
+      const T* at = source + p * P::group;
+      const std::size_t count = std::min(step, depth - p * P::group);
+      typename P::block x[H];
+      if (have == H && count == step)
+        unroll<H>([&](auto i) __attribute__((always_inline)) { x[i] = P::along(at + i * stride, step); });
+      else
+        unroll<H>([&](auto i) __attribute__((always_inline)) {
+          x[i] = i < have ? P::along(at + i * stride, count) : typename P::block{};
+        });
+      transpose_block<L, H>(x);
+      typename P::word* out = to + p * U + first;
+      if (p + L <= length) {
+        unroll<H>([&](auto q) __attribute__((always_inline)) { put(x[q], out + q * per * U); });
+      } else {
+        alignas(64) typename P::word buffer[H * L];
+        std::memcpy(buffer, x, sizeof buffer);
+        for (std::size_t q = 0; q < length - p; ++q) std::copy_n(buffer + q * H, H, out + q * U);
+      }
+    }
+  }
+}
+
+/// Panels of U columns that lie side by side in rows of depth. Missing columns become zeros.
+template <class P, std::size_t U, element T>
+void pack_across(const T* from, std::size_t stride, std::size_t cols, std::size_t depth, typename P::word* to) {
+  constexpr std::size_t L = P::size;
+  using word = typename P::word;
+  const std::size_t length = ceil_div(depth, P::group), panels = ceil_div(cols, U);
+  for (std::size_t p = 0; p < length; ++p) {
+    const T* source = from + p * P::group * stride;
+    const std::size_t have = std::min(P::group, depth - p * P::group);
+    word* out = to + p * U;
+    const auto read = [&](std::size_t j) __attribute__((always_inline)) {
+      if (j + L <= cols) return P::across(source + j, stride, have, L);
+      return j < cols ? P::across(source + j, stride, have, cols - j) : typename P::block{};
+    };
+    if constexpr (U % L == 0) {
+      for (std::size_t q = 0; q < panels; ++q, out += U * length)
+        unroll<U / L>([&](auto v) __attribute__((always_inline)) { put(read(q * U + v * L), out + v * L); });
+    } else {
+      for (std::size_t q = 0; q < panels;) {
+        alignas(64) word buffer[L];
+        put(read(q * U), buffer);
+        for (std::size_t h = 0; h < L / U && q < panels; ++h, ++q, out += U * length)
+          std::copy_n(buffer + h * U, U, out);
+      }
+    }
+  }
+}
+
+/// An operand in memory: its depth is contiguous (`along`) or its rows (columns, for b) are.
+template <element T>
+struct source {
+  const T* data;
+  std::size_t stride;
+  bool along;
+};
+
+/// Panels for rows (columns) [first, first + count) and depth [p, p + depth).
+template <class P, std::size_t U, element T>
+void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std::size_t depth, typename P::word* to) {
+  const std::size_t length = ceil_div(depth, P::group);
+  if (s.along)
+    for (std::size_t i = 0; i < count; i += U)
+      pack_along<P, U>(s.data + (first + i) * s.stride + p, s.stride, count - i, depth, to + i * length);
+  else
+    pack_across<P, U>(s.data + p * s.stride + first, s.stride, count, depth, to);
+}
+
+/// Asks for the lines of a rectangle of memory, one at a time: the part of an operand that is packed next.
+class prefetch_cursor {
+ public:
+  prefetch_cursor() = default;
+  template <element T>
+  prefetch_cursor(source<T> s, std::size_t first, std::size_t count, std::size_t p, std::size_t depth)
+      : line_(reinterpret_cast<const char*>(s.data + (s.along ? first * s.stride + p : p * s.stride + first))),
+        width_((s.along ? depth : count) * sizeof(T)),
+        stride_(s.stride * sizeof(T)),
+        rows_(s.along ? count : depth) {}
+
+  TIGON_INLINE void next() {
+    if (rows_ == 0) return;
+    __builtin_prefetch(line_ + x_, 0, 2);
+    x_ += 64;
+    if (x_ >= width_) {
+      x_ = 0;
+      line_ += stride_;
+      --rows_;
+    }
+  }
+
+ private:
+  const char* line_ = nullptr;
+  std::size_t width_ = 0, stride_ = 0, x_ = 0, rows_ = 0;
+};
+
+// ---- The tile
+
+}  // namespace TIGON_ABI
+}  // namespace packed
+}  // namespace tigon
+
+#endif  // TIGON_GEMM_PANELS_HPP

@@ -1,0 +1,151 @@
+// The tile kernel of the packed product (gemm/packed.hpp): rows times vectors of sums in registers.
+#ifndef TIGON_GEMM_TILES_HPP
+#define TIGON_GEMM_TILES_HPP
+
+#include <tigon/gemm/panels.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace tigon {
+namespace packed {
+inline namespace TIGON_ABI {
+
+/// Where the sums of a tile go: to scratch as they are, or scaled to c.
+template <class A>
+struct tile_target {
+  A* scratch;  ///< tile-wide rows; null if the sums go to c
+  A* c;
+  std::size_t stride;
+  gemm_detail::scaling<A> scale;
+  const A* bias;
+};
+
+/// Steps, four at a time, that are added up one after the other in registers: of equal terms the error of n steps grows
+/// as n / 4, and the contract allows 4 + sqrt(depth). So a sum of up to 35 steps is one chain, one of up to 99 two, one of
+/// up to 163 three, one of up to 227 four, and the others have chains of 64.
+TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
+  if (fours > 56) return 16;
+  if (fours > 40) return (fours + 3) / 4;
+  if (fours > 24) return (fours + 2) / 3;
+  return fours > 8 ? (fours + 1) / 2 : 8;
+}
+
+/// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
+template <class P, std::size_t R, std::size_t N>
+void tile(std::size_t length, const typename P::word* a, const typename P::word* b, const typename P::value* start,
+          const tile_target<typename P::value>& to, prefetch_cursor& cursor) {
+  using A = typename P::value;
+  using V = typename P::sums;
+  constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
+  const auto each = [](auto f) __attribute__((always_inline)) {
+    unroll<R>([&](auto i) __attribute__((always_inline)) {
+      unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); });
+    });
+  };
+  V acc[R][N];
+  const auto clear = [&]() __attribute__((always_inline)) {
+    each([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
+  };
+  const auto join = [&](const A* sums) __attribute__((always_inline)) {
+    each([&](auto i, auto j)
+             __attribute__((always_inline)) { acc[i][j] = acc[i][j] + simd::load<V>(sums + i * W + j * L); });
+  };
+  clear();
+
+  const auto step = [&](const typename P::word* aw, const typename P::word* bw) __attribute__((always_inline)) {
+    typename P::operand row[N];
+    unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = P::load(bw + j * L); });
+    unroll<R>([&](auto i) __attribute__((always_inline)) {
+      const typename P::operand x = P::broadcast(aw + i);
+      unroll<N>([&](auto j) __attribute__((always_inline)) { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
+    });
+  };
+  const auto four = [&]() __attribute__((always_inline)) {
+    unroll<4>([&](auto u) __attribute__((always_inline)) { step(a + u * U, b + u * W); });
+    a += 4 * U;
+    b += 4 * W;
+  };
+  std::size_t fours = length / 4;
+  const std::size_t chain = fours_of_chain(fours);
+  std::size_t left = chain;     // of this chain
+  if (to.scratch == nullptr) {  // a row of c at a time, early enough to come from memory
+    const std::size_t rows = std::min({fours, R, chain});
+    const char* c = reinterpret_cast<const char*>(to.c);
+    for (std::size_t i = 0; i < rows; ++i, c += to.stride * sizeof(A)) {
+      unroll<ceil_div(N * L * sizeof(A), 64)>([&](auto line) __attribute__((always_inline)) {
+        __builtin_prefetch(c + line * 64, 1, 3);
+      });
+      four();
+    }
+    fours -= rows, left -= rows;
+  }
+  // Chains are added up apart: the error grows with a chain, not with the whole depth.
+  alignas(64) A folded[R * W];
+  for (;;) {
+    for (std::size_t count = std::min(fours, left); count > 0; --count, --fours) {
+      cursor.next();
+      four();
+    }
+    if (fours == 0) break;
+    if (start != nullptr) join(start);
+    each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], folded + i * W + j * L); });
+    start = folded;
+    left = chain;
+    clear();
+  }
+  for (std::size_t rest = length % 4; rest > 0; --rest, a += U, b += W) step(a, b);
+  if (start != nullptr) join(start);
+
+  if (to.scratch != nullptr) {
+    each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], to.scratch + i * W + j * L); });
+    return;
+  }
+  const V alpha(to.scale.alpha), beta(to.scale.beta);
+  V bias[N];
+  unroll<N>([&](auto j) __attribute__((always_inline)) {
+    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
+  });
+  A* c = to.c;
+  const bool add = to.bias != nullptr;
+  unroll<R>([&](auto i) __attribute__((always_inline)) {
+    unroll<N>([&](auto j) __attribute__((always_inline)) {
+      V v = alpha * acc[i][j];
+      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
+      if (add) v = v + bias[j];
+      simd::store(v, c + j * L);
+    });
+    c += to.stride;
+  });
+}
+
+template <class P, std::size_t R>
+TIGON_INLINE void tile_of(std::size_t vectors, std::size_t length, const typename P::word* a, const typename P::word* b,
+                          const typename P::value* start, const tile_target<typename P::value>& to,
+                          prefetch_cursor& cursor) {
+  switch (vectors) {
+    case 1: return tile<P, R, 1>(length, a, b, start, to, cursor);
+    case 2: return tile<P, R, 2>(length, a, b, start, to, cursor);
+    default: return tile<P, R, 3>(length, a, b, start, to, cursor);
+  }
+}
+
+/// The lowest tile that holds `rows` rows.
+template <class P>
+TIGON_INLINE void any_tile(std::size_t rows, std::size_t vectors, std::size_t length, const typename P::word* a,
+                           const typename P::word* b, const typename P::value* start,
+                           const tile_target<typename P::value>& to, prefetch_cursor& cursor) {
+  constexpr std::size_t U = tile_shape<P>::rows;
+  if (rows > U / 2) return tile_of<P, U>(vectors, length, a, b, start, to, cursor);
+  if (rows > U / 4) return tile_of<P, U / 2>(vectors, length, a, b, start, to, cursor);
+  if (U > 4 && rows > U / 8) return tile_of<P, U / 4>(vectors, length, a, b, start, to, cursor);
+  return tile_of<P, 1>(vectors, length, a, b, start, to, cursor);
+}
+
+// ---- The plan: every number that depends on the shape, and on nothing else.
+
+}  // namespace TIGON_ABI
+}  // namespace packed
+}  // namespace tigon
+
+#endif  // TIGON_GEMM_TILES_HPP
