@@ -37,9 +37,9 @@
 // A function of a row program: empty on CPUs; an engine for another device would mark it for that device.
 #define TIGON_FN
 #define TIGON_INLINE inline __attribute__((always_inline))
-// On a lambda: it must melt into the loop that calls it.
+// Force-inline a lambda into the loop that calls it.
 #define TIGON_LAMBDA __attribute__((always_inline))
-// On the body of a task: the row program and every function it passes melt into one loop nest. g++ leaves the operations
+// On the body of a task: the row program and every function it passes are inlined into one loop nest. g++ leaves the operations
 // of a loop in the order in which they are written unless it is told to mix those of the vectors that it is unrolled by:
 // every one then waits for the one before it, and processors look too few of them ahead (up to a sixth of the time).
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__INTEL_COMPILER)
@@ -105,8 +105,8 @@
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
 
-// On a function of a type that crosses translation units (a context, an executor) and that is too long to melt into
-// its caller: the symbol of the function names the instruction set, the type does not.
+// On a function of a type that crosses translation units (a context, an executor) and that is too long to be inlined
+// into its caller: the symbol of the function names the instruction set, the type does not.
 #define TIGON_TAGGED __attribute__((abi_tag(TIGON_STRING(TIGON_ABI))))
 
 #endif  // TIGON_CONFIG_HPP

@@ -1,8 +1,8 @@
 // A matrix product on packed operands, over the lanes of any engine.
 //
 // One operand, the shared one (the smaller extent of c), is packed once by all workers, a chunk of depth at a time. The
-// other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is asked
-// for. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
+// other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is
+// prefetched. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
 //
 //   chunk  depth whose shared panels fit into `shared_bytes`
 //   block  depth of one pass of the tile kernel, at most `depth`: three vectors of b and eight rows of a stream through

@@ -51,7 +51,7 @@ struct layer_norm_gradient {
   struct row {
     A mean, rstd, c1, c2, error;
   };
-  /// mean - x, because x - mean would load x first: one operation more that waits for memory.
+  /// mean - x, because x - mean would load x first: one more operation that depends on the load.
   template <class V>
   TIGON_INLINE auto reduce(A mean, A, V dy, V x, V w) const {
     const V h = dy * w, c = mean - x;

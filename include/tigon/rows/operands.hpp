@@ -53,14 +53,14 @@ constexpr TIGON_INLINE given_or<Operand, 0> or_zeros(Operand o) {
   return given_or<Operand, 0>(o);
 }
 
-/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are brought near with the others.
+/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are pulled into the cache with the others.
 template <class Operand>
 struct nearby {
   Operand operand;
   constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
 };
 
-/// Operand of a sum: rows that the pass that writes reads again. Where B says so, the sum asks for the next one as well.
+/// Operand of a reduction: rows that the map reads again. Where the plan says so, the reduction prefetches the next row.
 template <class Operand>
 struct read_again {
   Operand operand;
@@ -92,7 +92,7 @@ template <class Output>
 often_zero(Output) -> often_zero<Output>;
 
 /// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
-/// all of it are. Some rows may also be an operand, whose next ones are asked for as those of all of it are.
+/// all of it are. Some rows may also be an operand, whose next rows are prefetched as those of all of it are.
 template <class T>
 struct row_at {
   T* data;

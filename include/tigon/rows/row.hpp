@@ -70,7 +70,7 @@ class row_worker {
     return worker;
   }
 
-  /// The same worker, which asks for the row that comes so many rows further down, not for the next.
+  /// The same worker, which prefetches the row so many rows further down, not the next.
   TIGON_INLINE row_worker asking(std::size_t ahead) const {
     row_worker worker = *this;
     worker.at_.ahead = ahead;
@@ -230,7 +230,7 @@ class row_worker {
     }(std::make_index_sequence<K>{});
   }
 
-  // The place of operands whose next rows are asked for.
+  // The place of operands whose next rows are prefetched.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
     constexpr std::size_t sharing = plan_of<B, row_shape{}>.rows_share_cache ? detail::matrices_of<X...> : 1;

@@ -116,8 +116,8 @@ struct row_sum {
         },
         x);
   }
-  // The sums over a whole row, where none are made in passing. If it asks for rows, then for those that begin `ahead` rows
-  // further down.
+  // The sums over a whole row, where a map makes none as side work. If it prefetches rows, then those that begin `ahead`
+  // rows further down.
   template <class B, class A, bool Asks>
   TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
     return std::apply(
@@ -208,7 +208,7 @@ struct row_map {
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
-  // cannot be streamed so. If it asks for rows, then for those that begin `ahead` rows further down.
+  // cannot be streamed so. If it prefetches rows, then those that begin `ahead` rows further down.
   template <class B, bool Asks, std::size_t R, class Values, class... Sums>
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
                              Sums... sums) const {

@@ -21,7 +21,7 @@ struct row_source {
   using element_type = std::remove_const_t<T>;
   static constexpr std::size_t mask = ~std::size_t{0};  // columns that are looked at: all
   T* p;
-  std::size_t next;  // elements to the row that is read next, where asking for it early pays; otherwise 0
+  std::size_t next;  // elements to the row that is read next, where prefetching it pays; otherwise 0
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
     return simd::load<V>(p + j + more);
@@ -31,8 +31,8 @@ struct row_source {
     return simd::load_n<V>(p + j, n);
   }
   TIGON_INLINE const void* begin() const { return p; }
-  // Asks for column j + More of the next row, once for every cache line, for the cache of that level. Without a branch:
-  // where there is nothing to ask for, it asks for what it has.
+  // Prefetches column j + More of the next row into the cache of that level, once for every cache line. Without a branch:
+  // where there is no next row, it prefetches this one.
   template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
     if constexpr (Matrix && begins_line<More>) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
@@ -107,7 +107,7 @@ inline constexpr bool is_constant = false;
 template <class A>
 inline constexpr bool is_constant<constant_source<A>> = true;
 
-// A source that sums ask for the next row of.
+// A source whose next row is prefetched by reductions.
 template <class Source>
 struct asking_source : Source {};
 template <class Source>
@@ -341,7 +341,7 @@ struct pair_source {
     return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
   }
   TIGON_INLINE const void* begin() const { return p; }
-  // Pairs of a vector of 32 bits and more take two cache lines: the odd source asks for every second.
+  // Pairs of a vector of 32 bits and more take two cache lines: the odd source prefetches every second.
   template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
     constexpr std::size_t lines = sizeof(T) > 2 ? 2 : 1, column = 2 * More + (Odd ? 64 / sizeof(T) : 0);
