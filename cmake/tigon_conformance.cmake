@@ -1,6 +1,6 @@
 # The conformance suite: every operator test of tigon, compiled for one backend of your own, in your own build.
 #
-#   find_package(tigon 0.1 REQUIRED)
+#   find_package(tigon 0.2 REQUIRED)
 #   enable_testing()
 #   tigon_conformance(NAME acme BACKEND tigon::backends::acme HEADER acme/backend.hpp
 #     [LIBRARIES target...] [OPS name...] [TESTS file...])
