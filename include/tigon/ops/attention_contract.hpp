@@ -77,15 +77,24 @@ inline double attention_scale(attention_options opt, std::size_t head_dim) {
   return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
-/// Throws unless the numbers of heads fit together.
+struct attention_shapes {
+  heads_shape q, k;
+};
+/// Declares q, k and v. Throws unless the numbers of heads fit together.
 template <class T>
-void expect_attention(const expects& expect, in_heads<T> q, in_heads<T> k, attention_options opt) {
-  expect.at_least_one("heads", q.heads);
-  expect.at_least_one("kv_heads", k.heads);
-  expect.at_least_one("head_dim", q.head_dim);
-  expect.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
-              "as many query heads for every key/value head");
-  expect.finite("scale", opt.scale);
+attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+                                   attention_options opt) {
+  args.at_least_one("heads", q.heads);
+  args.at_least_one("kv_heads", k.heads);
+  args.at_least_one("head_dim", q.head_dim);
+  args.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
+            "as many query heads for every key/value head");
+  args.finite("scale", opt.scale);
+  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim}, {q.batch, k.heads, q.seq_len, q.head_dim}};
+  args.in("q", q, of.q);
+  args.in("k", k, of.k);
+  args.in("v", v, of.k);
+  return of;
 }
 
 }  // namespace TIGON_ABI
@@ -113,13 +122,8 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
                        attention_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   arguments args("attention_forward");
-  detail::expect_attention<T>(args, q, k, opt);
-  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
-      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
-  args.in("q", q, of_q);
-  args.in("k", k, of_k);
-  args.in("v", v, of_k);
-  args.out("o", o, of_q);
+  const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
+  args.out("o", o, of.q);
   args.out("lse", lse, q.batch * q.heads * q.seq_len);
   args.check();
   ctx.workspace().expect("attention_forward",
@@ -135,18 +139,13 @@ void attention_backward(
     attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   arguments args("attention_backward");
-  detail::expect_attention<T>(args, q, k, opt);
-  const detail::heads_shape of_q{q.batch, q.heads, q.seq_len, q.head_dim},
-      of_k{q.batch, k.heads, q.seq_len, q.head_dim};
-  args.in("q", q, of_q);
-  args.in("k", k, of_k);
-  args.in("v", v, of_k);
-  args.in("do", d_o, of_q);
-  args.in("o", saved.o, of_q);
+  const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
+  args.in("do", d_o, of.q);
+  args.in("o", saved.o, of.q);
   args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
-  args.out("dv", gradients.dv, of_k);
-  args.out("dk", gradients.dk, of_k);
-  args.out("dq", gradients.dq, of_q);
+  args.out("dv", gradients.dv, of.k);
+  args.out("dk", gradients.dk, of.k);
+  args.out("dq", gradients.dq, of.q);
   args.check();
   ctx.workspace().expect("attention_backward",
                          attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
