@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_SPARSEMAX_LINES_HPP
 #define TIGON_OPS_SPARSEMAX_LINES_HPP
 
+#include <tigon/core/division.hpp>
 #include <tigon/ops/axis.hpp>
 #include <tigon/rows/row.hpp>
 
@@ -37,11 +38,11 @@ struct column_tiles : with_row_tasks<B> {   // a tile is a row
   static constexpr std::size_t most = 512;  // so that memory is read by the page
 
   static constexpr std::size_t width(std::size_t inner, std::size_t at_most = most) {
-    const std::size_t tiles = (inner + at_most - 1) / at_most;
-    return tiles == 0 ? 0 : std::min(inner, ((inner + tiles - 1) / tiles + 63) / 64 * 64);
+    const std::size_t tiles = ceil_div(inner, at_most);
+    return tiles == 0 ? 0 : std::min(inner, round_up(ceil_div(inner, tiles), 64));
   }
   static constexpr std::size_t count(std::size_t inner, std::size_t width) {
-    return width == 0 ? 0 : (inner + width - 1) / width;
+    return width == 0 ? 0 : ceil_div(inner, width);
   }
   /// So many that the largest of every eight elements stay in the second-level cache.
   static constexpr std::size_t width_of_tops(std::size_t axis, std::size_t inner) {

@@ -35,7 +35,7 @@ constexpr std::size_t partial_tasks(rows_of_all rows) {
 }
 // Rows that a task of so many adds up.
 constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
-  return tasks == 0 ? 0 : (rows + tasks - 1) / tasks;
+  return tasks == 0 ? 0 : tigon::detail::ceil_div(rows, tasks);
 }
 
 // Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
@@ -51,7 +51,7 @@ class running_total {
     if (columns == 0) return;
     const std::size_t groups = plain_rows / group, turns = std::min(groups, columns / V::size);
     groups_per_turn_ = groups / turns;
-    width_ = ((columns + turns - 1) / turns + V::size - 1) / V::size * V::size;
+    width_ = tigon::detail::round_up(tigon::detail::ceil_div(columns, turns), V::size);
   }
   // After a group of rows.
   TIGON_INLINE void next(A* sums) {
@@ -151,7 +151,7 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
                           parameter_gradient<T>... out) {
   const std::size_t row = workspace::padded<A>(cols);
   constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
-  ctx.executor().run((cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+  ctx.executor().run(tigon::detail::ceil_div(cols, width), [&](std::size_t task, std::size_t) {
     [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
     std::size_t k = 0;
     (partial_rows<B, A, T>{partials + k++ * row, tasks, sums * row, out}.combine(begin, end), ...);

@@ -145,6 +145,14 @@ struct direct_and_reduce {
     return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
+template <class P, class Reduction>
+direct_and_reduce(P, Reduction) -> direct_and_reduce<P, Reduction>;
+
+// The sums of a row whose reduction stores what needs none.
+template <class Bound, class Row, class... X, class... Y>
+TIGON_INLINE auto reduced_and_written(const Bound& bound, const Row& row, reads<X...> in, writes<Y...> direct) {
+  return row.map_sum(in, direct, direct_and_reduce{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+}
 
 // row.map to these outputs and to the row's partial sums.
 template <class Row, class... X, class... Y, class F, std::size_t... k>
@@ -162,10 +170,9 @@ TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, c
 // One row at a time. An output that needs no reduction is stored by the first pass where the plan says so.
 template <class B, class Bound, class... X, class... M, class... Y, class T>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       reduce_writes<matrix_view<T>> direct) {
+                       reduce_writes<matrix_view<T>> direct, extents of) {
   using V = vec_of<B, X...>;
   constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const matrix_view<T> first = std::get<0>(direct.y);
   const auto operands = std::tuple_cat(in.x, more.x);
   const auto both = std::tuple_cat(direct.y, out.y);
@@ -175,10 +182,7 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
   for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
     if constexpr (plan.reduce_writes) {
       if (early) {
-        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
-        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
-        const auto sum =
-            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        const auto sum = reduced_and_written(bound, row, in, writes(first));
         map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), no_partials);
         return;
       }
@@ -208,10 +212,7 @@ void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, 
   if constexpr (plan.reduce_writes)
     if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
       return run(own_statistic{}, [=] TIGON_FN(auto row, int) {
-        using reduction = decltype(bound.template reduction<sizeof...(X)>(row.i));
-        using both_of = direct_and_reduce<decltype(bound.p), reduction>;
-        const auto sum =
-            row.map_sum(in, writes(first), both_of{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+        const auto sum = reduced_and_written(bound, row, in, writes(first));
         map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
       });
   const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
@@ -230,24 +231,21 @@ auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operand
 
 // No map: the reduction alone, which stores what needs no reduction.
 template <class B, class Bound, class... X, class... Y>
-void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct) {
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct, extents of) {
   for_rows<B, typename vec_of<B, X...>::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
     if constexpr (sizeof...(Y) == 0) {
       (void)bound.value_of(row, in);
     } else {
-      const auto reduction = bound.template reduction<sizeof...(X)>(row.i);
-      using both = direct_and_reduce<decltype(bound.p), std::remove_const_t<decltype(reduction)>>;
       const auto output = std::apply([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
-      (void)bound.value_after(row, row.map_sum(in, output, both{bound.p, reduction}), in);
+      (void)bound.value_after(row, reduced_and_written(bound, row, in, output), in);
     }
   });
 }
 
 template <class B, class Bound, class... X, class... M, class... Y>
-void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out) {
+void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                     extents of) {
   using V = vec_of<B, X...>;
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
   const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
   const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
   const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
@@ -297,15 +295,15 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const rows_of_all rows = detail::rows_beside(of.rows, groups...);
   constexpr bool adds = std::tuple_size_v<decltype(gradients.g)> != 0;
   if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
-    detail::reduce_rows<B>(ctx, bound, in, direct);
+    detail::reduce_rows<B>(ctx, bound, in, direct, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
     detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, rows, of.cols);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
-    detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct);
+    detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
   else if constexpr (adds || detail::is_backward(bound, in))
     detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
   else
-    detail::reduce_map_rows<B>(ctx, bound, in, more, out);
+    detail::reduce_map_rows<B>(ctx, bound, in, more, out, of);
 }
 
 template <class B, class P, class... Group>
