@@ -31,7 +31,9 @@ struct kl_div_program {
       return simd::plain_kl(teacher_probability<true>(t), t, y);
     } else {
       const V zero(A(0)), finite = select(t == zero, simd::finite_log(y), y);
-      return select(t < zero, V(std::numeric_limits<A>::quiet_NaN()), t * simd::log_minus(max(V(lowest), t), finite));
+      const V log_ratio = simd::log_minus(max(V(lowest), t), finite);
+      // A fused product, so that no compiler fuses it with a sum in one loop and not in another.
+      return select(t < zero, V(std::numeric_limits<A>::quiet_NaN()), fma(t, log_ratio, zero));
     }
   }
   template <class V>
