@@ -25,8 +25,8 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr by_type loss_bound{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-14};
 constexpr by_type gradient_bound{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 2e-3, .f64 = 5e-14};
 
-constexpr policy_loss every_type[] = {grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo};
-bool by_token_only(policy_loss type) { return type == cispo || type == sapo || type == vespo; }
+constexpr policy_loss every_type[] = {grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo};
+bool by_token_only(policy_loss type) { return type == cispo || type == sapo || type == vespo || type == gmpo; }
 
 enum class reference { given, layer };
 
@@ -223,6 +223,25 @@ TEST(fused_linear_grpo_gradient, of_every_luspo_reduction) {
         p.expect_loss();
         p.expect_gradients();
       }
+}
+
+TEST(fused_linear_grpo_gradient, of_a_loss_of_the_users_own) {
+  const auto f = [](const tigon::policy_token& t) -> tigon::policy_value {
+    const double rho = std::exp(t.log_ratio);
+    return {.loss = -rho * t.advantage, .dlog_ratio = -rho * t.advantage};
+  };
+  for (const importance level : {importance::token, importance::sequence})
+    for (const reference from : {reference::given, reference::layer}) {
+      options opt{.type = dapo, .level = level, .beta = 0.3, .epsilon_low = 1, .epsilon_high = 1e6};
+      problem<double> p({3, 3, 2, 5}, opt, from), q({3, 3, 2, 5}, opt, from);
+      p.upstream[0] = 1;
+      p.forward<small_generic>();
+      q.opt.type = own;
+      tigon::fused_linear_grpo_forward<small_generic, double>({q.x, q.w, q.bias}, q.given(), f,
+                                                              {q.loss, {q.kl, q.clipped}},
+                                                              {q.dx.view(), q.dw.view(), q.dbias}, q.opt, q.layer());
+      EXPECT_EQ(p.bits(), q.bits());
+    }
 }
 
 template <class On>

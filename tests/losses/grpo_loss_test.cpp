@@ -27,8 +27,8 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std:
 constexpr by_type loss_bound{.f32 = 1e-5, .bf16 = 1e-5, .f16 = 1e-5, .f64 = 5e-14};
 constexpr by_type gradient_bound{.f32 = 1e-5, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 5e-14};
 
-constexpr policy_loss every_type[] = {grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo};
-bool by_token_only(policy_loss type) { return type == cispo || type == sapo || type == vespo; }
+constexpr policy_loss every_type[] = {grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo};
+bool by_token_only(policy_loss type) { return type == cispo || type == sapo || type == vespo || type == gmpo; }
 
 enum class omega { none, sequence, token };
 
@@ -259,6 +259,24 @@ TEST(grpo_loss_gradient, with_a_limit_of_the_ratio) {
     }
 }
 
+TEST(grpo_loss_gradient, of_gmpo_where_tokens_of_a_sequence_are_clipped) {
+  for (const int kl : {0, 2}) {
+    options opt{.type = gmpo, .temperature = 0.8, .beta = kl == 0 ? 0 : 0.3, .epsilon_low = 0.3, .epsilon_high = 0.4};
+    opt.bias_corrected_kl = kl == 2;
+    problem<double> p(4, 3, 5, opt, omega::token);
+    const auto logp = p.log_probabilities(p.logits.f64(), p.in.ids);
+    const double ratios[] = {0.7, -0.6, 0.1};  // one is clipped where A > 0, another where A < 0
+    for (std::size_t i = 0; i < logp.size(); ++i) p.in.old_logp[i] = logp[i] - ratios[i % 3];
+    p.in.mask.assign(12, 1);
+    p.in.mask[4] = 0;
+    p.fill();
+    run<exact>(p);
+    p.expect_loss();
+    p.expect_gradient();
+    EXPECT_NEAR(p.clipped[0], 4.0 / 11, 1e-15);
+  }
+}
+
 // Defects of other implementations, one by one.
 
 TEST(grpo_loss_defects, luspo_has_the_gradient_of_every_token_of_a_sequence) {
@@ -466,7 +484,7 @@ TEST(grpo_loss_numbers, bad_tokens_stay_alone) {
           run<exact>(*each);
       }
       for (std::size_t i = 0; i < 8; ++i) {
-        if (type == vespo && i != 1 && i < 4) continue;  // its weight is one of the sequence
+        if ((type == vespo || type == gmpo) && i != 1 && i < 4) continue;  // one weight or ratio of the sequence
         const auto as_wanted = [&](double got, double of_clean) { return i == 1 ? std::isnan(got) : got == of_clean; };
         EXPECT_TRUE(as_wanted(p.loss[i], clean.loss[i])) << static_cast<int>(type);
         for (std::size_t j = 0; j < 5; ++j)
@@ -708,13 +726,81 @@ TEST(grpo_loss_doors, refuse_wrong_numbers) {
 
 TEST(grpo_loss_doors, refuse_what_a_loss_does_not_have) {
   using enum tigon::error_code;
-  refused(door::both, argument, "level is sequence; expected token for cispo, sapo and vespo",
+  refused(door::both, argument, "level is sequence; expected token for cispo, sapo, vespo and gmpo",
           [](arguments& a) { a.opt.type = cispo, a.opt.level = importance::sequence; });
   refused(door::both, argument, "level is sequence",
           [](arguments& a) { a.opt.type = vespo, a.opt.level = importance::sequence; });
-  refused(door::both, argument, "delta is 1.5; expected 0 for cispo, sapo and vespo",
+  refused(door::both, argument, "delta is 1.5; expected 0 for cispo, sapo, vespo and gmpo",
           [](arguments& a) { a.opt.type = sapo, a.opt.delta = 1.5; });
   refused(door::both, argument, "delta is 1.5", [](arguments& a) { a.opt.type = vespo, a.opt.delta = 1.5; });
+}
+
+// A loss of the user's own.
+
+/// grpo's loss with bounds 0.8 and 1.4.
+tigon::policy_value clipped_ratio(const tigon::policy_token& t) {
+  const double rho = std::exp(t.log_ratio), inside = std::clamp(rho, 0.8, 1.4), a = t.advantage;
+  const bool moves = rho * a <= inside * a || inside == rho;
+  return {.loss = -std::min(rho * a, inside * a),
+          .dlog_ratio = moves ? -rho * a : 0,
+          .clipped = (rho < 0.8 && a < 0) || (rho > 1.4 && a > 0)};
+}
+
+TEST(grpo_loss_own, is_a_loss_among_the_others) {
+  for (const importance level : {importance::token, importance::sequence})
+    for (const bool reduce : {true, false})
+      for (const omega ratio : {omega::none, omega::token}) {
+        options opt{.type = dapo, .level = level, .reduce = reduce, .beta = 0.3, .epsilon_high = 0.4};
+        opt.bias_corrected_kl = true;
+        problem<double> p(4, 3, 5, opt, ratio), q(4, 3, 5, opt, ratio);
+        std::ranges::fill(p.upstream, 1);
+        p.at_once<exact>(p.dlogits.view());
+        q.opt.type = own;
+        tigon::grpo_loss_forward_backward<exact>(q.logits, q.given(), clipped_ratio, {q.loss, {q.kl, q.clipped}},
+                                                 q.dlogits.view(), q.opt);
+        EXPECT_EQ(bits_of(q.loss, q.kl, q.clipped, q.dlogits), bits_of(p.loss, p.kl, p.clipped, p.dlogits));
+      }
+}
+
+TEST(grpo_loss_own, may_depend_on_logp_the_reference_and_the_place) {
+  const auto f = [](const tigon::policy_token& t) -> tigon::policy_value {
+    const double own = 1 + 0.5 * static_cast<double>(t.sequence) + 0.1 * static_cast<double>(t.position);
+    return {.loss = -t.advantage * own * t.logp / t.tokens + t.ref_ratio * t.ref_ratio,
+            .dlogp = -t.advantage * own / t.tokens + 2 * t.ref_ratio};
+  };
+  problem<double> p(4, 3, 5, {.type = own, .temperature = 0.8, .beta = 0, .denominator = 7});
+  tigon::grpo_loss_forward_backward<exact>(p.logits, p.given(), f, {p.loss}, p.dlogits.view(), p.opt);
+  const auto wanted = [&](const std::vector<double>& z) {
+    const std::vector<double> logp = p.log_probabilities(z, p.in.ids);
+    double sum = 0;
+    for (std::size_t b = 0; b < 4; ++b) {
+      const double n = static_cast<double>(std::accumulate(&p.in.mask[3 * b], &p.in.mask[3 * b] + 3, std::int64_t{0}));
+      for (std::size_t t = 0; t < 3; ++t) {
+        const std::size_t i = 3 * b + t;
+        if (p.in.mask[i] == 0) continue;
+        const double weight = 1 + 0.5 * static_cast<double>(b) + 0.1 * static_cast<double>(t);
+        sum += -p.in.advantages[b] * weight * logp[i] / n + std::pow(logp[i] - p.in.ref_logp[i], 2);
+      }
+    }
+    return sum / 7;
+  };
+  const auto z = p.logits.f64();
+  const auto at = probes(z.size(), 80);
+  EXPECT_NEAR(p.loss[0], wanted(z), 1e-13);
+  EXPECT_TRUE(close(pick(p.dlogits.f64(), at), central_difference(wanted, z, at), 1e-8, {.scale = 1e-3}));
+}
+
+TEST(grpo_loss_own, needs_a_function) {
+  arguments a;
+  a.opt.type = own;
+  EXPECT_TRUE(refuses([&] { tigon::grpo_loss_forward<usual_backend>(a.z, a.in, a.loss, a.p.saved, a.opt); },
+                      tigon::error_code::argument, "grpo_loss_forward: type is own; expected own with a function alone",
+                      a.p.loss, a.p.saved));
+  a.opt.type = dapo;
+  EXPECT_TRUE(refuses(
+      [&] { tigon::grpo_loss_forward_backward<usual_backend>(a.z, a.in, clipped_ratio, {a.loss}, a.dz, a.opt); },
+      tigon::error_code::argument, "grpo_loss_forward_backward: type is another one; expected own, for a function",
+      a.p.loss, a.p.dlogits));
 }
 
 }  // namespace

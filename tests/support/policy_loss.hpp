@@ -63,15 +63,17 @@ TIGON_TEST_NOINLINE inline policy_outputs policy_reference(const policy_inputs& 
   for (std::size_t b = 0; b < in.batch; ++b) {
     const std::size_t first = b * in.len, last = first + in.len;
     const double a = in.advantages[b];
-    double count = 0, mean = 0, s = 0;
+    double count = 0, mean = 0, clipped_mean = 0, s = 0;
     const auto old = [&](std::size_t i) { return in.old_logp.empty() ? frozen[i] : in.old_logp[i]; };
     for (std::size_t i = first; i < last; ++i) {
       if (mu(i) == 0) continue;
-      ++count, mean += logp[i] - old(i), s += std::clamp(frozen[i] - old(i), -20.0, 20.0);
+      const double r = logp[i] - old(i);
+      clipped_mean += a >= 0 ? std::min(r, opt.epsilon_high) : std::max(r, -opt.epsilon_low);
+      ++count, mean += r, s += std::clamp(frozen[i] - old(i), -20.0, 20.0);
       if (!in.sampling_ratio.empty() && !per_sequence) s += std::clamp(std::log(omega(i)), std::log(1e-8), 20.0);
     }
     if (!in.sampling_ratio.empty() && per_sequence) s += std::clamp(std::log(omega(first)), std::log(1e-8), 20.0);
-    mean /= std::max(count, 1.0);
+    mean /= std::max(count, 1.0), clipped_mean /= std::max(count, 1.0);
     s = std::clamp(s, std::log(1e-8), 20.0);
     const double k = a >= 0 ? opt.k_positive : opt.k_negative;
     const double lambda = std::max(a >= 0 ? opt.lambda_positive : opt.lambda_negative, 1e-4);
@@ -82,7 +84,9 @@ TIGON_TEST_NOINLINE inline policy_outputs policy_reference(const policy_inputs& 
     for (std::size_t i = first; i < last; ++i) {
       double loss = 0, kl = 0, clipped = 0;
       if (mu(i) != 0 || padded) {
-        const double log_ratio = opt.level == importance::sequence ? mean : logp[i] - old(i);
+        const double log_ratio = opt.type == gmpo                    ? clipped_mean
+                                 : opt.level == importance::sequence ? mean
+                                                                     : logp[i] - old(i);
         const double rho = std::exp(log_ratio);
         switch (opt.type) {
           case cispo: {
@@ -94,6 +98,12 @@ TIGON_TEST_NOINLINE inline policy_outputs policy_reference(const policy_inputs& 
           case sapo: {
             const double tau = a > 0 ? opt.tau_positive : opt.tau_negative;
             loss = -4 / tau / (1 + std::exp(-tau * (rho - 1))) * a * omega(i);
+            break;
+          }
+          case gmpo: {
+            loss = -rho * a * omega(i);
+            const double r = logp[i] - old(i);
+            clipped = a >= 0 ? r > opt.epsilon_high : r < -opt.epsilon_low;
             break;
           }
           case vespo: loss = -vespo_weight * a * logp[i]; break;
@@ -114,6 +124,7 @@ TIGON_TEST_NOINLINE inline policy_outputs policy_reference(const policy_inputs& 
       double weight = 0;
       switch (opt.type) {
         case grpo:
+        case gmpo:
         case sapo: weight = mu(i) / (batch * std::max(count, 1.0)); break;
         case bnpo: weight = mu(i) / std::max(all, 1.0); break;
         case dr_grpo: weight = mu(i) / (batch * (opt.max_length > 0 ? opt.max_length : len)); break;

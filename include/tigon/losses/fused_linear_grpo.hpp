@@ -70,11 +70,20 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
 namespace detail {
 inline namespace TIGON_ABI {
 
-template <class B, element T>
-void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T>>& batch,
-                 const policy_results<accumulator_t<T>>& to, const linear_gradients<T>& out, const policy_options& opt,
-                 const reference_model<T>& reference, std::span<const accumulator_t<T>> upstream, context& ctx) {
-  using A = accumulator_t<T>;
+/// What fused_linear_grpo_forward is called with beside the layers.
+template <class A>
+struct policy_call {
+  const policy_batch<A>& batch;
+  const policy_results<A>& to;
+  const policy_options& opt;
+  std::span<const A> upstream{};
+  const token_loss* own = nullptr;
+};
+
+template <class B, element T, class A = accumulator_t<T>>
+void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const linear_gradients<T>& out,
+                 const reference_model<T>& reference, context& ctx) {
+  const auto& [batch, to, opt, upstream, own] = call;
   constexpr std::string_view name = "fused_linear_grpo_forward";
   const std::size_t rows = head.x.rows, vocab = head.w.rows;
   const linear_layer<T>& other = reference.layer;
@@ -86,7 +95,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
   args.that(reference.logps.empty() && (layer || other.x.data == nullptr), error_code::argument, "reference",
             "not a layer", "x and w, or ref_logp of the batch");
   if (layer) declare_layer<B>(args, name, other, rows, vocab, reference_names);
-  const token_rows at = declare_policy(args, name, batch, opt, rows, referenced);
+  const token_rows at = declare_policy(args, name, batch, opt, rows, referenced, own);
   declare_gradients(args, head, out);
   declare_policy_results(args, at, opt, to, referenced);
   if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
@@ -100,7 +109,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_batch<accumulator_t<T
   double* reference_logp = frame.template take<double>(rows);
   A* u = frame.template take<A>(rows);
   double* partial = frame.template take<double>(3 * at.batch);
-  policy<A> losses(batch, opt, at);
+  policy<A> losses(batch, opt, at, own);
   if (layer) losses.made_reference = reference_logp;
   select_columns(name, at, batch.ids, batch.mask, vocab, column, losses.padded());
   const policy_groups of(opt, at);
@@ -154,7 +163,19 @@ void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::linear_grpo<B, T>(layer, batch, to, gradients, opt, reference, upstream, ctx);
+  detail::linear_grpo<B, T>(layer, {batch, to, opt, upstream}, gradients, reference, ctx);
+}
+
+/// The same with a policy loss of one's own. opt.type is policy_loss::own; the gradients are those of the loss.
+template <class B = default_backend, class T>
+void fused_linear_grpo_forward(const linear_layer<T>& layer,
+                               const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch, token_loss f,
+                               const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
+                               const std::type_identity_t<linear_gradients<T>>& gradients, const policy_options& opt,
+                               const std::type_identity_t<reference_model<T>>& reference = {},
+                               context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::linear_grpo<B, T>(layer, {batch, to, opt, {}, &f}, gradients, reference, ctx);
 }
 
 }  // namespace tigon

@@ -2,45 +2,9 @@
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
-#include <tigon/losses/parts/policy.hpp>
+#include <tigon/losses/parts/grpo_loss_contract.hpp>
 
 namespace tigon {
-
-namespace op {
-struct grpo_loss {
-  static constexpr std::string_view name = "grpo_loss";
-};
-}  // namespace op
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
-template <element T, class A = accumulator_t<T>>
-void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,
-                       const policy<A>& of, double* logp, context& ctx) {
-  ctx.executor().run(of.at.batch, [&](std::size_t b, std::size_t) {
-    for (std::size_t i = b * of.at.stride; i < (b + 1) * of.at.stride; ++i)
-      logp[i] = column[i] < 0 ? 0 : lse[i].log_p(static_cast<A>(logits.row(i)[column[i]]), of.opt.temperature);
-  });
-}
-
-/// Declares logits and what a policy loss reads beside them.
-template <class A>
-token_rows declare_grpo(arguments& args, std::string_view op, extent logits, const policy_batch<A>& batch,
-                        const policy_options& opt) {
-  args.at_least_one("vocab", logits.cols);
-  args.in("logits", logits);
-  return declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr);
-}
-/// The gradient of the loss, with dlogits not yet declared.
-template <class A>
-void declare_upstream(arguments& args, token_rows at, const policy_options& opt, std::span<const A> upstream) {
-  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::grpo_loss, backends::generic> {
@@ -165,7 +129,7 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
   auto* column = frame.template take<std::int64_t>(logits.rows);
   auto* partial = frame.template take<double>(3 * at.batch);
   auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
-  const detail::policy<A> policy(batch, opt, at);
+  const detail::policy<A> policy(batch, opt, at, nullptr);
   detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
   kernel_for<op::grpo_loss, B>::template forward<B, T>(logits, column, policy, lse, {loss, metrics, partial}, ctx);
 }
@@ -189,7 +153,7 @@ void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_b
 
   workspace::frame frame(ctx.workspace());
   auto* column = frame.template take<std::int64_t>(logits.rows);
-  const detail::policy<A> policy(batch, opt, at);
+  const detail::policy<A> policy(batch, opt, at, nullptr);
   detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
   kernel_for<op::grpo_loss, B>::template backward<B, T>(logits, column, policy, saved.data(), upstream, dlogits, ctx);
 }
@@ -202,6 +166,45 @@ std::size_t grpo_loss_forward_backward_workspace(std::size_t rows, std::size_t b
          simd::scratch_workspace<B, accumulator_t<T>>(vocab, 1, ctx);
 }
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+template <class B, element T, class A = accumulator_t<T>>
+void grpo_loss_at_once(matrix_view<const T> logits, const policy_batch<A>& batch, const policy_request<A>& call,
+                       matrix_view<T> dlogits, context& ctx) {
+  using K = kernel_for<op::grpo_loss, B>;
+  constexpr std::string_view name = "grpo_loss_forward_backward";
+  const auto& [to, opt, upstream, own] = call;
+  arguments args(name);
+  const token_rows at = declare_grpo<A>(args, name, logits, batch, opt, own);
+  declare_policy_results<A>(args, at, opt, to, batch.ref_logp.data != nullptr);
+  declare_upstream<A>(args, at, opt, upstream);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  args.check();
+  ctx.workspace().expect(name, grpo_loss_forward_backward_workspace<B, T>(logits.rows, at.batch, logits.cols, ctx));
+
+  workspace::frame frame(ctx.workspace());
+  auto* column = frame.template take<std::int64_t>(logits.rows);
+  auto* partial = frame.template take<double>(3 * at.batch);
+  auto* sequences = frame.template take<policy_sequence>(at.batch);
+  const policy<A> losses(batch, opt, at, own);
+  select_columns(name, at, batch.ids, batch.mask, logits.cols, column, losses.padded());
+  constexpr bool generic_rows = std::same_as<provider_t<op::selective_log_softmax, B>, backends::generic>;
+  if constexpr (generic_rows && requires { &K::template forward_backward<B, T>; })
+    if (losses.by_token()) {
+      double* logp = frame.template take<double>(logits.rows);
+      for (std::size_t b = 0; b < at.batch; ++b) sequences[b] = losses.sequence(b, nullptr);
+      K::template forward_backward<B, T>(logits, column, losses, sequences, upstream, logp, dlogits, ctx);
+      return losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
+    }
+  auto* lse = frame.template take<lse_parts<A>>(logits.rows);
+  K::template forward<B, T>(logits, column, losses, lse, {to.loss, to.metrics, partial}, ctx);
+  K::template backward<B, T>(logits, column, losses, lse, upstream, dlogits, ctx);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Loss, metrics and dlogits in one call, for an upstream gradient that is known beforehand: faster than two calls
 /// where the loss of a token needs no other token (level token, all types but vespo), because then each row is read
 /// from memory once. See grpo_loss_forward for the contract.
@@ -213,34 +216,16 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
                                 std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                 context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  using K = kernel_for<op::grpo_loss, B>;
-  constexpr std::string_view name = "grpo_loss_forward_backward";
-  arguments args(name);
-  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
-  detail::declare_policy_results<A>(args, at, opt, {loss, metrics}, batch.ref_logp.data != nullptr);
-  detail::declare_upstream<A>(args, at, opt, upstream);
-  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
-  args.check();
-  ctx.workspace().expect(name, grpo_loss_forward_backward_workspace<B, T>(logits.rows, at.batch, logits.cols, ctx));
+  detail::grpo_loss_at_once<B, T>(logits, batch, {{loss, metrics}, opt, upstream}, dlogits, ctx);
+}
 
-  workspace::frame frame(ctx.workspace());
-  auto* column = frame.template take<std::int64_t>(logits.rows);
-  auto* partial = frame.template take<double>(3 * at.batch);
-  auto* sequences = frame.template take<detail::policy_sequence>(at.batch);
-  const detail::policy<A> policy(batch, opt, at);
-  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
-  constexpr bool generic_rows = std::same_as<provider_t<op::selective_log_softmax, B>, backends::generic>;
-  if constexpr (generic_rows && requires { &K::template forward_backward<B, T>; })
-    if (policy.by_token()) {
-      double* logp = frame.template take<double>(logits.rows);
-      for (std::size_t b = 0; b < at.batch; ++b) sequences[b] = policy.sequence(b, nullptr);
-      K::template forward_backward<B, T>(logits, column, policy, sequences, upstream, logp, dlogits, ctx);
-      return policy.evaluate(logp, {loss, metrics, partial}, ctx);
-    }
-  auto* lse = frame.template take<lse_parts<A>>(logits.rows);
-  K::template forward<B, T>(logits, column, policy, lse, {loss, metrics, partial}, ctx);
-  K::template backward<B, T>(logits, column, policy, lse, upstream, dlogits, ctx);
+/// The same with a policy loss of one's own. opt.type is policy_loss::own; the gradient is that of the loss.
+template <class B = default_backend, class T>
+void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
+                                token_loss f, const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
+                                matrix_view<T> dlogits, const policy_options& opt, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::grpo_loss_at_once<B, T>(logits, batch, {to, opt, {}, &f}, dlogits, ctx);
 }
 
 }  // namespace tigon

@@ -26,7 +26,7 @@ inline double held_between(double v, double low, double high) { return v < low ?
 /// A sequence's own numbers.
 struct policy_sequence {
   double count = 0;      ///< n_b
-  double log_ratio = 0;  ///< mean of r
+  double log_ratio = 0;  ///< mean of r; gmpo: of the clipped r
   double weight = 1;     ///< vespo's
 };
 
@@ -50,11 +50,12 @@ struct policy {
   policy_batch<A> in;
   policy_options opt;
   token_rows at;
+  const token_loss* function = nullptr;    ///< of policy_loss::own
   const double* made_reference = nullptr;  ///< of every row, instead of in.ref_logp
   double tokens = 0;                       ///< sum of the mask
 
-  policy(const policy_batch<A>& batch, const policy_options& options, token_rows rows)
-      : in(batch), opt(options), at(rows) {
+  policy(const policy_batch<A>& batch, const policy_options& options, token_rows rows, const token_loss* own_loss)
+      : in(batch), opt(options), at(rows), function(own_loss) {
     for (std::size_t b = 0; b < at.batch; ++b)
       for (std::size_t t = 0; t < at.len; ++t) tokens += counts(b, t);
   }
@@ -67,6 +68,8 @@ struct policy {
   }
   bool reads(std::size_t b, std::size_t t) const { return padded() || counts(b, t); }
   bool by_token() const { return policy_by_token(opt); }
+  /// One ratio for all tokens of a sequence.
+  bool by_sequence() const { return opt.level == importance::sequence || opt.type == policy_loss::gmpo; }
 
   policy_sequence sequence(std::size_t b, const double* logp) const {
     policy_sequence s;
@@ -79,7 +82,8 @@ struct policy {
       ++s.count;
       if (by_token()) continue;
       const double r = log_ratio(b, t, logp[t]);
-      sum += r, held += held_between(r, -20, 20);
+      sum += opt.type == policy_loss::gmpo ? clipped_log_ratio(b, r) : r;
+      held += held_between(r, -20, 20);
       if (vespo && in.sampling_ratio.data != nullptr && !of_sequence()) weight += log_omega(t);
     }
     s.log_ratio = sum / math::max(s.count, 1.0);
@@ -97,8 +101,8 @@ struct policy {
 
   policy_term term(std::size_t b, std::size_t t, double logp, const policy_sequence& s) const {
     const double a = static_cast<double>(in.advantages[b]);
-    const bool by_sequence = opt.level == importance::sequence;
-    double r = by_sequence ? s.log_ratio : log_ratio(b, t, logp);
+    const bool of_sequence = by_sequence();
+    double r = of_sequence ? s.log_ratio : log_ratio(b, t, logp);
     const bool held = opt.max_log_ratio > 0 && math::abs(r) > opt.max_log_ratio;
     if (held) r = held_between(r, -opt.max_log_ratio, opt.max_log_ratio);
     const double rho = math::exp(r), low = 1 - opt.epsilon_low, high = 1 + opt.epsilon_high;
@@ -118,6 +122,18 @@ struct policy {
         by_ratio = s_of.of_minus_x == 0 ? 0 : -4 * a * s_of.of_x * s_of.of_minus_x * rho;
         break;
       }
+      case policy_loss::gmpo: {
+        f = by_ratio = -times(rho, a);
+        const double own = log_ratio(b, t, logp);
+        out.clipped = clipped_log_ratio(b, own) != own && !math::is_nan(own);
+        break;
+      }
+      case policy_loss::own: {
+        const double ref_ratio = referenced() ? logp - reference(b, t) : 0;
+        const policy_value v = (*function)({logp, r, ref_ratio, a, s.count, b, t});
+        f = v.loss, out.direct = v.dlogp, by_ratio = v.dlog_ratio, out.clipped = v.clipped;
+        break;
+      }
       case policy_loss::vespo: f = -times(logp, s.weight * a), out.direct = -s.weight * a; break;
       default: {
         const double free = times(opt.delta > 0 && rho > opt.delta ? opt.delta : rho, a);
@@ -132,19 +148,17 @@ struct policy {
     const double weight = opt.type == policy_loss::vespo ? 1 : omega(b, t);
     out.loss = f * weight;
     out.direct *= weight;
-    if (!held) (by_sequence ? out.through_ratio : out.direct) += by_ratio * weight;
-    if (made_reference != nullptr || in.ref_logp.data != nullptr) {
-      const double reference =
-          made_reference != nullptr ? made_reference[b * at.stride + t] : static_cast<double>(in.ref_logp.row(b)[t]);
-      const double d = reference - logp;
+    if (!held) (of_sequence ? out.through_ratio : out.direct) += by_ratio * weight;
+    if (referenced()) {
+      const double d = reference(b, t) - logp;
       const double factor = opt.bias_corrected_kl ? rho : 1, distance = phi(d);
       out.kl = factor * distance;
       if (opt.beta != 0) {
         out.loss += opt.beta * out.kl;
         // d (rho phi) / dlogp = rho phi - rho (exp(d) - 1) = -rho d.
         const bool moves = opt.bias_corrected_kl && !held;
-        out.direct -= opt.beta * factor * (moves && !by_sequence ? d : math::expm1(d));
-        if (moves && by_sequence) out.through_ratio += opt.beta * factor * distance;
+        out.direct -= opt.beta * factor * (moves && !of_sequence ? d : math::expm1(d));
+        if (moves && of_sequence) out.through_ratio += opt.beta * factor * distance;
       }
     }
     if (math::is_nan(logp)) out.loss = out.kl = out.direct = logp;
@@ -156,6 +170,7 @@ struct policy {
     const double mu = counts(b, t), batch = static_cast<double>(at.batch), len = static_cast<double>(at.len);
     switch (opt.type) {
       case policy_loss::grpo:
+      case policy_loss::gmpo:
       case policy_loss::sapo: return mu / (batch * math::max(s.count, 1.0));
       case policy_loss::bnpo: return mu / math::max(tokens, 1.0);
       case policy_loss::dr_grpo: return mu / (batch * (opt.max_length > 0 ? opt.max_length : len));
@@ -226,9 +241,10 @@ struct policy {
       u[t] = static_cast<A>(times(v.direct, of_loss));
       through_ratio += times(v.through_ratio, of_loss);
     }
-    if (opt.level == importance::token) return;
+    if (!by_sequence()) return;
     for (std::size_t t = first; t < last; ++t)
-      if (counts(b, t)) u[t] = static_cast<A>(static_cast<double>(u[t]) + through_ratio / math::max(s.count, 1.0));
+      if (counts(b, t) && moves_ratio(b, t, logp[t]))
+        u[t] = static_cast<A>(static_cast<double>(u[t]) + through_ratio / math::max(s.count, 1.0));
   }
 
  private:
@@ -237,10 +253,25 @@ struct policy {
     if (!opt.reduce) return upstream.empty() ? 1.0 : static_cast<double>(upstream[b * at.len + t]);
     return weight(b, t, s) * (upstream.empty() ? 1.0 : static_cast<double>(upstream[0]));
   }
+  bool referenced() const { return made_reference != nullptr || in.ref_logp.data != nullptr; }
+  double reference(std::size_t b, std::size_t t) const {
+    return made_reference != nullptr ? made_reference[b * at.stride + t] : static_cast<double>(in.ref_logp.row(b)[t]);
+  }
   bool of_sequence() const { return in.sampling_ratio.cols == 1; }
   double omega(std::size_t b, std::size_t t) const {
     if (in.sampling_ratio.data == nullptr) return 1;
     return static_cast<double>(in.sampling_ratio.row(b)[of_sequence() ? 0 : t]);
+  }
+  /// gmpo: r, at most epsilon_high where A >= 0, at least -epsilon_low otherwise.
+  double clipped_log_ratio(std::size_t b, double r) const {
+    if (static_cast<double>(in.advantages[b]) >= 0) return r > opt.epsilon_high ? opt.epsilon_high : r;
+    return r < -opt.epsilon_low ? -opt.epsilon_low : r;
+  }
+  /// The ratio of the sequence depends on this token.
+  bool moves_ratio(std::size_t b, std::size_t t, double logp) const {
+    if (opt.type != policy_loss::gmpo) return true;
+    const double r = log_ratio(b, t, logp);
+    return clipped_log_ratio(b, r) == r || math::is_nan(r);
   }
   double log_ratio(std::size_t b, std::size_t t, double logp) const {
     if (in.old_logp.data == nullptr) return math::is_nan(logp) ? logp : 0;

@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP
 
+#include <tigon/core/function_ref.hpp>
 #include <tigon/losses/selective_logprob.hpp>
 
 #include <cmath>
@@ -18,26 +19,6 @@ struct reference_model {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
-/// A reference to a callable; lives no longer than the call that it is passed to.
-template <class F>
-class function_ref;
-template <class R, class... Args>
-class function_ref<R(Args...)> {
- public:
-  template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, function_ref>)
-  function_ref(F&& f)  // NOLINT: converts on purpose
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
-        call_([](void* object, Args... args) -> R {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
-        }) {}
-  R operator()(Args... args) const { return call_(object_, args...); }
-
- private:
-  void* object_;
-  R (*call_)(void*, Args...);
-};
 
 /// The tokens that count, sequence by sequence, in the workspace. A group is what a coefficient needs at once: `ends`
 /// sequences of `length` rows, end e of group g at row (e * groups + g) * length of x. Sequence s = g * ends + e is
