@@ -120,9 +120,7 @@ constexpr row_plan plan(core cpu, row_shape s) {
     if (s.sums == 0 && (s.vectors == 0 || s.matrices > 1)) return 1;
     // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
     if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
-    // Two vectors and more leave L1 with every row that was reduced before.
-    if (s.sums == 0 && !reduced)
-      return interleaved && s.reduction == reduction_kind::imperative && s.vectors > 1 ? 2 : 1;
+    if (s.sums == 0 && !reduced) return 1;
     // No reduction has brought the rows into the cache.
     if (s.reduction == reduction_kind::none) return 2;
     // One row was reduced.
