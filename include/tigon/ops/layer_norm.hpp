@@ -97,8 +97,8 @@ struct kernel<op::layer_norm, backends::generic> {
                               const A* rstd, matrix_view<T> dx, parameter_gradient<W> dw, parameter_gradient<W> db,
                               context& ctx) {
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, own_statistic{},
-        [=] TIGON_FN(auto row, int) {
+        ctx, x.rows, x.cols,
+        [=] TIGON_FN(auto row) {
           if (!row.first()) return;
           const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
                        r = rstd[row.i] / p;

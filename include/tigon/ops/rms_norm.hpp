@@ -110,8 +110,8 @@ struct kernel<op::rms_norm, backends::generic> {
                               context& ctx) {
     using A = accumulator_t<T>;
     for_rows_with_partials<B, A>(
-        ctx, rows, x.cols, own_statistic{},
-        [=] TIGON_FN(auto row, int) {
+        ctx, rows, x.cols,
+        [=] TIGON_FN(auto row) {
           if (row.first()) row_in_f64(row, dy, x, ds, w, rstd, dx, row.partial(0), opt);
         },
         parameter_gradient<W>{dw, opt.dw});

@@ -4,7 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/softmax_program.hpp>
-#include <tigon/rows/turns.hpp>
+#include <tigon/rows/pipelined.hpp>
 
 namespace tigon {
 
@@ -82,8 +82,12 @@ struct kernel<op::softmax, backends::generic> {
         if (once) return vector_view<A>{y.row(block.i), block.cols};
       return block.scratch(0);
     };
-    for_rows_in_turns<B, A, detail::block_sums<A>>(
-        ctx, x.rows, x.cols, 1, once ? columns_in_place<B>() : columns_per_block<B>(), !once,
+    const simd::pipelined blocks{.rows = x.rows,
+                                 .cols = x.cols,
+                                 .block_cols = once ? columns_in_place<B>() : columns_per_block<B>(),
+                                 .overlap = !once};
+    for_rows_pipelined<B, A, detail::block_sums<A>>(
+        ctx, blocks,
         [=] TIGON_FN(auto block, auto& sums) {
           // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
           // there is no second time, its maximum is looked for first.
@@ -102,7 +106,7 @@ struct kernel<op::softmax, backends::generic> {
         [=](auto& sums) { sums.to_factors(scale); },
         [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
           const A r = sums.factor(k);
-          // x is read, because y may be x, whose lines are near and not to be streamed.
+          // x is an operand, because y may be x: then its lines are cached, and stores to y are not streamed.
           block.map(reads(e(block), x), writes(y), [=](auto p, auto) { return p * r; });
         });
   }
@@ -127,7 +131,7 @@ void expect_scale(const expects& expect, double scale) {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::turns_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return simd::pipelined_workspace<B, accumulator_t<T>>(cols, 1, ctx);
 }
 
 /// y from x. See softmax_options for the contract.

@@ -38,7 +38,7 @@ struct sparsemax_columns {
   /// lines_from(v, o, k, ...) are the others.
   template <class Row, class F>
   static TIGON_INLINE void in_pairs(Row row, std::size_t first, std::size_t last, F f) {
-    for (; first + 2 <= last; first += 2) f(row.asking(2).on(first), std::size_t{0}, std::size_t{1});
+    for (; first + 2 <= last; first += 2) f(row.prefetching(2).on(first), std::size_t{0}, std::size_t{1});
     if (first < last) f(row.on(first), std::size_t{0});
   }
 
@@ -108,7 +108,7 @@ struct sparsemax_columns {
       };
       const auto fold = [=](auto line, std::size_t lines, auto to) TIGON_LAMBDA {
         for (std::size_t k = 0; 8 * k < lines; ++k) {
-          const auto at = row.asking(8).on(8 * k);
+          const auto at = row.prefetching(8).on(8 * k);
           const auto top = to(row.on(k), 0);
           if (at.i + 8 <= lines) {
             at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });

@@ -53,13 +53,6 @@ constexpr TIGON_INLINE given_or<Operand, 0> or_zeros(Operand o) {
   return given_or<Operand, 0>(o);
 }
 
-/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are pulled into the cache with the others.
-template <class Operand>
-struct nearby {
-  Operand operand;
-  constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
-};
-
 /// Operand of a reduction: rows that the map reads again. Where the plan says so, the reduction prefetches the next row.
 template <class Operand>
 struct read_again {
@@ -126,7 +119,6 @@ using simd::columns;
 using simd::constant;
 using simd::even_columns;
 using simd::exact_columns;
-using simd::nearby;
 using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;

@@ -70,8 +70,8 @@ class row_worker {
     return worker;
   }
 
-  /// The same worker, which prefetches the row so many rows further down, not the next.
-  TIGON_INLINE row_worker asking(std::size_t ahead) const {
+  /// The same worker, which prefetches the row `ahead` rows further down, not the next.
+  TIGON_INLINE row_worker prefetching(std::size_t ahead) const {
     row_worker worker = *this;
     worker.at_.ahead = ahead;
     worker.leads_ = true;
@@ -277,7 +277,7 @@ class row_worker {
   detail::place at_;
   [[no_unique_address]] SideWork side_work_;
   mutable bool read_ = false;  // a pass over this row has been made
-  bool leads_ = false;         // others may have read it before: the processor does not see the next rows being read
+  bool leads_ = false;         // it prefetches further ahead: rows are not read in succession, which hardware would see
 };
 
 namespace detail {
