@@ -4,11 +4,16 @@
 // other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is
 // prefetched. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
 //
+//   depth  the extent k that is summed over
 //   chunk  depth whose shared panels fit into `shared_bytes`
 //   block  depth of one pass of the tile kernel, at most `depth`: three vectors of b and eight rows of a stream through
-//          the first-level cache
+// L1
+//   word   what is multiplied at a time: one element, or `group` elements that follow each other in depth
 //   panel  tile-high rows of a, or tile-wide columns of b, depth-major: word (p, i) at p * width + i
 //   tile   rows x vectors of sums in registers
+//   part   rows or columns of c that a task computes
+//   carry  sums that are kept in memory from chunk to chunk
+//   total  a compensated sum of the sums of many blocks
 #ifndef TIGON_GEMM_PACKED_HPP
 #define TIGON_GEMM_PACKED_HPP
 
@@ -21,7 +26,7 @@
 
 namespace tigon {
 
-/// The packed product. Changes the speed and, through the order of sums, the last bits.
+/// Tuning of the packed product. Changes the speed and, through the order of sums, the last bits.
 ///
 /// Measured on an Intel Xeon (family 6, model 207, AVX-512, 48 KiB L1, 2 MiB L2), one thread, f32, g++ 12, 2026-11-20,
 /// shared_bytes 8 MiB, as fractions of the FMA peak of the same run; 512 tokens, hidden 2048, vocab 32000: forward
@@ -56,8 +61,8 @@ struct plan {
   bool carry;          ///< sums are kept between chunks
   bool total;          ///< sums of plain_blocks blocks are added to compensated totals
 
-  /// So many blocks, and chunks, are added up one after the other: the error of that stays below what the contract allows
-  /// for their depth.
+  /// Blocks, and chunks, that are added up one after the other: their error stays below what the contract allows for
+  /// their depth.
   static constexpr std::size_t plain_blocks = 64;
 
   plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
@@ -238,7 +243,7 @@ class product {
       simd::add_to_total<V, simd::sums_after::same>(sums, sums + step, sums + 2 * step, n, first);
   }
 
-  /// What this worker most likely packs next: the next block of this part, or the first of the next part.
+  /// Prefetches what this worker most likely packs next: the next block of this part, or the first of the next part.
   template <element T>
   prefetch_cursor after(source<T> s, std::size_t first, std::size_t p) const {
     p += plan_.block;

@@ -21,9 +21,9 @@ struct tile_target {
   const A* bias;
 };
 
-/// Steps, four at a time, that are added up one after the other in registers: of equal terms the error of n steps grows
-/// as n / 4, and the contract allows 4 + sqrt(depth). So a sum of up to 35 steps is one chain, one of up to 99 two, one of
-/// up to 163 three, one of up to 227 four, and the others have chains of 64.
+/// Steps, four at a time, that are added up one after the other in registers. Of equal terms the error of n steps grows
+/// as n / 4, and the contract allows 4 + sqrt(depth). So a sum of up to 35 steps is one chain, one of up to 99 two, one
+/// of up to 163 three, one of up to 227 four, and the others have chains of 64.
 TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
   if (fours > 56) return 16;
   if (fours > 40) return (fours + 3) / 4;
@@ -69,7 +69,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   std::size_t fours = length / 4;
   const std::size_t chain = fours_of_chain(fours);
   std::size_t left = chain;     // of this chain
-  if (to.scratch == nullptr) {  // a row of c at a time, early enough to come from memory
+  if (to.scratch == nullptr) {  // prefetch a row of c at a time, early enough to arrive from memory
     const std::size_t rows = std::min({fours, R, chain});
     const char* c = reinterpret_cast<const char*>(to.c);
     for (std::size_t i = 0; i < rows; ++i, c += to.stride * sizeof(A)) {
