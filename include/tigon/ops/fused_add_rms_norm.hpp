@@ -24,7 +24,7 @@ struct fused_add_rms_norm {
 ///            data null: the sum has no other use). cols >= 1, rows may be 0.
 /// Types      as rms_norm; x and r have one type.
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
-/// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where a separate copy is asked for;
+/// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
 ///            dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
 ///            any layout in which no element is shared.

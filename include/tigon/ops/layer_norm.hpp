@@ -73,8 +73,8 @@ struct kernel<op::layer_norm, backends::generic> {
       backward_rows<B, false>(dy, x, w, mean, rstd, dx, to_dw, to_db, ctx);
   }
 
-  /// Whether what the means lost when they were rounded, up to 2^-24 of them (f32), shows beside the deviations: where one
-  /// is larger than four of these, and in rows of a few columns, whose dx nearly cancels. Not in bf16, whose numbers lie
+  /// Whether the rounding errors of the means, up to 2^-24 of them (f32), show beside the deviations: where a mean is
+  /// larger than four deviations, and in rows of a few columns, whose dx nearly cancels. Not in bf16, whose numbers lie
   /// too far apart.
   template <element T, class A>
   static bool mean_shows(std::span<const A> mean, std::span<const A> rstd, std::size_t cols) {

@@ -115,12 +115,12 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
     const std::size_t bytes = x.rows * x.cols * sizeof(T);
-    const bool held = detail::holds_products(rstd, x.rows);
+    const bool in_range = detail::holds_products(rstd, x.rows);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight = row_of(weights, j);
       const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
-      if (cols <= plain::narrow || !held)
+      if (cols <= plain::narrow || !in_range)
         group_in_f64<B, T>(cols <= plain::narrow ? size : beside, rows(dy), rows(x), weight, rstd + j * size, rows(dx),
                            shift, opt, own);
       else

@@ -84,9 +84,9 @@ struct kernel<op::poly_norm, backends::generic> {
   /// Whether there are rows of which A does not hold the sixth powers.
   template <class A>
   static bool any_in_f64(const detail::of_powers<A>* rstd, std::size_t rows) {
-    bool all_held = true;
-    for (std::size_t i = 0; i < rows; ++i) all_held &= holds(rstd[i][0]);
-    return !all_held;
+    bool all_in_range = true;
+    for (std::size_t i = 0; i < rows; ++i) all_in_range &= holds(rstd[i][0]);
+    return !all_in_range;
   }
 
   /// These rows, and their rstd.

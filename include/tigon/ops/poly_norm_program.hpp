@@ -73,7 +73,7 @@ TIGON_INLINE std::array<double, 4> terms_of_parameters(of_powers<A> rstd, const 
   return {term(0), term(1), term(2), static_cast<double>(sums[3])};
 }
 
-/// Whether sums in A hold sixth powers of the size of a row with this rstd_3, and what backward makes of their inverses.
+/// Whether sums in A are in range for sixth powers of a row with this rstd_3, and for the inverses in backward.
 template <class A>
 TIGON_INLINE bool holds_sixth_powers(A rstd_3) {
   constexpr A far = sizeof(A) == 8 ? A(0x1p400) : A(0x1p60);

@@ -52,7 +52,7 @@ void with_casting(casting rule, Run run) {
   run(std::integral_constant<casting, casting::none>{});
 }
 
-/// What of the options holds for this weight: nothing is added to the ones of an absent one or rounded before them.
+/// The options for this weight: where it is absent, nothing is added to its ones or rounded before them.
 template <class Options, class W>
 Options options_for_weight(Options opt, in_vector<W> w) {
   if (!w) opt.offset = 0, opt.casting = casting::none;
@@ -101,7 +101,7 @@ struct kernel<op::rms_norm, backends::generic> {
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
-  /// everything is made anew in f64.
+  /// everything is computed in f64.
   static constexpr std::size_t narrow = 8;
   /// Otherwise rstd is what was saved. ds is added to dx, and may be an empty view.
   template <backend B, element T, element W>
