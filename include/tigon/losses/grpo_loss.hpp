@@ -15,7 +15,7 @@ struct grpo_loss {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
+/// logp of every row that has a column, in f64: the two parts of lse hold more digits than one f32 number.
 template <element T, class A = accumulator_t<T>>
 void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,
                        const policy<A>& of, double* logp, context& ctx) {
@@ -110,7 +110,8 @@ struct kernel<op::grpo_loss, backends::generic> {
         return;
       }
       const A factor = -u * inverse / (A(1) + lse.rest);
-      // The logits are operands, because dlogits may be they, and then their lines are near and not to be streamed.
+      // The logits are an operand, because dlogits may be the logits: their lines are then cached, and stores are not
+      // streamed.
       row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });

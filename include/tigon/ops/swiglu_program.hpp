@@ -119,36 +119,36 @@ struct clamped_swiglu_program : scaled_swiglu_program<T, Bits> {
       return scaled::rounded(v);
   }
   template <class V>
-  TIGON_INLINE V clamp(V z) const {
+  TIGON_INLINE V clamped_gate(V z) const {
     if constexpr (Bare)
       return z;
     else
       return min(V(highest), z);
   }
   template <class V>
-  TIGON_INLINE V clamped(V up) const {
+  TIGON_INLINE V clamped_up(V up) const {
     return max(V(-limit), min(V(limit), up));
   }
   template <class V>
   TIGON_INLINE V map(V gate, V up) const {
     const V z = max(V(lowest), min(V(limit), times(gate, g)));
-    const V unit(simd::gate_parts<V>::unit), inverse = gate_of(clamp(z)).inverse;
+    const V unit(simd::gate_parts<V>::unit), inverse = gate_of(clamped_gate(z)).inverse;
     if constexpr (Bare && sizeof(T) == 2)  // one product less after the division
-      return fma(clamped(up), unit, V(up_offset) * unit) * inverse * z;
+      return fma(clamped_up(up), unit, V(up_offset) * unit) * inverse * z;
     else
-      return times(rounded(z * (inverse * unit)) * (clamped(up) + V(up_offset)), d);
+      return times(rounded(z * (inverse * unit)) * (clamped_up(up) + V(up_offset)), d);
   }
   template <class V>
   TIGON_INLINE pack<V, 2> map(V dy, V gate, V up) const {
     const V open = times(gate, g), z = max(V(lowest), min(V(limit), open));
-    const auto [inverse, rest] = gate_of(clamp(z));
-    const V s = inverse * V(simd::gate_parts<V>::unit), u = clamped(up) + V(up_offset);
+    const auto [inverse, rest] = gate_of(clamped_gate(z));
+    const V s = inverse * V(simd::gate_parts<V>::unit), u = clamped_up(up) + V(up_offset);
     V dgate, dup;
-    if constexpr (Bare) {  // by few products; clamp(z) is z. In 16 bits the order of those of dup does not show.
+    if constexpr (Bare) {  // by few products; clamped_gate(z) is z. In 16 bits the order of those of dup does not show.
       const V ds = dy * s;
       dup = sizeof(T) == 2 ? ds * z : dy * (z * s), dgate = u * fma(dup * (rest * inverse), V(slope), ds);
     } else {
-      dgate = times(dy * u * s * fma(clamp(z) * V(slope), rest * inverse, V(1)), d * g);
+      dgate = times(dy * u * s * fma(clamped_gate(z) * V(slope), rest * inverse, V(1)), d * g);
       dup = times(dy * rounded(z * s), d);
     }
     return {{select(not_above(open, V(limit)), dgate, V(0)), select(not_above(abs(up), V(limit)), dup, V(0))}};

@@ -1,4 +1,4 @@
-// A linear layer in front of a loss, a chunk of rows at a time: what every fused linear loss is made of.
+// A linear layer in front of a loss, a chunk of rows at a time.
 #ifndef TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 #define TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 
