@@ -50,7 +50,7 @@ struct capped_logits {
   template <class V>
   TIGON_INLINE V slope(V capped) const {
     const V one(A(1));
-    return (one - capped) * (one + squashed);
+    return (one - capped) * (one + capped);
   }
 };
 
