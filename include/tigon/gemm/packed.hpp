@@ -219,12 +219,12 @@ class product {
       if (plan_.share_a) {
         if (packed_b_ == nullptr) pack<P, W>(b_, first, count, at, depth, part);
         prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
-        block(shared_first_, shared_count_, first, count, shared,
-              packed_b_ == nullptr ? part : in_packed_b(first, at, depth), depth, sums, from_zero, ends, cursor);
+        const word* columns = packed_b_ == nullptr ? part : in_packed_b(first, at, depth);
+        block({shared_first_, shared_count_, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
       } else {
         pack<P, U>(a_, first, count, at, depth, part);
         prefetch_cursor cursor = after(a_, first, p);
-        block(first, count, shared_first_, shared_count_, part, shared, depth, sums, from_zero, ends, cursor);
+        block({first, count, shared_first_, shared_count_}, {part, shared, depth}, sums, from_zero, ends, cursor);
       }
       p += plan_.block;
     } while (p < chunk_depth_);
@@ -256,10 +256,18 @@ class product {
             std::min(plan_.block, chunk_depth_ - p)};
   }
 
-  /// Rows [row, row + rows) by columns [col, col + cols) of c, one block of depth.
-  void block(std::size_t row, std::size_t rows, std::size_t col, std::size_t cols, const word* a, const word* b,
-             std::size_t depth, A* sums, bool starts, bool ends, prefetch_cursor& cursor) const {
-    const std::size_t length = length_of(depth);
+  /// Rows [row, row + rows) by columns [col, col + cols) of c.
+  struct rectangle {
+    std::size_t row, rows, col, cols;
+  };
+  /// Panels of both operands, one block of depth.
+  struct panels {
+    const word *a, *b;
+    std::size_t depth;
+  };
+  /// One block of depth of a rectangle of c.
+  void block(rectangle of, panels in, A* sums, bool starts, bool ends, prefetch_cursor& cursor) const {
+    const std::size_t row = of.row, rows = of.rows, col = of.col, cols = of.cols, length = length_of(in.depth);
     gemm_detail::scaling<A> scale = scale_;
     const TC* bias = bias_;
     if (!plan_.carry && chunk_first_ != 0) {  // c already holds the chunks before
@@ -274,7 +282,7 @@ class product {
         const std::size_t height = std::min(U, rows - i);
         const A* start = starts ? nullptr : sums;
         TC* c = c_.data + (row + i) * c_.row_stride + col + j;
-        const word *pa = a + i * length, *pb = b + j * length;
+        const word *pa = in.a + i * length, *pb = in.b + j * length;
         tile_target<A> to{sums, nullptr, 0, scale, nullptr};
         if (!ends) {
           any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);

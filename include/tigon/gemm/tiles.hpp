@@ -31,6 +31,28 @@ TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
   return fours > 8 ? (fours + 1) / 2 : 8;
 }
 
+/// The sums of a tile to c, scaled, with bias.
+template <std::size_t R, std::size_t N, class V, class A>
+TIGON_INLINE void store_scaled(const V (&acc)[R][N], const tile_target<A>& to) {
+  constexpr std::size_t L = V::size;
+  const V alpha(to.scale.alpha), beta(to.scale.beta);
+  V bias[N];
+  unroll<N>([&](auto j) __attribute__((always_inline)) {
+    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
+  });
+  A* c = to.c;
+  const bool add = to.bias != nullptr;
+  unroll<R>([&](auto i) __attribute__((always_inline)) {
+    unroll<N>([&](auto j) __attribute__((always_inline)) {
+      V v = alpha * acc[i][j];
+      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
+      if (add) v = v + bias[j];
+      simd::store(v, c + j * L);
+    });
+    c += to.stride;
+  });
+}
+
 /// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
 template <class P, std::size_t R, std::size_t N>
 void tile(std::size_t length, const typename P::word* a, const typename P::word* b, const typename P::value* start,
@@ -101,22 +123,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], to.scratch + i * W + j * L); });
     return;
   }
-  const V alpha(to.scale.alpha), beta(to.scale.beta);
-  V bias[N];
-  unroll<N>([&](auto j) __attribute__((always_inline)) {
-    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
-  });
-  A* c = to.c;
-  const bool add = to.bias != nullptr;
-  unroll<R>([&](auto i) __attribute__((always_inline)) {
-    unroll<N>([&](auto j) __attribute__((always_inline)) {
-      V v = alpha * acc[i][j];
-      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
-      if (add) v = v + bias[j];
-      simd::store(v, c + j * L);
-    });
-    c += to.stride;
-  });
+  store_scaled(acc, to);
 }
 
 template <class P, std::size_t R>
