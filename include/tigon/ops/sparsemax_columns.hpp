@@ -79,6 +79,29 @@ struct sparsemax_columns {
     }
   };
 
+  /// top = the largest of top and lines [begin, end).
+  template <class Row, class A, class Line>
+  static TIGON_INLINE void raise(const Row& row, vector_view<A> top, Line line, std::size_t begin, std::size_t end) {
+    for (; begin < end; ++begin) {
+      const auto at = row.on(begin);
+      at.map(reads(top, line(at, 0)), writes(top), [](auto t, auto v) { return max(t, v); });
+    }
+  }
+  /// to = the largest of every eight lines.
+  template <class A, class Row, class Line, class To>
+  static TIGON_INLINE void fold(const Row& row, Line line, std::size_t lines, To to) {
+    for (std::size_t k = 0; 8 * k < lines; ++k) {
+      const auto at = row.prefetching(8).on(8 * k);
+      const auto top = to(row.on(k), 0);
+      if (at.i + 8 <= lines) {
+        at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });
+      } else {
+        fill(row, top, -std::numeric_limits<A>::infinity());
+        raise(row, top, line, at.i, lines);
+      }
+    }
+  }
+
   template <backend B, element T>
   static void forward(axis_view<const T> x, axis_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
@@ -100,24 +123,6 @@ struct sparsemax_columns {
       const auto eighth = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + at.i + k); };
       const auto few = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + in.eighth + at.i + k); };
 
-      const auto larger = [=](vector_view<A> top, auto line, std::size_t begin, std::size_t end) TIGON_LAMBDA {
-        for (; begin < end; ++begin) {
-          const auto at = row.on(begin);
-          at.map(reads(top, line(at, 0)), writes(top), [](auto t, auto v) { return max(t, v); });
-        }
-      };
-      const auto fold = [=](auto line, std::size_t lines, auto to) TIGON_LAMBDA {
-        for (std::size_t k = 0; 8 * k < lines; ++k) {
-          const auto at = row.prefetching(8).on(8 * k);
-          const auto top = to(row.on(k), 0);
-          if (at.i + 8 <= lines) {
-            at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });
-          } else {
-            fill(row, top, -infinity);
-            larger(top, line, at.i, lines);
-          }
-        }
-      };
       // The rounds of forward_rows.
       const auto project = [=](auto line, std::size_t lines) TIGON_LAMBDA {
         fill(row, support, infinity);
@@ -156,15 +161,15 @@ struct sparsemax_columns {
       fill(row, high, -infinity), fill(row, low, A(-1));
       for (const auto zero : {sum, number, part}) fill(row, zero, A(0));
       for (std::size_t k = 0; in.totals && k < 4; ++k) fill(row, of_totals(k), A(0));
-      if (in.eighth != 0) fold(all, x.axis, eighth);
+      if (in.eighth != 0) fold<A>(row, all, x.axis, eighth);
       if (in.few != 0) {
-        fold(eighth, in.eighth, few);
-        larger(high, few, 0, in.few);
+        fold<A>(row, eighth, in.eighth, few);
+        raise(row, high, few, 0, in.few);
         project(few, in.few);
       } else if (in.eighth != 0) {
-        larger(high, eighth, 0, in.eighth);
+        raise(row, high, eighth, 0, in.eighth);
       } else {
-        larger(high, all, 0, x.axis);
+        raise(row, high, all, 0, x.axis);
       }
       if (in.eighth != 0) project(eighth, in.eighth);
       project(all, x.axis);
