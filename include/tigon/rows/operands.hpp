@@ -75,8 +75,8 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
-/// Output, a matrix or pair_columns, of which a number here and there is 0, as gradients of equal numbers are: rounding it
-/// to bf16 takes no branch that depends on zeros and cannot be foretold, for an operation more.
+/// Output, a matrix or pair_columns, with scattered zeros, as gradients of equal numbers are: it is rounded to bf16 without
+/// a branch on zeros, which would be mispredicted, for one operation more.
 template <class Output>
 struct often_zero {
   Output output;

@@ -33,7 +33,7 @@
 //
 // A program may also have
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
-//                        the row is reduced anew; finish then takes the state first.
+//                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
@@ -194,10 +194,13 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
 }
 
 // The same with parameter gradients.
+struct extents_of_all {
+  rows_of_all rows;
+  std::size_t cols;
+};
 template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
 void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, rows_of_all rows,
-                              std::size_t cols) {
+                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
   using A = typename V::value_type;
   constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
@@ -206,7 +209,8 @@ void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, 
   const auto both = std::tuple_cat(direct.y, out.y);
   constexpr std::make_index_sequence<sizeof...(G)> partials;
   const auto run = [&](auto reduction, auto program) {
-    std::apply([&](auto... g) { run_with_partials<B, A>(ctx, rows, cols, reduction, program, g...); }, gradients.g);
+    std::apply([&](auto... g) { run_with_partials<B, A>(ctx, of.rows, of.cols, reduction, program, g...); },
+               gradients.g);
   };
   if constexpr (plan.reduce_writes)
     if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
@@ -299,7 +303,7 @@ void reduce_map(context& ctx, P program, Group... groups) {
   if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
     detail::reduce_rows<B>(ctx, bound, in, direct, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
-    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, rows, of.cols);
+    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
   else if constexpr (adds || detail::is_backward(bound, in))
