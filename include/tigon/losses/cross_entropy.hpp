@@ -101,8 +101,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
       const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
-      // The logits are an operand, because dlogits may be they: their lines are then cached, and stores are not
-      // streamed.
+      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
       const vector_view<const T> read{logits.row(row.i), row.cols};
       if constexpr (Capped) {
         row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {

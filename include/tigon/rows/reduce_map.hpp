@@ -18,7 +18,8 @@
 //   reads(x...)          operands of reduce and of map: matrices (their row i), vectors (the same for every row),
 //                        or_ones(w) and or_zeros(b), which may be absent, constant(a), columns
 //   map_reads(x...)      operands of map alone; it takes them behind those
-//   writes(y...)         what map returns: a vector for each output, as a pack if there are several
+//   writes(y...)         what map returns: a vector for each output, as a pack if there are several. often_zero{y} where
+//                        scattered numbers are 0
 //   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
 //                        last, these sums with what its row adds
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish

@@ -9,6 +9,13 @@
 // vector views (the same for every row) and `columns` (the column index as a number). Functions take and return
 // vectors of any engine. Rows are cut into tasks by shape alone and sums are made in a fixed order, so results do not
 // depend on the number of threads.
+//
+//   for_rows                      fn(row) for every row
+//   for_rows_with_scratch         rows of memory beside it: row.scratch(k)
+//   for_rows_with_partials        sums over the rows, for parameter gradients: row.partial(k)      (rows/gradients.hpp)
+//   for_row_parts_with_partials   the same for columns that need nothing of one another: fn(part of a row)
+//   for_rows_pipelined            two steps a row, the second of which overlaps the first of the next row
+//                                                                                               (rows/pipelined.hpp)
 #ifndef TIGON_ROWS_ROW_HPP
 #define TIGON_ROWS_ROW_HPP
 
