@@ -31,26 +31,11 @@ TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
   return fours > 8 ? (fours + 1) / 2 : 8;
 }
 
-/// The sums of a tile to c, scaled, with bias.
-template <std::size_t R, std::size_t N, class V, class A>
-TIGON_INLINE void store_scaled(const V (&acc)[R][N], const tile_target<A>& to) {
-  constexpr std::size_t L = V::size;
-  const V alpha(to.scale.alpha), beta(to.scale.beta);
-  V bias[N];
-  unroll<N>([&](auto j) __attribute__((always_inline)) {
-    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
-  });
-  A* c = to.c;
-  const bool add = to.bias != nullptr;
-  unroll<R>([&](auto i) __attribute__((always_inline)) {
-    unroll<N>([&](auto j) __attribute__((always_inline)) {
-      V v = alpha * acc[i][j];
-      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
-      if (add) v = v + bias[j];
-      simd::store(v, c + j * L);
-    });
-    c += to.stride;
-  });
+/// f(i, j) for every sum of a tile, with constants for indices.
+template <std::size_t R, std::size_t N, class F>
+TIGON_INLINE void for_sums(F f) {
+  unroll<R>([&](auto i)
+                __attribute__((always_inline)) { unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); }); });
 }
 
 /// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
@@ -60,11 +45,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   using A = typename P::value;
   using V = typename P::sums;
   constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
-  const auto each = [](auto f) __attribute__((always_inline)) {
-    unroll<R>([&](auto i) __attribute__((always_inline)) {
-      unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); });
-    });
-  };
+  const auto each = [](auto f) __attribute__((always_inline)) { for_sums<R, N>(f); };
   V acc[R][N];
   const auto clear = [&]() __attribute__((always_inline)) {
     each([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
@@ -123,7 +104,22 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], to.scratch + i * W + j * L); });
     return;
   }
-  store_scaled(acc, to);
+  const V alpha(to.scale.alpha), beta(to.scale.beta);
+  V bias[N];
+  unroll<N>([&](auto j) __attribute__((always_inline)) {
+    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
+  });
+  A* c = to.c;
+  const bool add = to.bias != nullptr;
+  unroll<R>([&](auto i) __attribute__((always_inline)) {
+    unroll<N>([&](auto j) __attribute__((always_inline)) {
+      V v = alpha * acc[i][j];
+      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
+      if (add) v = v + bias[j];
+      simd::store(v, c + j * L);
+    });
+    c += to.stride;
+  });
 }
 
 template <class P, std::size_t R>

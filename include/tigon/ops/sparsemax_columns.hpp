@@ -82,8 +82,8 @@ struct sparsemax_columns {
   /// top = the largest of top and lines [begin, end).
   template <class Row, class A, class Line>
   static TIGON_INLINE void raise(const Row& row, vector_view<A> top, Line line, std::size_t begin, std::size_t end) {
-    for (auto at = row.on(begin); at.i < end; at = row.on(at.i + 1))
-      at.map(reads(top, line(at, 0)), writes(top), [](auto t, auto v) { return max(t, v); });
+    for (; begin < end; ++begin)
+      row.on(begin).map(reads(top, line(row.on(begin), 0)), writes(top), [](auto t, auto v) { return max(t, v); });
   }
   /// to = the largest of every eight lines.
   template <class A, class Row, class Line, class To>
