@@ -43,7 +43,7 @@ struct query_blocks {
     return {first, rows, mask == attention_mask::causal ? first + rows : seq_len};
   }
   /// The largest of f(block): of bytes, which shrink with the keys but for the scratch of products. Blocks of one shape
-  /// are computed once, and no more than 2^16 of them: the keys of any other are fewer by more than that scratch can grow.
+  /// are asked once, and no more than 2^16 of them: the keys of any other are fewer by more than that scratch can grow.
   template <class F>
   std::size_t most(F f) const {
     const std::size_t blocks = std::min<std::size_t>(size(), mask == attention_mask::causal ? std::size_t{1} << 16 : 2);

@@ -52,7 +52,8 @@ void with_casting(casting rule, Run run) {
   run(std::integral_constant<casting, casting::none>{});
 }
 
-/// What the gradient reads in f64: matrices, or copies of one of their rows. ds is added to dx, and may be an empty view.
+/// What the gradient reads in f64: matrices, or copies of one of their rows. ds is added to dx, and may be an empty
+/// view.
 template <class X, class W, class A>
 struct rms_norm_reads {
   X dy, x, ds;

@@ -1,5 +1,5 @@
-// What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs without
-// sums over the rows.
+// What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs
+// without sums over the rows.
 #ifndef TIGON_ROWS_DECLARED_HPP
 #define TIGON_ROWS_DECLARED_HPP
 
@@ -15,8 +15,8 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in every
-// loop that makes it.
+// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in
+// every loop that makes it.
 template <class R>
 TIGON_INLINE void prevent_contraction(R& r) {
   if constexpr (requires { r.r; })
@@ -35,8 +35,8 @@ TIGON_INLINE void prevent_contraction(R& r) {
 #endif
 }
 
-// Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is read
-// and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
+// Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is
+// read and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
 template <class V, std::size_t K, class F, class... Source>
 struct reducing {
   static constexpr bool reduces = true, prefetches = false;
@@ -113,8 +113,8 @@ struct declared_reduction {
         },
         x);
   }
-  // The sums over a whole row, where a map makes none as side work. If it prefetches rows, then those that begin `ahead`
-  // rows further down.
+  // The sums over a whole row, where a map makes none as side work. If it prefetches rows, then those that begin
+  // `ahead` rows further down.
   template <class B, class A, bool Prefetches>
   TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
     return std::apply(

@@ -135,8 +135,9 @@ class partial_tasks_of {
   std::size_t rows_, cols_, per_task_, stride_, sums_, group_, ahead_;
 };
 
-// Reduces every row, and maps it by a declared_map, or by fn(row, value) with one map, of the row or of parts of it; without
-// a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan (rows/schedule.hpp).
+// Reduces every row, and maps it by a declared_map, or by fn(row, value) with one map, of the row or of parts of it;
+// without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
+// (rows/schedule.hpp).
 template <class B, class A, class Reduction, class F, class... T>
 void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn,
                        parameter_gradient<T>... out) {
@@ -156,10 +157,10 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 
 }  // namespace detail
 
-/// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the k-th
-/// parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into `out`. Without
-/// rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows. Takes
-/// partials_workspace<B, A>(rows, cols, gradients) from the workspace.
+/// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the
+/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
+/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of
+/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace.
 template <class B, class A, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
   detail::run_with_partials<B, A>(ctx, rows, cols, detail::imperative_reduction{}, fn, out...);

@@ -14,9 +14,9 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// A map of which a step ahead is prepared, by software pipelining: rest(prepare(v), v, x..., sums...), where v is the first
-// operand. Rows that are mapped together compute `prepare` of the next columns beside `rest` of these: of a long chain of
-// operations, too few columns fit into the reorder buffer of a CPU.
+// A map of which a step ahead is prepared, by software pipelining: rest(prepare(v), v, x..., sums...), where v is the
+// first operand. Rows that are mapped together compute `prepare` of the next columns beside `rest` of these: of a long
+// chain of operations, too few columns fit into the reorder buffer of a CPU.
 template <class Prepare, class Rest>
 struct prepared_map {
   Prepare prepare;

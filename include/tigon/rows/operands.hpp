@@ -75,8 +75,8 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
-/// Output, a matrix or pair_columns, with scattered zeros, as gradients of equal numbers are: it is rounded to bf16 without
-/// a branch on zeros, which would be mispredicted, for one operation more.
+/// Output, a matrix or pair_columns, with scattered zeros, as gradients of equal numbers are: it is rounded to bf16
+/// without a branch on zeros, which would be mispredicted, for one operation more.
 template <class Output>
 struct often_zero {
   Output output;

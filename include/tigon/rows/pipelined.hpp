@@ -42,11 +42,11 @@ struct pipelined {
 };
 
 /// Calls for every row gather(block, state) with its blocks of columns, one after the other, then close(state), then
-/// write(block, state, k) with the k-th block for all k. A block is a row_worker on a part of the row. A State begins as
-/// State{} for every row and takes at most State::most blocks.
+/// write(block, state, k) with the k-th block for all k. A block is a row_worker on a part of the row. A State begins
+/// as State{} for every row and takes at most State::most blocks.
 ///
-/// Where two rows and their scratch stay in L2, a block of one row is written, then a block of the next row is gathered,
-/// and so on: stores drain while lanes compute. Results do not depend on it.
+/// Where two rows and their scratch stay in L2, a block of one row is written, then a block of the next row is
+/// gathered, and so on: stores drain while lanes compute. Results do not depend on it.
 template <class B, class A, class State, class Gather, class Close, class Write>
 void for_rows_pipelined(context& ctx, pipelined of, Gather gather, Close close, Write write) {
   const std::size_t cols = of.cols, per_task = detail::pipelined_rows<B>(of.rows, cols);

@@ -129,7 +129,7 @@ constexpr row_plan plan(core cpu, row_shape s) {
     if (s.reduction == reduction_kind::imperative) return 1;
     // Eight streams fit into the ways of L1.
     if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
-    // With three matrices and more, non-temporal stores that alternate between rows cost more than mapping them together saves.
+    // From three matrices on, non-temporal stores that alternate between rows cost more than is saved.
     if (s.matrices > 2 && !narrow) return 1;
     return s.sums > 1 ? 4 : 3;
   }();

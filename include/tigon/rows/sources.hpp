@@ -107,8 +107,8 @@ inline constexpr bool is_constant = false;
 template <class A>
 inline constexpr bool is_constant<constant_source<A>> = true;
 
-// Operand of a declared reduction, 0 to its function: rows that the map alone reads. The reduction loads a byte of every
-// vector, so that the rows are in the cache when they are mapped.
+// Operand of a declared reduction, 0 to its function: rows that the map alone reads. The reduction loads a byte of
+// every vector, so that the rows are in the cache when they are mapped.
 template <class Operand>
 struct touched {
   Operand operand;

@@ -3,8 +3,8 @@
 //   kernel<op::rms_norm, backends::generic>::forward<ub::on_tiles<B, op::rms_norm, tiling::pass::forward>, T>(...)
 //
 // is the operator's own kernel with its programs run on B's vector cores, cut as the tile rule of that operator and
-// pass says. A block of rows is reduced, as often as its rows require, and mapped. Of what a row needs between the two the
-// buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
+// pass says. A block of rows is reduced, as often as its rows require, and mapped. Of what a row needs between the two
+// the buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
 // (for_rows) run on lanes.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
