@@ -100,7 +100,7 @@ struct kernel<op::attn_res, backends::generic> {
     const A per_col = A(1) / static_cast<A>(dy.cols);
     for_row_parts_with_partials<with_whole_rows<B>, A>(
         ctx, dy.rows, dy.cols,
-        [=] TIGON_FN(auto row) {
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
           const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
           A* const of = products + 2 * row.i * v.blocks;  // sums of dy v and u v, block by block
           const auto p_row = row.partial(0);

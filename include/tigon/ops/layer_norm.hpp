@@ -96,7 +96,7 @@ struct kernel<op::layer_norm, backends::generic> {
     const matrix_view<T> dx = to.dx;
     for_rows_with_partials<B, A>(
         ctx, x.rows, x.cols,
-        [=] TIGON_FN(auto row) {
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
           if (!row.first()) return;
           const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
                        r = rstd[row.i] / p;

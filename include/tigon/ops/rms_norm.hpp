@@ -121,7 +121,7 @@ struct kernel<op::rms_norm, backends::generic> {
                               matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     for_rows_with_partials<B, A>(
         ctx, rows, dx.cols,
-        [=] TIGON_FN(auto row) {
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
           if (row.first()) row_in_f64(row, in, dx, row.partial(0), opt);
         },
         parameter_gradient<W>{dw, opt.dw});

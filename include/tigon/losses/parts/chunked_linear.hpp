@@ -67,7 +67,7 @@ template <class B, class A>
 void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& ctx) {
   for_row_parts_with_partials<B, A>(
       ctx, d.rows, d.cols,
-      [=] TIGON_FN(auto part) {
+      [=] TIGON_FN(auto part) TIGON_LAMBDA {
         const auto sum = part.partial(0);
         part.map(reads(d, sum), writes(sum), [](auto v, auto s) { return s + v; });
       },
