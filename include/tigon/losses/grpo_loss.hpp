@@ -15,7 +15,7 @@ struct grpo_loss {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// logp of every row that has a column, in f64: the two parts of lse hold more digits than one f32 number.
+/// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
 template <element T, class A = accumulator_t<T>>
 void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,
                        const policy<A>& of, double* logp, context& ctx) {
