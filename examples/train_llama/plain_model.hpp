@@ -79,11 +79,11 @@ class passes {
   template <class U>
   void sum_columns(matrix<U> x, vector<float> out) {
     ctx_.workspace().expect("sum_columns", tigon::simd::partials_workspace<kernels, float>(x.rows, x.cols, 1));
-    tigon::for_rows_with_partials<kernels, float>(
-        ctx_, x.rows, x.cols, tigon::no_statistic{},
-        [=] TIGON_FN(auto row, int) {
-          const auto sums = row.partial(0);
-          row.map(tigon::reads(x, sums), tigon::writes(sums), [](auto v, auto acc) { return v + acc; });
+    tigon::for_row_parts_with_partials<kernels, float>(
+        ctx_, x.rows, x.cols,
+        [=] TIGON_FN(auto part) {
+          const auto sums = part.partial(0);
+          part.map(tigon::reads(x, sums), tigon::writes(sums), [](auto v, auto acc) { return v + acc; });
         },
         tigon::simd::parameter_gradient<float>{out, tigon::gradient::overwrite});
   }

@@ -39,9 +39,10 @@
 #define TIGON_INLINE inline __attribute__((always_inline))
 // Force-inline a lambda into the loop that calls it.
 #define TIGON_LAMBDA __attribute__((always_inline))
-// On the body of a task: the row program and every function it passes are inlined into one loop nest. g++ leaves the operations
-// of a loop in the order in which they are written unless it is told to mix those of the vectors that it is unrolled by:
-// every one then waits for the one before it, and processors look too few of them ahead (up to a sixth of the time).
+// On the body of a task: the row program and every function it passes are inlined into one loop nest. g++ keeps the
+// operations of an unrolled loop in source order, one vector after the other, unless its scheduler is switched on. Each
+// operation then depends on the one before it, and the reorder buffer of a CPU holds too few independent ones (up to a
+// sixth of the time).
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__INTEL_COMPILER)
 #define TIGON_FLATTEN __attribute__((flatten, optimize("schedule-insns", "sched-pressure")))
 #else

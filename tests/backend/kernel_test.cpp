@@ -82,7 +82,7 @@ TEST(Provider, RowsOfABackendWithOtherProductsAreItsParents) {
   static_assert(std::same_as<tigon::row_backend<same_steps>, other_steps>);
   static_assert(std::same_as<tigon::row_backend<exact_rows>, exact_rows>);
   static_assert(std::same_as<tigon::row_backend<tb::acme>, tb::acme>);            // rows of its own
-  static_assert(std::same_as<tigon::row_backend<acme_products>, acme_products>);  // acme's may ask for other numbers
+  static_assert(std::same_as<tigon::row_backend<acme_products>, acme_products>);  // acme's may have other numbers
 }
 
 TEST(Provider, TuningAloneOverridesNothing) {

@@ -1,4 +1,4 @@
-// A backend that is asked for by name still has to run on the device.
+// A backend that is named still has to run on the device.
 // expect: tigon: backend xsimd does not run on device npu (TIGON_BACKEND, TIGON_DEVICE); there are
 // expect: ascend (npu), avx512_bf16 (cpu), highway (cpu)
 // flags: -DTIGON_DEVICE=npu

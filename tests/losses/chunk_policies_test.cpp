@@ -134,7 +134,7 @@ struct policies {
     return policy_names<P>::of();
   }
 };
-/// The rule `liger` is a number of rows, as `fixed` is; what it is and that losses ask for it is tested apart.
+/// The rule `liger` is a number of rows, as `fixed` is; what it is and that losses take it is tested elsewhere.
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<sevens, float>, on<streamed, float>, on<streamed, bfloat16>>;
 #else

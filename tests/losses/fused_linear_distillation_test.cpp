@@ -240,7 +240,7 @@ struct problem : linear_problem<T> {
   struct reference : layer_gradients {
     double soft = 0, hard = 0, loss = 0;
   };
-  /// The definition in long double with all logits at once; to be asked for before the call, because dw and dbias may
+  /// The definition in long double with all logits at once; to be computed before the call, because dw and dbias may
   /// be added to.
   TIGON_TEST_NOINLINE reference wanted(double upstream = 1) const {
     using N = long double;

@@ -212,7 +212,7 @@ struct problem : sequence_problem<T> {
     double empty = 0;
   };
   /// The definition in f64 for a policy of the same shapes; derivatives of the pair function by differences. To be
-  /// asked for before the call, because dw and dbias may be added to.
+  /// computed before the call, because dw and dbias may be added to.
   TIGON_TEST_NOINLINE reference_results wanted(const whole_layer& policy) const {
     const std::size_t pairs = this->s.sequences / 2, length = this->s.length, vocab = this->s.vocab;
     const auto all = policy.log_probs(), z = policy.logits();
@@ -493,7 +493,7 @@ TEST(pairs, gradients_of_16_bits_are_added_up_in_32) {
 TEST(pairs, a_wide_vocabulary_in_a_few_rows) {
   problem<float> p({2, 2, 3, 256000}, variants[3]);
   p.target(0, 0) = 255999, p.target(1, 1) = 0;
-  // One chunk a row; the reference sums 256000 terms a class, so only the classes that are asked for.
+  // One chunk a row; the reference sums 256000 terms a class, so only the classes that are given.
   p.forward<small_chunks>();
   const whole_layer policy = p.policy(), other = p.other();
   const auto ratio = [&](std::size_t sequence) {

@@ -115,7 +115,7 @@ struct problem : linear_problem<T> {
   struct reference : layer_gradients {
     std::vector<double> nll, entropy, lse;
   };
-  /// The definition in long double with all logits at once; to be asked for before the call, because dw may be added
+  /// The definition in long double with all logits at once; to be computed before the call, because dw may be added
   /// to.
   TIGON_TEST_NOINLINE reference wanted() const {
     const whole_layer layer = this->layer();

@@ -221,7 +221,7 @@ TYPED_TEST(selective_log_softmax, rows_in_several_blocks) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   for (const bool rising : {false, true}) {  // the maximum in the first block, and in the last
-    problem<T> p(1, 3, B::row.cpu.near_cols + 1001, false);
+    problem<T> p(1, 3, B::row.cpu.in_place_cols + 1001, false);
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t j = 0; j < p.logits.cols(); ++j)
         p.logits(i, j) =

@@ -91,7 +91,7 @@ TYPED_TEST(rms_norm, casting_decides_where_is_rounded) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
-  // One row: its share is all of dw. Of a row of five columns backward makes rstd anew, in f64.
+  // One row: its share is all of dw. Of a row of five columns backward computes rstd again, in f64.
   for (const std::size_t cols : {std::size_t{5}, 4 * lanes<B, T> + 3})
     for (const variant& v : variants) {
       SCOPED_TRACE(testing::Message() << cols << " columns, " << v.name);

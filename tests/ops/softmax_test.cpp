@@ -110,7 +110,7 @@ struct small_blocks : Parent {
   using overrides = tigon::op_list<>;
   static constexpr tigon::row_tuning row = [] {
     tigon::row_tuning tuning = Parent::row;
-    tuning.block_cols = 256, tuning.cpu.near_cols = 512;
+    tuning.block_cols = 256, tuning.cpu.in_place_cols = 512;
     return tuning;
   }();
 };

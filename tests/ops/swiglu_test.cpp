@@ -72,7 +72,7 @@ TYPED_TEST(swiglu, keeps_relative_accuracy_where_the_gate_closes) {
   }
 }
 
-// gpt-oss: gradients pass where an input is the limit, and nowhere beyond; what is held is not NaN.
+// gpt-oss: gradients pass where an input is the limit, and nowhere beyond; what is clamped is not NaN.
 TYPED_TEST(swiglu, gradients_pass_at_the_limit_and_not_beyond) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -399,7 +399,7 @@ TYPED_TEST(every_core, outputs_that_either_pass_may_write) {
   }
 }
 
-TYPED_TEST(every_core, turns) {
+TYPED_TEST(every_core, pipelines) {
   using F = TestFixture;
   using B = typename F::B;
   using T = typename F::T;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <tigon/rows/gradients.hpp>
-#include <tigon/rows/turns.hpp>
+#include <tigon/rows/pipelined.hpp>
 
 #include <numeric>
 
@@ -20,6 +20,9 @@ namespace {
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::pack,
     tigon::vector_view;
+using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::map_groups,
+    tigon::simd::detail::no_reduction, tigon::simd::detail::prepared_map, tigon::simd::detail::run_with_partials,
+    tigon::simd::detail::touched;
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
 /// shapes.
@@ -56,7 +59,7 @@ TIGON_TEST_NOINLINE guarded_matrix<T> whole_numbers(shape s, std::uint64_t seed,
   return out;
 }
 
-/// Lengths at which a loop turns a corner, and an empty row.
+/// Lengths around those at which a loop has another step or tail, and an empty row.
 template <class B, class T>
 std::vector<std::size_t> lengths() {
   const std::size_t n = lanes<B, T>, step = B::row.unroll * n;
@@ -119,7 +122,7 @@ TYPED_TEST(row, sums_and_maxima) {
     }
 }
 
-TYPED_TEST(row, sums_ask_for_rows_further_down) {
+TYPED_TEST(row, sums_prefetch_rows_further_down) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   constexpr std::size_t rows = 6, cols = 40, large = 3 * B::row.stream_bytes;
@@ -128,7 +131,7 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   // Only its numbers are looked at: nothing is read.
   const matrix_view<const T> whole(small.data, large, 1, 5), wide(small.data, large, B::row.cpu.prefetch_row_bytes, 5);
   const auto next = [](auto m, std::size_t row, std::size_t matrices, std::size_t ahead) {
-    // Where memory is read and written in turns, a sum asks for half as much.
+    // Where memory is read and written alternately, a sum prefetches half as much.
     constexpr bool half = B::row.cpu.order == tigon::row_order::reduce_then_map;
     using tigon::simd::detail::source;
     EXPECT_EQ(source<B>(tigon::read_again(m), {row, 0, matrices, ahead}).next,
@@ -139,48 +142,48 @@ TYPED_TEST(row, sums_ask_for_rows_further_down) {
   EXPECT_EQ(next(whole, 1, 1, 4), 20u);
   EXPECT_EQ(next(whole, large - 5, 1, 4), 20u);
   EXPECT_EQ(next(whole, large - 4, 1, 4), 0u) << "there is none";
-  EXPECT_EQ(next(wide, 0, 1, 1), 0u) << "two rows do not stay near";
+  EXPECT_EQ(next(wide, 0, 1, 1), 0u) << "two rows do not stay in the cache";
   EXPECT_EQ(next(whole, 0, B::row.cpu.prefetch_row_bytes, 1), 0u) << "nor do those of all matrices";
   const std::size_t stride = rows * cols * sizeof(T) >= B::row.stream_bytes ? small.row_stride : 0;
-  EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is near anyhow";
+  EXPECT_EQ(next(small, 0, 1, 2), 2 * stride) << "a small matrix is cached anyhow";
   EXPECT_EQ(next(tigon::rows_of<const T>{small, B::row.stream_bytes}, 0, 1, 2), 2 * small.row_stride)
       << "a part of a large one is not";
   const auto in_line = [](auto operand, std::size_t ahead, std::size_t width) {
     return tigon::simd::detail::is_contiguous(tigon::simd::detail::source<B>(operand, {0, 0, 1, ahead}), width);
   };
   EXPECT_TRUE(in_line(whole, 1, 5));
-  EXPECT_FALSE(in_line(whole, 2, 5)) << "asks for the row after the next";
+  EXPECT_FALSE(in_line(whole, 2, 5)) << "prefetches the row after the next";
   EXPECT_FALSE(in_line(whole, 1, 4)) << "part of a row";
   EXPECT_FALSE(in_line(vector_view<const T>{small.data, cols}, 1, cols)) << "the same for every row";
   EXPECT_TRUE(in_line(tigon::constant<double>{1}, 1, 5));
   using source = decltype(tigon::simd::detail::source<B>(tigon::read_again(small), {0, 0}));
-  EXPECT_EQ(tigon::simd::detail::asks_in_sums<source>, B::row.cpu.order != tigon::row_order::lookahead);
+  EXPECT_EQ(tigon::simd::detail::is_read_again<source>, B::row.cpu.order != tigon::row_order::lookahead);
 }
 
-template <class B, class A, class Errand>
-constexpr bool asks_in_maps(const tigon::simd::row_worker<B, A, Errand>&) {
-  return Errand::prefetches;
+template <class B, class A, class SideWork>
+constexpr bool map_prefetches(const tigon::simd::row_worker<B, A, SideWork>&) {
+  return SideWork::prefetches;
 }
 
-TYPED_TEST(row, maps_ask_for_the_rows_that_sums_ask_for) {
+TYPED_TEST(row, maps_prefetch_the_rows_that_sums_prefetch) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
   const auto x = whole_numbers<T>({3, 40}, 1);
   const auto a = x.view();
   std::size_t rows = 0;
-  tigon::for_rows_with_partials<B, A>(
-      tigon::default_context(), 3, 40, tigon::row_sum([](std::size_t) { return [](auto v) { return v; }; }, a),
+  run_with_partials<B, A>(
+      tigon::default_context(), 3, 40, declared_reduction([](std::size_t) { return [](auto v) { return v; }; }, a),
       [&] TIGON_FN(auto row, A) {
-        EXPECT_EQ(asks_in_maps(row), B::row.cpu.order != tigon::row_order::lookahead &&
-                                         (tigon::simd::vec<typename B::engine, A>::size > 1));
+        EXPECT_EQ(map_prefetches(row), B::row.cpu.order != tigon::row_order::lookahead &&
+                                           (tigon::simd::vec<typename B::engine, A>::size > 1));
         ++rows;
       },
       tigon::parameter_gradient<T>{});
   EXPECT_EQ(rows, 3u);
 }
 
-/// Which way a map goes over rows: a vector's last columns are still near where the next row begins with them. Where
+/// Which way a map goes over rows: a vector's last columns are still cached where the next row begins with them. Where
 /// nothing is read again, or the map sums up too, it goes on from the beginning.
 TYPED_TEST(row, maps_turn_round_for_vectors) {
   using B = typename TypeParam::backend;
@@ -283,7 +286,7 @@ TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
     }
 }
 
-/// Zeros, subnormal and other numbers by turns are stored as they are among few zeros.
+/// Zeros, subnormal and other numbers mixed are stored as they are among few zeros.
 TYPED_TEST(row, writes_what_is_often_zero) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -419,24 +422,24 @@ struct seen_blocks {
   std::size_t gathered = 0;
 };
 
-/// y = x + the sum of the row, by turns and not, with a copy of x in the row's scratch.
-TYPED_TEST(row, takes_turns) {
+/// y = x + the sum of the row, overlapping and not, with a copy of x in the row's scratch.
+TYPED_TEST(row, overlaps_rows) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
   constexpr std::size_t rows = 5;
   for (const std::size_t cols : {1u, 255u, 256u, 257u, 600u, 768u, 1500u})
-    for (const bool by_turns : {false, true}) {
-      SCOPED_TRACE(testing::Message() << cols << " columns" << (by_turns ? ", by turns" : ""));
+    for (const bool overlap : {false, true}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns" << (overlap ? ", overlapping" : ""));
       const auto x = whole_numbers<T>({rows, cols, 1}, 5);
       guarded_matrix<T> y(rows, cols, 2);
       const auto a = x.view();
       const auto out = y.view();
       std::vector<int> order;  // 2 i: a block of row i is gathered, 2 i + 1: written
       context& ctx = tigon::default_context();
-      ctx.workspace().expect("test", tigon::simd::turns_workspace<B, A>(cols, 1, ctx));
-      tigon::for_rows_in_turns<B, A, seen_blocks>(
-          ctx, rows, cols, 1, 256, by_turns,
+      ctx.workspace().expect("test", tigon::simd::pipelined_workspace<B, A>(cols, 1, ctx));
+      tigon::for_rows_pipelined<B, A, seen_blocks>(
+          ctx, {.rows = rows, .cols = cols, .block_cols = 256, .overlap = overlap},
           [&](auto block, seen_blocks& seen) {
             order.push_back(2 * static_cast<int>(block.i));
             EXPECT_EQ(seen.closed, 0);
@@ -451,7 +454,7 @@ TYPED_TEST(row, takes_turns) {
             const auto before = static_cast<std::size_t>(std::ranges::count(order, now));
             order.push_back(now);
             EXPECT_EQ(seen.closed, 1);
-            EXPECT_EQ(k, by_turns ? before : seen.gathered - 1 - before);
+            EXPECT_EQ(k, overlap ? before : seen.gathered - 1 - before);
             block.map(tigon::reads(block.scratch(0)), tigon::writes(out),
                       [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); });
           });
@@ -466,11 +469,11 @@ TYPED_TEST(row, takes_turns) {
       EXPECT_EQ(blocks, cols <= 256 ? 1u : cols <= 512 ? 2u : cols <= 768 ? 3u : blocks);
       EXPECT_LE(blocks, 3u);
       EXPECT_EQ(order.size(), 2 * rows * blocks);
-      // By turns the second row's first block comes right after the first row's last, and then the first row's first;
+      // Overlapping, the second row's first block comes right after the first row's last, and then the first row's first;
       // where they are of one task.
-      const bool turning = by_turns && tigon::simd::detail::turning_rows<B>(rows, cols) > 1;
-      EXPECT_EQ(order[blocks], turning ? 2 : 1);
-      if (turning) {
+      const bool overlaps = overlap && tigon::simd::detail::pipelined_rows<B>(rows, cols) > 1;
+      EXPECT_EQ(order[blocks], overlaps ? 2 : 1);
+      if (overlaps) {
         EXPECT_EQ(order[blocks + 1], 1);
       }
       EXPECT_TRUE(y.padding_intact());
@@ -566,9 +569,9 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
         const auto before = second.f64();
         const auto a = x.view();
         const auto out = y.view();
-        tigon::for_rows_with_partials<B, A>(
+        run_with_partials<B, A>(
             tigon::default_context(), rows, cols,
-            tigon::row_sum(
+            declared_reduction(
                 [](std::size_t i) {
                   return [=](auto v, auto f) {
                     const decltype(v) number(static_cast<A>(i % 3));
@@ -604,7 +607,7 @@ TYPED_TEST(row, partials_add_up_to_parameter_gradients) {
       }
 }
 
-TYPED_TEST(row, programs_that_make_their_statistic_take_whole_rows) {
+TYPED_TEST(row, imperative_reductions_take_whole_rows) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
@@ -619,8 +622,8 @@ TYPED_TEST(row, programs_that_make_their_statistic_take_whole_rows) {
     guarded<A> sums(rows);
     std::size_t calls[rows] = {};
     tigon::for_rows_with_partials<B, A>(
-        tigon::default_context(), rows, cols, tigon::own_statistic{},
-        [&](auto row, int) {
+        tigon::default_context(), rows, cols,
+        [&](auto row) {
           ++calls[row.i];
           ASSERT_EQ(row.cols, cols);
           const A sum = row.map_sum(tigon::reads(a), tigon::writes(to_early), [](auto v) { return pack{v, v + v}; });
@@ -665,16 +668,16 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
         const auto before = products.f64();
         const auto a = x.view(), b = z.view();
         guarded<A> seen(rows);
-        A* const statistic = seen.data();
-        tigon::for_rows_with_partials<B, A>(
+        A* const reduced = seen.data();
+        run_with_partials<B, A>(
             tigon::default_context(), rows, cols,
-            tigon::row_sum([](std::size_t) { return [](auto v, auto f, auto zero) { return v * f + zero; }; }, a, w,
-                           tigon::nearby(b)),
-            tigon::row_map(
+            declared_reduction([](std::size_t) { return [](auto v, auto f, auto zero) { return v * f + zero; }; }, a, w,
+                               touched(b)),
+            declared_map(
                 out,
                 [=](std::size_t i, A sum) {
                   const A row_number = static_cast<A>(i);
-                  statistic[i] = sum;
+                  reduced[i] = sum;
                   return [=](auto v, auto f, auto u, auto s, auto t) {
                     return pack{v + f + u, s + v, t + v * row_number};
                   };
@@ -703,7 +706,7 @@ TYPED_TEST(row, maps_with_sums_take_rows_together_or_one_by_one) {
 }
 
 /// Maps of three matrices: the sums of a group of rows are made before one of these is written, and the rows may be
-/// written in parts. `wide` columns are too many for two rows to stay near.
+/// written in parts. `wide` columns are too many for two rows to stay in the cache.
 TYPED_TEST(row, maps_of_three_matrices_know_their_row_and_columns) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -720,17 +723,17 @@ TYPED_TEST(row, maps_of_three_matrices_know_their_row_and_columns) {
       guarded_matrix<T> y(rows, cols);
       const auto out = in_place ? x.view() : y.view();
       guarded<A> seen(rows), sums(cols);
-      A* const statistic = seen.data();
-      tigon::for_rows_with_partials<B, A>(
+      A* const reduced = seen.data();
+      run_with_partials<B, A>(
           tigon::default_context(), rows, cols,
-          tigon::row_sum(
+          declared_reduction(
               [](std::size_t i) { return [=](auto v, auto f, auto, auto) { return v * f + static_cast<A>(i); }; },
-              matrix_view<const T>(x.view()), w, tigon::nearby(z.view()), tigon::nearby(u.view())),
-          tigon::row_map(
+              matrix_view<const T>(x.view()), w, touched(z.view()), touched(u.view())),
+          declared_map(
               out,
               [=](std::size_t i, A sum) {
                 const A number = static_cast<A>(i);
-                statistic[i] = sum;
+                reduced[i] = sum;
                 return [=](auto a, auto b, auto c, auto f, auto s) { return pack{a + b + c + f, s + a * number}; };
               },
               matrix_view<const T>(x.view()), z.view(), u.view(), w),
@@ -767,21 +770,20 @@ TYPED_TEST(row, maps_in_two_stages_are_maps) {
         guarded_matrix<T> y(rows, cols + offset, 64 - (cols + offset) % 64);
         const matrix_view<T> out(y.view().data + offset, rows, cols, y.view().row_stride);
         guarded<A> sums(cols);
-        tigon::for_rows_with_partials<B, A>(tigon::default_context(), rows, cols, tigon::no_statistic{},
-                                            tigon::row_map(
-                                                out,
-                                                [](std::size_t i, int) {
-                                                  const A number = static_cast<A>(i);
-                                                  return tigon::staged{
-                                                      [=](auto v) {
-                                                        return pack{v + number, v * v};
-                                                      },
-                                                      [](auto first, auto v, auto u, auto sum) {
-                                                        return pack{first.v[0] + u, sum + first.v[1] - v};
-                                                      }};
-                                                },
-                                                x.view(), z.view()),
-                                            tigon::parameter_gradient<A>{{sums.data(), cols}});
+        run_with_partials<B, A>(tigon::default_context(), rows, cols, no_reduction{},
+                                declared_map(
+                                    out,
+                                    [](std::size_t i, int) {
+                                      const A number = static_cast<A>(i);
+                                      return prepared_map{[=](auto v) {
+                                                            return pack{v + number, v * v};
+                                                          },
+                                                          [](auto first, auto v, auto u, auto sum) {
+                                                            return pack{first.v[0] + u, sum + first.v[1] - v};
+                                                          }};
+                                    },
+                                    x.view(), z.view()),
+                                tigon::parameter_gradient<A>{{sums.data(), cols}});
         for (std::size_t j = 0; j < cols; ++j) {
           double sum = 0;
           for (std::size_t i = 0; i < rows; ++i) {
@@ -796,7 +798,7 @@ TYPED_TEST(row, maps_in_two_stages_are_maps) {
       }
 }
 
-/// Rows in groups, each with a vector of its own, and a statistic that is made in two passes.
+/// Rows in groups, each with a vector of its own, and a reduction of two passes.
 template <class B, class T>
 TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std::size_t cols, std::size_t offset,
                                         bool in_place) {
@@ -816,17 +818,17 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   const vector_view<const T> b{terms.view().data, cols};
   guarded<A> seen(rows);
   seen.assign(std::vector<double>(rows));
-  A* const statistic = seen.data();
-  tigon::map_rows<B, A>(
-      tigon::default_context(), rows, size, cols,
+  A* const reduced = seen.data();
+  map_groups<B, A>(
+      tigon::default_context(), {rows, size}, cols,
       [=](const auto& row) {
         const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
-        statistic[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+        reduced[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
         return row.cols == 0 ? A(0) : most;
       },
       [=](std::size_t group) {
         const vector_view<const T> f{w.row(group), cols};
-        return tigon::row_map(
+        return declared_map(
             out,
             [=](std::size_t i, A most) {
               const A row_number = static_cast<A>(i);
@@ -845,11 +847,11 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
           << "row " << i << ", column " << j;
   }
   EXPECT_TRUE(to.padding_intact());
-  // The same without a statistic and in one group.
-  tigon::map_rows<B, A>(
-      tigon::default_context(), rows, cols, tigon::no_statistic{},
-      tigon::row_map(
-          out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b));
+  // The same without a reduction and in one group.
+  const declared_map next(
+      out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b);
+  map_groups<B, A>(tigon::default_context(), {rows, std::max<std::size_t>(rows, 1)}, cols, no_reduction{},
+                   [=](std::size_t) { return next; });
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = 0; j < cols; ++j)
       ASSERT_EQ(to_f64(out.row(i)[j]), to_f64(terms(0, j)) + 1) << "row " << i << ", column " << j;
@@ -870,9 +872,9 @@ TYPED_TEST(row, maps_take_rows_in_groups) {
 TEST(row_maps, of_16_bits_take_four_rows_where_memory_is_read_while_it_is_written) {
   using B = eager<tigon::backends::highway, 4, tigon::row_order::interleaved>;
   using T = tigon::bfloat16;
-  using map = tigon::simd::row_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
+  using map = declared_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
   using V = tigon::simd::vec<B::engine, float>;
-  constexpr auto shape = tigon::simd::detail::program_shape<V, tigon::no_statistic, map>(0);
+  constexpr auto shape = tigon::simd::detail::program_shape<V, no_reduction, map>(0);
   EXPECT_EQ((tigon::simd::plan_of<B, shape>.rows), V::size == 1 ? 1u : 4u);
   check_map_rows<B, T>();
 }
@@ -897,19 +899,19 @@ TYPED_TEST(row, absent_operands_are_ones_or_zeros) {
       guarded_matrix<A> dw(1, cols);
       guarded<A> sums(rows), seen(rows);
       const auto out = y.view();
-      A* const statistic = seen.data();
+      A* const reduced = seen.data();
       for_rows<B, A>(tigon::default_context(), rows, cols, [&](auto row) {
         sums[row.i] = row.sum(tigon::reads(a, tigon::or_ones(w), tigon::or_zeros(b)), f);
         row.map(tigon::reads(a, tigon::or_ones(w), tigon::or_zeros(b)), tigon::writes(out), f);
       });
-      tigon::for_rows_with_partials<B, A>(
+      run_with_partials<B, A>(
           tigon::default_context(), rows, cols,
-          tigon::row_sum([](std::size_t) { return [](auto v, auto g, auto zero) { return v * g + zero; }; }, a,
-                         tigon::or_ones(w), tigon::nearby(tigon::or_zeros(b))),
-          tigon::row_map(
+          declared_reduction([](std::size_t) { return [](auto v, auto g, auto zero) { return v * g + zero; }; }, a,
+                             tigon::or_ones(w), touched(tigon::or_zeros(b))),
+          declared_map(
               dx.view(),
               [=](std::size_t i, A sum) {
-                statistic[i] = sum;
+                reduced[i] = sum;
                 return [=](auto v, auto g, auto e, auto s) { return pack{v * g + e, s + v}; };
               },
               a, tigon::or_ones(w), tigon::or_zeros(b)),
@@ -922,7 +924,7 @@ TYPED_TEST(row, absent_operands_are_ones_or_zeros) {
           ASSERT_EQ(to_f64(dx(i, j)), value(i, j)) << "row " << i << ", column " << j;
         }
         ASSERT_EQ(to_f64(sums[i]), sum) << "row " << i;
-        if (cols == 0) continue;  // without columns nobody asks for a statistic
+        if (cols == 0) continue;  // without columns no row is reduced
         ASSERT_EQ(to_f64(seen[i]), weighted) << "row " << i;
       }
       for (std::size_t j = 0; j < cols; ++j) {
@@ -969,9 +971,9 @@ TYPED_TEST(row, workspaces_are_enough) {
   };
   guarded<A> dw(cols), db(cols);
   const auto partials = [&](context& ctx) {
-    tigon::for_rows_with_partials<B, A>(
-        ctx, rows, cols, tigon::no_statistic{},
-        [=](auto row, int) {
+    tigon::for_row_parts_with_partials<B, A>(
+        ctx, rows, cols,
+        [=](auto row) {
           const auto first = row.partial(0), second = row.partial(1);
           row.map(tigon::reads(a, first, second), tigon::writes(first, second), [](auto v, auto s, auto t) {
             return pack{s + v, t + v};
@@ -993,8 +995,8 @@ TYPED_TEST(row, workspaces_are_enough) {
   EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, partials), workspace, "workspace is of");
 }
 
-/// Asking ahead changes no result and never faults, so that rows beyond the last one would be asked for unseen.
-TEST(row_sources, ask_for_rows_that_exist) {
+/// A prefetch changes no result and never faults, so that nobody would see one beyond the last row.
+TEST(row_sources, prefetch_rows_that_exist) {
   using B = eager<tigon::backends::highway, 4>;
   guarded_matrix<float> x(7, 64, 3);
   const matrix_view<const float> a = x.view();
@@ -1044,8 +1046,8 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
   EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
     sums.clear(), dw.clear(), of_map.clear(), tails.clear();
     ctx.workspace().expect("test", tigon::simd::partials_workspace<B, A>(s.rows, s.cols, 1));
-    tigon::for_rows_with_partials<B, A>(
-        ctx, s.rows, s.cols, tigon::row_sum([](std::size_t) { return [](auto v) { return v * v; }; }, a),
+    run_with_partials<B, A>(
+        ctx, s.rows, s.cols, declared_reduction([](std::size_t) { return [](auto v) { return v * v; }; }, a),
         [&](auto row, A sum) {
           sums[row.i] = sum;
           const auto dw_row = row.partial(0);
@@ -1054,9 +1056,9 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
           });
         },
         tigon::parameter_gradient<A>{{dw.data(), s.cols}, gradient::overwrite});
-    tigon::for_rows_with_partials<B, A>(
-        ctx, s.rows, s.cols, tigon::row_sum([](std::size_t) { return [](auto v) { return v * v; }; }, a),
-        tigon::row_map(
+    run_with_partials<B, A>(
+        ctx, s.rows, s.cols, declared_reduction([](std::size_t) { return [](auto v) { return v * v; }; }, a),
+        declared_map(
             out, [](std::size_t, A sum) { return [=](auto v, auto d) {
                                             return pack{v * sum, d + v * sum};
                                           }; }, a),

@@ -18,7 +18,7 @@ namespace {
 
 int failed = 0;
 
-/// Whether quotients and roots of the lanes are the ones that IEEE 754 asks for.
+/// Whether quotients and roots of the lanes are the ones that IEEE 754 requires.
 template <class V>
 bool rounds_once() {
   float x[V::size], y[V::size], quotient[V::size], root[V::size];

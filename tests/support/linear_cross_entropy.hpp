@@ -74,7 +74,7 @@ struct linear_cross_entropy_problem : linear_problem<T> {
     using layer_gradients::layer_gradients;
     std::vector<double> loss, z_loss, accuracy, predicted;
   };
-  /// The definition in f64, all logits at once; to be asked for before the call, because dw and dbias may be added to.
+  /// The definition in f64, all logits at once; to be computed before the call, because dw and dbias may be added to.
   TIGON_TEST_NOINLINE reference wanted(double factor = 1) const {
     const whole_layer layer = this->layer();
     const std::vector<double> logits = layer.logits(), g = upstream.f64();

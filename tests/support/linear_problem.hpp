@@ -109,7 +109,7 @@ struct linear_problem {
   linear_layer<T> head() const { return {x, w, {bias.size() == 0 ? nullptr : bias.data(), bias.size()}}; }
   linear_gradients<T> gradients() { return {dx.view(), dw.view(), given(dbias), dparams}; }
   whole_layer layer() const { return {x.f64(), w.f64(), bias.f64(), of_layer.rows, of_layer.hidden, of_layer.vocab}; }
-  /// What the gradients are added to in f64; to be asked for before the call.
+  /// What the gradients are added to in f64; to be computed before the call.
   TIGON_TEST_NOINLINE layer_gradients before() const {
     layer_gradients out(whole_layer{{}, {}, {}, of_layer.rows, of_layer.hidden, of_layer.vocab});
     out.dbias.resize(dbias.size());

@@ -180,7 +180,7 @@ struct mlp_problem {
     }
   }
 
-  /// As the reference has it; to be asked for before the call, because gradients may be added to.
+  /// As the reference has it; to be computed before the call, because gradients may be added to.
   TIGON_TEST_NOINLINE mlp_results wanted() const {
     const std::size_t H = s.hidden, I = s.intermediate;
     const bool other = opt.weights == transpose::yes;

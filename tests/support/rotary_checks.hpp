@@ -255,7 +255,7 @@ void check_rotary_mixed() {
   check(float(), bfloat16());
 }
 
-/// What the doors ask of heads, which is the same for every backend: refused before the first write.
+/// The checks of heads, which is the same for every backend: refused before the first write.
 template <class Rotary>
 class rotary_doors : public testing::Test {
  protected:

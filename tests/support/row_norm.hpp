@@ -207,7 +207,7 @@ void check_norm_forgets_the_mean(Make make, double forward_bound, double gradien
     }
 }
 
-/// A statistic that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other row.
+/// A rstd (mean) that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other row.
 template <class Problem, class B, class... Variant>
 void check_norm_keeps_any_nan(const Variant&... v) {
   const shape s{4, 37};

@@ -35,7 +35,7 @@ namespace detail {
 void refuse(const char* sentence);
 }  // namespace detail
 
-/// Name of a backend, devices it runs on, devices for which it is chosen when nobody asks for another.
+/// Name of a backend, devices it runs on, devices for which it is the default.
 struct backend_info {
   std::string_view name;
   device_set devices;

@@ -22,7 +22,7 @@ enum class row_order {
   lookahead,        ///< map row i while row i + group is reduced
 };
 
-/// A CPU core: the order that suits it, and how much of a row it keeps near.
+/// A CPU core: the order of passes that is fastest there, and how many bytes and columns its caches hold.
 struct core {
   std::string_view name;
   row_order order = row_order::reduce_then_map;
@@ -30,7 +30,7 @@ struct core {
   std::size_t prefetch_row_bytes = 1 << 18;  ///< widest rows that are prefetched while others are computed; 0: none
   std::size_t reduced_bytes = 1 << 18;       ///< reduce_then_map: bytes that are reduced before they are mapped
   std::size_t group_elements = std::size_t{1} << 15;  ///< elements of the rows whose columns are mapped block by block
-  std::size_t near_cols = 32768;                      ///< columns that softmax takes at a time in place
+  std::size_t in_place_cols = 32768;                  ///< columns that softmax takes at a time in place
   friend constexpr bool operator==(core, core) = default;
 };
 
@@ -42,7 +42,7 @@ inline constexpr core intel{.name = "intel",
                             .order = row_order::lookahead,
                             .prefetch_into = 2,
                             .group_elements = std::size_t{1} << 14,
-                            .near_cols = 4096};
+                            .in_place_cols = 4096};
 }  // namespace cores
 
 inline namespace TIGON_ABI {

@@ -14,7 +14,7 @@
 #if !defined(TIGON_BACKEND_HEADER) && !__has_include(TIGON_BACKEND_PATH(TIGON_BACKEND))
 static_assert(false, "tigon: no backend is called " TIGON_STRING(TIGON_BACKEND) " (TIGON_BACKEND, device " TIGON_STRING(
                          TIGON_DEVICE) "); there are " TIGON_REGISTERED);
-// So that this sentence stands alone.
+// No further errors follow this sentence.
 #undef TIGON_BACKEND
 #define TIGON_BACKEND generic
 #endif
@@ -29,7 +29,7 @@ struct TIGON_BACKEND;
 /// What a door uses when it is given no backend.
 using default_backend = backends::TIGON_BACKEND;
 
-/// Why it is that one, for logs. Without `inline`: translation units of one program may be told different things.
+/// Why it is that one, for logs. Without `inline`: translation units of one program may be configured differently.
 constexpr std::string_view default_backend_reason =
 #if TIGON_BACKEND_NAMED
     "TIGON_BACKEND names it";
@@ -42,7 +42,7 @@ constexpr std::string_view default_backend_reason =
 
 namespace detail {
 
-/// At a door, where the backend's definition is known: the default one has to run on the device that was asked for.
+/// At a door, where the backend's definition is known: the default one has to run on TIGON_DEVICE.
 template <class B>
 consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)

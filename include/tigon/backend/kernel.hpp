@@ -36,7 +36,7 @@ namespace detail {
 template <class Op, class P>
 inline constexpr bool has_kernel = !requires { typename kernel<Op, P>::not_provided; };
 
-// A member called forward (backward) is found by its name alone: it makes the same name in a second base ambiguous.
+// Finds a member called forward (backward) by its name alone: it makes the same name in a second base ambiguous.
 struct named_forward {
   void forward();
 };
@@ -168,7 +168,7 @@ struct find_row_backend<B> {
 }  // namespace detail
 
 /// The backend whose row programs are B's: its parent, where B overrides products alone and keeps what steers rows. An
-/// operator that has both asks it for the rows, and they are compiled once for all such backends.
+/// operator of rows and products runs its rows on it, so that they are compiled once for all such backends.
 template <class B>
 using row_backend = typename detail::find_row_backend<B>::type;
 

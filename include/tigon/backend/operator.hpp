@@ -1,4 +1,4 @@
-// What every operator header begins with: how a backend is found, and what is asked of the types of a call.
+// What every operator header begins with: how a backend is found, and the checks of the types of a call.
 #ifndef TIGON_BACKEND_OPERATOR_HPP
 #define TIGON_BACKEND_OPERATOR_HPP
 

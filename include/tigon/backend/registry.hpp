@@ -1,6 +1,6 @@
-// The backends that the library brings, and which of them is the default when nobody asks for one. Metadata alone: no
-// vendor's header is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and
-// TIGON_BACKEND_HEADER choose it, or the template argument of a call.
+// The backends of the library, and which of them is the default where none is named. Metadata alone: no vendor's header
+// is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and TIGON_BACKEND_HEADER choose it,
+// or the template argument of a call.
 //
 // A new backend is a line of `registered_backends`, its name in TIGON_REGISTERED and, if it is a default, a case of the
 // default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all of them.

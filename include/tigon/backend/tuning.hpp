@@ -19,7 +19,7 @@ struct row_tuning {
   friend constexpr bool operator==(row_tuning, row_tuning) = default;
 };
 
-/// How a fused linear loss comes to the rows of logits that exist at a time.
+/// How many rows of logits a fused linear loss has at a time.
 enum class chunk_rule {
   budget,      ///< as many as logits_bytes hold
   liger,       ///< about rows * hidden / vocab, so that logits take the memory of x: that of Liger Kernel

@@ -1,4 +1,4 @@
-// Ranks that compute together: what is asked of them, and one rank alone.
+// Ranks that compute together: the concept of a communicator, and one rank alone.
 #ifndef TIGON_COMM_COMMUNICATOR_HPP
 #define TIGON_COMM_COMMUNICATOR_HPP
 
@@ -102,8 +102,8 @@ void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<con
   }
 }
 
-/// Before ranks write together: check() throws where this rank finds a fault. Then every rank throws the error of the
-/// first rank that found one, the same code and sentence everywhere; or all get the records of all ranks.
+/// Before ranks write together: check() throws where this rank finds a mistake. Then every rank throws the error of the
+/// first rank that found one, the same code and sentence everywhere; otherwise all get the records of all ranks.
 template <class Record, class Check>
   requires std::is_trivially_copyable_v<Record>
 std::vector<Record> agree(communicator_ref c, const Record& record, Check check) {

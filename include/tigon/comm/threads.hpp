@@ -14,8 +14,7 @@ namespace tigon::comm {
 
 /// A rank among threads:
 ///   comm::threads::run(4, [&](const comm::threads& c) { ... c.rank() ... });
-/// Contexts belong to one rank each. A rank that is gone, because it returned or threw, never lets others wait: these
-/// throw tigon::error (state).
+/// Contexts belong to one rank each. A rank that waits for one that has returned or thrown throws tigon::error (state).
 class threads {
  public:
   /// fn(c) on `ranks` threads at once; returns when all are done, and throws what was thrown first. Throws
@@ -51,7 +50,7 @@ class threads {
       if (even && !part.empty()) std::memcpy(all.data() + at, part.data(), part.size());
       at += part.size();
     }
-    place_->wait();  // nobody's bytes go away before all have read them
+    place_->wait();  // no rank returns before all have read its bytes
     if (!even)
       tigon::detail::fail_argument(error_code::shape, "comm::threads", "mine",
                                    "of " + std::to_string(mine.size()) + " bytes", "the same size on every rank");
@@ -79,7 +78,8 @@ class threads {
         tigon::detail::fail(error_code::state, "tigon: comm::threads: a rank is gone while others wait for it");
     }
 
-    /// So many ranks have been started, and no more will be: those that attend() begin, or, where ranks are missing, leave.
+    /// `started` ranks have been started, and no more will be: attend() lets them begin or, where ranks are missing,
+    /// leave.
     TIGON_TAGGED void open(std::size_t started) {
       const std::lock_guard lock(mutex_);
       (started == mine.size() ? open_ : closed_) = true;

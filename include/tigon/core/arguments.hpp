@@ -74,8 +74,8 @@ struct argument {
 
 inline namespace TIGON_ABI {
 
-/// What a door asks of its arguments: declarations of those in memory, and the checks of `expects` for the others.
-/// Costs nothing when TIGON_CHECKS is 0.
+/// The arguments of a door: declarations of those in memory, and the checks of `expects` for the others. Costs nothing
+/// when TIGON_CHECKS is 0.
 class arguments : public expects {
  public:
   static constexpr std::size_t most = 28;

@@ -1,4 +1,5 @@
-// What a call runs on: an executor and a workspace, and how much of the latter a loss may want. Passed last, defaulted.
+// What a call runs on: an executor, a workspace, and how many rows of logits a fused loss has at a time. Passed last,
+// defaulted.
 #ifndef TIGON_CORE_CONTEXT_HPP
 #define TIGON_CORE_CONTEXT_HPP
 
@@ -16,7 +17,7 @@ class context {
   TIGON_INLINE executor_ref executor() const { return executor_; }
   TIGON_INLINE tigon::workspace& workspace() const { return *workspace_; }
 
-  /// Rows of logits that a fused linear loss holds at a time, exactly; 0, as it is unless set: those of B::chunk. It
+  /// Rows of logits that a fused linear loss has in memory at a time, exactly; 0, the default: those of B::chunk. It
   /// decides the memory of a call, and of a result no more than its rounding. Workspace functions read it too.
   TIGON_INLINE std::size_t logit_rows() const { return logit_rows_; }
   TIGON_INLINE void logit_rows(std::size_t rows) { logit_rows_ = rows; }

@@ -94,8 +94,8 @@ inline std::string number_text(double value) {
 
 inline namespace TIGON_ABI {
 
-/// What a door asks of its arguments; each member throws tigon::error and writes nothing.
-/// Shapes, strides and aliasing cost nothing when TIGON_CHECKS is 0.
+/// Checks of the arguments of a door; each member throws tigon::error and writes nothing. Shapes, strides and aliasing
+/// cost nothing when TIGON_CHECKS is 0.
 class expects {
  public:
   explicit expects(std::string_view op) : op_(op) {}

@@ -90,13 +90,13 @@ TIGON_TAGGED inline executor_ref serial() {
 
 namespace detail {
 
-/// What threads throw, the first of it: kept on them, and thrown again where they are joined or waited for.
+/// The first exception of several threads: kept, and thrown again by the thread that joins or waits for them.
 class first_exception {
  public:
   TIGON_TAGGED first_exception() {}
   TIGON_TAGGED ~first_exception() {}
 
-  /// fn(), and whether it returned: what it throws goes no further.
+  /// Calls fn() and catches what it throws. Returns whether fn returned.
   template <class F>
   TIGON_TAGGED TIGON_INLINE bool attempt(F&& fn) {
 #if defined(__cpp_exceptions)
@@ -115,7 +115,7 @@ class first_exception {
   /// Something was thrown.
   TIGON_INLINE bool any() const { return any_.load(std::memory_order_relaxed); }
 
-  /// Throws it, and is as new; called when no attempt() is under way.
+  /// Throws the exception and forgets it; called when no attempt() is under way.
   TIGON_TAGGED void rethrow() {
 #if defined(__cpp_exceptions)
     if (any()) {

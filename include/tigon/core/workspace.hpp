@@ -95,7 +95,7 @@ class workspace {
     frame& operator=(const frame&) = delete;
     TIGON_INLINE ~frame() { ws_.used_ = mark_; }
 
-    /// Uninitialised array of `count` T, aligned to `alignment`; the door has asked for it with expect().
+    /// Uninitialised array of `count` T, aligned to `alignment`; the door has reserved it with expect().
     template <class T>
     TIGON_TAGGED T* take(std::size_t count) {
       return take_bytes<T>(bytes_for<T>(count));

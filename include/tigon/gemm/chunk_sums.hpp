@@ -1,4 +1,5 @@
-// Sums over many chunks of rows, each chunk's share made by a product or a sum of columns.
+// Sums over many chunks of rows (of a loss, not the chunks of depth of a packed product): the share of each chunk is
+// made by a product or a sum of columns.
 #ifndef TIGON_GEMM_CHUNK_SUMS_HPP
 #define TIGON_GEMM_CHUNK_SUMS_HPP
 
@@ -52,10 +53,10 @@ void clear_matrix(matrix_view<T> to, context& ctx) {
   map_rows<B>(ctx, sum_program(), reads(constant(accumulator_t<T>(0))), writes(to));
 }
 
-/// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other;
-/// where there are more, those are added to a compensated total, so that the rounding error does not grow with the
+/// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other.
+/// Of more chunks, sums of so many are added to a compensated total, so that the rounding error does not grow with the
 /// number of chunks. That takes two more matrices, the high and the low parts of the total. Large sums that are rounded
-/// to 16 bits at the end have room for the error of 64 times as many chunks, and take them from there on.
+/// to 16 bits at the end tolerate the error of 64 times as many chunks, and take the two matrices from there on.
 template <class B, class A>
 class chunk_sums {
  public:

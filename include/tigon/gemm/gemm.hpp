@@ -18,8 +18,8 @@ namespace tigon {
 namespace gemm_detail {
 inline namespace TIGON_ABI {
 
-// Eigen's threads would change the bits and multiply the caller's. A destination of at most 32 rows at compile time is
-// Eigen's own sign for "serial"; without OpenMP there is nothing to avoid, and tall tiles pack less.
+// Eigen's threads would change the bits, and be started by each of the caller's threads. Eigen computes serially where
+// the destination has at most 32 rows at compile time; without OpenMP there are no threads, and tall tiles pack less.
 #if defined(EIGEN_HAS_OPENMP)
 inline constexpr std::size_t eigen_tile_rows = 32;
 #else
@@ -27,8 +27,8 @@ inline constexpr std::size_t eigen_tile_rows = 256;
 #endif
 inline constexpr std::size_t eigen_tile_cols = 256;
 /// Depth of one call of a product with depth k. Of equal terms the error of a call grows as a quarter of its depth, and
-/// the contract allows 4 + sqrt(k): so a short sum takes several calls of less, but for products of so few digits that
-/// such sums are exact.
+/// the contract allows 4 + sqrt(k): so a short sum is cut into several calls. Not where the elements have so few digits
+/// that such sums are exact.
 template <element TA, element TB>
 constexpr std::size_t eigen_depth(std::size_t k) {
   constexpr std::size_t chain = 64;
@@ -36,8 +36,8 @@ constexpr std::size_t eigen_depth(std::size_t k) {
   if (exact || k >= 228) return chain;
   return std::max<std::size_t>(1, ceil_div(k, k < 36 ? 1 : k < 100 ? 2 : k < 164 ? 3 : 4));
 }
-/// Calls that are added up one after the other; of more, sums of so many are added to a compensated total. The error of
-/// the plain ones stays below what the contract allows for their depth.
+/// Calls that are added up one after the other. Of more calls, sums of so many are added to a compensated total. The
+/// error of the plain sums stays below what the contract allows for their depth.
 inline constexpr std::size_t eigen_calls = 32;
 
 template <class A>

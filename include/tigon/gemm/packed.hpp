@@ -4,11 +4,16 @@
 // other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is
 // prefetched. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
 //
+//   depth  the extent k that is summed over
 //   chunk  depth whose shared panels fit into `shared_bytes`
 //   block  depth of one pass of the tile kernel, at most `depth`: three vectors of b and eight rows of a stream through
-//          the first-level cache
+// L1
+//   word   what is multiplied at a time: one element, or `group` elements that follow each other in depth
 //   panel  tile-high rows of a, or tile-wide columns of b, depth-major: word (p, i) at p * width + i
 //   tile   rows x vectors of sums in registers
+//   part   rows or columns of c that a task computes
+//   carry  sums that are kept in memory from chunk to chunk
+//   total  a compensated sum of the sums of many blocks
 #ifndef TIGON_GEMM_PACKED_HPP
 #define TIGON_GEMM_PACKED_HPP
 
@@ -21,7 +26,7 @@
 
 namespace tigon {
 
-/// The packed product. Changes the speed and, through the order of sums, the last bits.
+/// Tuning of the packed product. Changes the speed and, through the order of sums, the last bits.
 ///
 /// Measured on an Intel Xeon (family 6, model 207, AVX-512, 48 KiB L1, 2 MiB L2), one thread, f32, g++ 12, 2026-11-20,
 /// shared_bytes 8 MiB, as fractions of the FMA peak of the same run; 512 tokens, hidden 2048, vocab 32000: forward
@@ -56,8 +61,8 @@ struct plan {
   bool carry;          ///< sums are kept between chunks
   bool total;          ///< sums of plain_blocks blocks are added to compensated totals
 
-  /// So many blocks, and chunks, are added up one after the other: the error of that stays below what the contract allows
-  /// for their depth.
+  /// Blocks, and chunks, that are added up one after the other: their error stays below what the contract allows for
+  /// their depth.
   static constexpr std::size_t plain_blocks = 64;
 
   plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
@@ -214,12 +219,12 @@ class product {
       if (plan_.share_a) {
         if (packed_b_ == nullptr) pack<P, W>(b_, first, count, at, depth, part);
         prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
-        block(shared_first_, shared_count_, first, count, shared,
-              packed_b_ == nullptr ? part : in_packed_b(first, at, depth), depth, sums, from_zero, ends, cursor);
+        const word* columns = packed_b_ == nullptr ? part : in_packed_b(first, at, depth);
+        block({shared_first_, shared_count_, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
       } else {
         pack<P, U>(a_, first, count, at, depth, part);
         prefetch_cursor cursor = after(a_, first, p);
-        block(first, count, shared_first_, shared_count_, part, shared, depth, sums, from_zero, ends, cursor);
+        block({first, count, shared_first_, shared_count_}, {part, shared, depth}, sums, from_zero, ends, cursor);
       }
       p += plan_.block;
     } while (p < chunk_depth_);
@@ -238,7 +243,7 @@ class product {
       simd::add_to_total<V, simd::sums_after::same>(sums, sums + step, sums + 2 * step, n, first);
   }
 
-  /// What this worker most likely packs next: the next block of this part, or the first of the next part.
+  /// Prefetches what this worker most likely packs next: the next block of this part, or the first of the next part.
   template <element T>
   prefetch_cursor after(source<T> s, std::size_t first, std::size_t p) const {
     p += plan_.block;
@@ -251,10 +256,18 @@ class product {
             std::min(plan_.block, chunk_depth_ - p)};
   }
 
-  /// Rows [row, row + rows) by columns [col, col + cols) of c, one block of depth.
-  void block(std::size_t row, std::size_t rows, std::size_t col, std::size_t cols, const word* a, const word* b,
-             std::size_t depth, A* sums, bool starts, bool ends, prefetch_cursor& cursor) const {
-    const std::size_t length = length_of(depth);
+  /// Rows [row, row + rows) by columns [col, col + cols) of c.
+  struct rectangle {
+    std::size_t row, rows, col, cols;
+  };
+  /// Panels of both operands, one block of depth.
+  struct panels {
+    const word *a, *b;
+    std::size_t depth;
+  };
+  /// One block of depth of a rectangle of c.
+  void block(rectangle of, panels in, A* sums, bool starts, bool ends, prefetch_cursor& cursor) const {
+    const std::size_t row = of.row, rows = of.rows, col = of.col, cols = of.cols, length = length_of(in.depth);
     gemm_detail::scaling<A> scale = scale_;
     const TC* bias = bias_;
     if (!plan_.carry && chunk_first_ != 0) {  // c already holds the chunks before
@@ -269,7 +282,7 @@ class product {
         const std::size_t height = std::min(U, rows - i);
         const A* start = starts ? nullptr : sums;
         TC* c = c_.data + (row + i) * c_.row_stride + col + j;
-        const word *pa = a + i * length, *pb = b + j * length;
+        const word *pa = in.a + i * length, *pb = in.b + j * length;
         tile_target<A> to{sums, nullptr, 0, scale, nullptr};
         if (!ends) {
           any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);

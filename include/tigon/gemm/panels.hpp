@@ -195,7 +195,7 @@ void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std:
     pack_across<P, U>(s.data + p * s.stride + first, s.stride, count, depth, to);
 }
 
-/// Asks for the lines of a rectangle of memory, one at a time: the part of an operand that is packed next.
+/// Prefetches a rectangle of memory, one cache line at a time: the part of an operand that is packed next.
 class prefetch_cursor {
  public:
   prefetch_cursor() = default;

@@ -21,14 +21,21 @@ struct tile_target {
   const A* bias;
 };
 
-/// Steps, four at a time, that are added up one after the other in registers: of equal terms the error of n steps grows
-/// as n / 4, and the contract allows 4 + sqrt(depth). So a sum of up to 35 steps is one chain, one of up to 99 two, one of
-/// up to 163 three, one of up to 227 four, and the others have chains of 64.
+/// Steps, four at a time, that are added up one after the other in registers. Of equal terms the error of n steps grows
+/// as n / 4, and the contract allows 4 + sqrt(depth). So a sum of up to 35 steps is one chain, one of up to 99 two, one
+/// of up to 163 three, one of up to 227 four, and the others have chains of 64.
 TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
   if (fours > 56) return 16;
   if (fours > 40) return (fours + 3) / 4;
   if (fours > 24) return (fours + 2) / 3;
   return fours > 8 ? (fours + 1) / 2 : 8;
+}
+
+/// f(i, j) for every sum of a tile, with constants for indices.
+template <std::size_t R, std::size_t N, class F>
+TIGON_INLINE void for_sums(F f) {
+  unroll<R>([&](auto i)
+                __attribute__((always_inline)) { unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); }); });
 }
 
 /// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
@@ -38,11 +45,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   using A = typename P::value;
   using V = typename P::sums;
   constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
-  const auto each = [](auto f) __attribute__((always_inline)) {
-    unroll<R>([&](auto i) __attribute__((always_inline)) {
-      unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); });
-    });
-  };
+  const auto each = [](auto f) __attribute__((always_inline)) { for_sums<R, N>(f); };
   V acc[R][N];
   const auto clear = [&]() __attribute__((always_inline)) {
     each([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
@@ -69,7 +72,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   std::size_t fours = length / 4;
   const std::size_t chain = fours_of_chain(fours);
   std::size_t left = chain;     // of this chain
-  if (to.scratch == nullptr) {  // a row of c at a time, early enough to come from memory
+  if (to.scratch == nullptr) {  // prefetch a row of c at a time, early enough to arrive from memory
     const std::size_t rows = std::min({fours, R, chain});
     const char* c = reinterpret_cast<const char*>(to.c);
     for (std::size_t i = 0; i < rows; ++i, c += to.stride * sizeof(A)) {

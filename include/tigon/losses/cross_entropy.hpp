@@ -47,7 +47,7 @@ struct kernel<op::cross_entropy, backends::generic> {
     const std::int64_t ignored = opt.ignore_index;
     const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
     constexpr bool narrow = !std::same_as<T, A>;
-    // A row whose successor cannot be prefetched is taken in pieces that stay in the first-level cache.
+    // A row that is too long to prefetch the next one is cut into pieces that stay in L1.
     constexpr std::size_t piece = 8192;
     const bool in_pieces =
         !Weighted && !narrow && !prefetches_rows_of<B>(logits.cols * sizeof(T)) && logits.cols > piece;
@@ -64,7 +64,8 @@ struct kernel<op::cross_entropy, backends::generic> {
         const auto best = detail::first_largest<A>(row, logits);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
       }
-      // exp(s - m) goes where the gradient will be, if that is in place and wide enough, and its sum beside it.
+      // exp(s - m) is stored where the gradient will be, if that is in place and wide enough; its sum is made in the
+      // same loop.
       vector_view<A> e = row.scratch(0);
       if constexpr (!narrow && !Capped)
         if (in_place) e = {dlogits.row(row.i), row.cols};
@@ -72,8 +73,8 @@ struct kernel<op::cross_entropy, backends::generic> {
       detail::row_pieces<A> pieces(row.cols, in_pieces ? piece : row.cols);
       bool done = false;
       if constexpr (narrow && !Weighted) {
-        // Below the target's logit instead of the maximum: no pass for that. Differences of 16-bit numbers are nearly
-        // exact, also large ones.
+        // The target's logit is the pivot, so that no pass looks for the maximum; on overflow or underflow the maximum
+        // is the pivot. Differences of 16-bit numbers are nearly exact, also large ones.
         const A below_own = row.map_sum(reads(logits), writes(e), [=](auto v) {
           const auto p = simd::exp_of_distance<false>(v - own);
           return pack{p, p};
@@ -100,7 +101,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
       const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
-      // The logits are operands throughout: dlogits may be them, and then their lines are near and not to be streamed.
+      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
       const vector_view<const T> read{logits.row(row.i), row.cols};
       if constexpr (Capped) {
         row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {

@@ -17,9 +17,9 @@ struct fused_linear_cosine_distillation {
 ///   soft_i = beta (1 - s t) = beta / 2 |r|^2             d soft_i / dz = beta / |z_i| (r - |r|^2 / 2 s)
 ///
 /// The second forms do not cancel where student and teacher agree. Everything else as
-/// fused_linear_distillation_options, but the temperature has no effect, and a teacher with a larger vocabulary asks
-/// for zero_logit or drop_teacher. Edges: a row of zeros (or of numbers below the smallest normal one) has soft_i =
-/// beta and no gradient of it.
+/// fused_linear_distillation_options, but the temperature has no effect, and a teacher with a larger vocabulary
+/// requires zero_logit or drop_teacher. Edges: a row of zeros (or of numbers below the smallest normal one) has soft_i
+/// = beta and no gradient of it.
 struct fused_linear_cosine_distillation_options {
   fused_linear_distillation_options distillation;
   double beta = 0.5;

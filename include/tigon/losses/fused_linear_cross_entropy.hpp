@@ -20,7 +20,7 @@ struct linear_loss {
   vector_view<const accumulator_t<T>> upstream;  ///< empty: 1
 };
 
-/// A backend whose tiles this file makes; a kernel of a backend's own takes whole rows of logits.
+/// Whether this header makes the tiles of a backend; a kernel of a backend's own takes whole rows of logits.
 template <class B>
 inline constexpr bool tiled_backend = B::chunk.rule == chunk_rule::stream &&
                                       std::same_as<provider_t<op::fused_linear_cross_entropy, B>, backends::generic>;
@@ -74,7 +74,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     layer.finish();
   }
 
-  /// The same by tiles: statistics of all rows first, and then the gradient of logits that are made again.
+  /// The same by tiles: the reductions of all rows first, and then the gradients, from logits that are computed again.
   template <backend B, bool Capped, bool Weighted, element T, token_id I>
   static void forward_tiles(const detail::linear_loss<T>& t, std::span<const I> target,
                             const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
@@ -89,7 +89,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                                                                              class_weight, out, scale, opt, vocab, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
       if (begin == 0) loss.columns(first, z.cols);
-      loss.statistics(begin, z);
+      loss.reduce(begin, z);
     });
     loss.finish(t.upstream);
     if (!t.out.any()) return;
@@ -100,7 +100,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     });
     layer.finish();
     if (t.out.dx.data == nullptr) return;
-    for (std::size_t i = 0; i < rows; ++i)  // whatever stands in w
+    for (std::size_t i = 0; i < rows; ++i)  // whatever is in w
       if (static_cast<std::int64_t>(target[i]) == opt.ignore_index)
         std::memset(static_cast<void*>(t.out.dx.row(i)), 0, t.out.dx.cols * sizeof(T));
   }

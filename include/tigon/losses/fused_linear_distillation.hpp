@@ -11,7 +11,7 @@ namespace op {
 struct fused_linear_distillation {
   static constexpr std::string_view name = "fused_linear_distillation";
 };
-/// Its work on a chunk of both logits.
+/// The kernel on a chunk of both logits.
 struct distillation {
   static constexpr std::string_view name = "distillation";
 };
@@ -72,7 +72,7 @@ struct kernel<op::distillation, backends::generic> {
       // As vectors: what is written in place is not streamed.
       const vector_view<A> v{z.row(row.i), row.cols}, t{teacher.row(row.i), row.cols};
       const std::size_t column = is_hard ? static_cast<std::size_t>(target[row.i]) : 0;
-      // The hard part first: exp(z - m) beside the logits, which the soft part uses up.
+      // The hard part first: exp(z - m) beside the logits, which the soft part overwrites.
       const vector_view<A> e = student.scratch(0);
       A nll(0), factor(0);
       if (is_hard) {
@@ -108,7 +108,7 @@ struct kernel<op::distillation, backends::generic> {
         student.map(reads(e), writes(v), [=](auto p) { return normal_or_zero(p * factor); });
       else
         student.map(reads(constant(A(0))), writes(v), [](auto zero) { return zero; });
-      // The target's column anew: p_t - 1 cancels where p_t is near 1.
+      // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
       if (pulls && row.first()) row.put(z, column, at_target + rows.of_hard * math::expm1(-nll));
     });
   }

@@ -12,7 +12,7 @@ struct fused_linear_dpo {
 };
 }  // namespace op
 
-/// How a pair loss of DPO looks at u = beta ((c - c0) - (r - r0)) or at its two parts.
+/// The loss of a pair, as a function of u = beta ((c - c0) - (r - r0)) or of its two parts.
 enum class dpo_loss {
   sigmoid,    ///< Rafailov et al., 2023; with label_smoothing the conservative form
   hinge,      ///< Zhao et al., 2023 (SLiC)
@@ -58,7 +58,7 @@ struct fused_linear_dpo_options {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// KL of a coin that shows heads with probability s(u) from one with s(v): no difference of large numbers.
+/// KL of a Bernoulli distribution with probability s(u) from one with s(v), without a difference of large numbers.
 inline double coin_divergence(double u, double v) {
   double delta = u - v;
   const auto term = [](double p, double log_p) { return p == 0 ? 0 : p * log_p; };

@@ -42,7 +42,7 @@ struct pair_arguments {
   const reference_model<T>& reference;
 };
 
-/// All that they do; `kernel` is the kernel of the operator.
+/// What all of them do; `kernel` is the kernel of the operator.
 template <class B, element T>
 void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const pair_terms& terms,
                const pair_arguments<T>& of, context& ctx) {

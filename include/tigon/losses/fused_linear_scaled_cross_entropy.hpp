@@ -12,7 +12,8 @@ template <>
 struct kernel<op::scaled_cross_entropy, backends::generic> {
   using forward_only = void;
 
-  /// The results of the logits' rows and, where `gradient` is wanted, D over the logits; what they hold is gone anyway.
+  /// The results of the logits' rows and, where `gradient` is wanted, D, which overwrites the logits; in any case they
+  /// are lost.
   template <backend B, class A, token_id I>
   static void forward(matrix_view<A> z, const I* target, detail::scaled_cross_entropy_rows<A> rows, bool gradient,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
@@ -29,7 +30,7 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const std::size_t column = static_cast<std::size_t>(t);
       const A own = row.at(z, column);
       const A top = row.max(reads(z), [](auto v) { return v; });
-      // exp(s - m) goes over the logits, unless D needs these once more.
+      // exp(s - m) overwrites the logits, unless D needs these once more.
       const vector_view<A> e = of_entropy ? row.scratch(0) : vector_view<A>{z.row(row.i), row.cols};
       const auto sums = row.map_sum(reads(z), writes(e), [=](auto v) {
         const auto s = (v - top) * inverse;
@@ -63,7 +64,7 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
         row.map(reads(z), writes(z), [=](auto p) { return normal_or_zero(p * of_p); });
       }
       if (row.first()) {
-        // The target's column anew: p_t - 1 cancels where p_t is near 1.
+        // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
         const A p_t = math::exp(-nll), bent = p_t == A(0) ? A(0) : h * p_t * (below - u);
         row.put(z, column, inverse * (g * math::expm1(-nll) - bent));
       }
@@ -96,7 +97,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
     layer.finish();
   }
 
-  /// The gradients, from logits and statistics that are made again: a saved lse has lost the digits that p needs.
+  /// The gradients, from logits and sums that are computed again: a saved lse has lost the digits that p needs.
   template <backend B, element T, token_id I>
   static void backward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                        detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,

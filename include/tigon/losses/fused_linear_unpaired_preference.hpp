@@ -47,10 +47,10 @@ struct unpaired_arguments {
   const linear_gradients<T>& gradients;
   const unpaired_options& opt;
   const reference_model<T>& reference;
-  std::span<const accumulator_t<T>> kl{};  ///< what the loss reads beside: one number, one a sequence, or none
+  std::span<const accumulator_t<T>> kl{};  ///< of kto: one number, one a sequence, or none
 };
 
-/// All that they do; `kernel` is the kernel of the operator.
+/// What all of them do; `kernel` is the kernel of the operator.
 template <class B, element T>
 void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const unpaired_terms& terms,
                    const unpaired_arguments<T>& of, context& ctx) {

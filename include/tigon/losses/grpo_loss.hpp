@@ -74,7 +74,7 @@ struct kernel<op::grpo_loss, backends::generic> {
         return;
       }
       const A factor = -u * inverse / (A(1) + lse.rest);
-      // The logits are operands, because dlogits may be they, and then their lines are near and not to be streamed.
+      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
       row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });

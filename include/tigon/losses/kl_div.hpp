@@ -58,7 +58,7 @@ struct kernel<op::kl_div, backends::generic> {
     });
   }
 
-  /// run(log) with whether the teacher is given as logarithms as a constant.
+  /// run(log), where the constant `log` says whether the teacher is given as logarithms.
   template <class Run>
   static void with_target(const kl_div_options& opt, Run run) {
     if (opt.log_target)

@@ -28,12 +28,12 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       if (column[row.i] < 0) {
         lse = {};
       } else {
-        // A block of columns is read from memory once, and its exponentials stay in the first-level cache.
-        alignas(64) A near[block_cols];
+        // A block of columns is read from memory once, and its exponentials stay in L1.
+        alignas(64) A exponentials[block_cols];
         for (std::size_t first = 0; first < row.cols; first += block_cols) {
           const auto block = row.narrow(std::min(block_cols, row.cols - first));
           const auto z = logits.cols_from(first, block.cols);
-          const vector_view<A> e{near, block.cols};
+          const vector_view<A> e{exponentials, block.cols};
           const A top = math::max(std::numeric_limits<A>::lowest(), block.max(reads(z), [](auto v) { return v; }));
           const A sum = detail::tempered_exponentials<typename B::engine>(block, e, z, top, by);
           if (!(top > lse.top)) {
@@ -53,8 +53,8 @@ struct kernel<op::selective_log_softmax, backends::generic> {
     });
   }
 
-  /// dlogits_j = sum over both selections of u / temperature ([j = column] - p_j). `second` may be empty: it serves
-  /// losses that ask for two columns of the same row.
+  /// dlogits_j = sum over both selections of u / temperature ([j = column] - p_j). `second` may be empty: it is for
+  /// losses that need two columns of the same row.
   template <backend B, element T>
   static void backward(in_matrix<T> logits, const lse_parts<accumulator_t<T>>* saved_lse,
                        selected_gradient<accumulator_t<T>> selected, selected_gradient<accumulator_t<T>> second,
@@ -74,7 +74,8 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       if (u == A(0) || j == k) u = v = total;
       const lse_parts<A> lse = saved_lse[row.i];
       const A top = lse.top, factor = -total * inverse / (A(1) + lse.rest);
-      // At a selected column anew, u - total p in two terms that do not cancel. Read before anything is written.
+      // At a selected column u - total p is computed again, in two terms that do not cancel. Read before anything is
+      // written.
       const auto at_column = [=](std::int64_t column, A own) {
         const double log_p = lse.log_p(row.at(logits, static_cast<std::size_t>(column)), temperature);
         const A hit = -own * static_cast<A>(math::expm1(log_p));

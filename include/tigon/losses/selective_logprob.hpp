@@ -58,7 +58,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     rows.finish();
   }
 
-  /// The same by tiles: what the parts of a row know of its softmax is put together tile by tile.
+  /// The same by tiles: the softmax of a row is merged from those of its parts, tile by tile.
   template <backend B, element T>
   static void forward_tiles(linear_layer<T> head, detail::selected_columns of, double temperature,
                             accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse, context& ctx) {

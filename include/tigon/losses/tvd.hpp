@@ -26,7 +26,7 @@ struct tvd {
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
 /// Writes     loss, dstudent. A row whose label is ignore_index is not read; its losses and gradient are 0. Labels are
 ///            no indices: every value is legal. forward makes dstudent for g = 1 in the same pass, unless its data is
-///            null; backward makes it anew from the inputs, and so does teacher_backward with dteacher.
+///            null; backward computes it from the inputs, and so does teacher_backward with dteacher.
 /// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone. Otherwise any layout in
 ///            which no element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.

@@ -23,15 +23,15 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
     workspace::frame frame(ctx.workspace());
     A* mine = frame.template take<A>(numbers.kept * logits.rows);
     A* all = comm.size() == 1 ? mine : frame.template take<A>(comm.size() * n);
-    statistics<B>(logits, target.data(), shards[comm.rank()].first, mine, opt, ctx);
+    reduce_shard<B>(logits, target.data(), shards[comm.rank()].first, mine, opt, ctx);
     if (comm.size() != 1) comm::all_gather<A>(comm, {mine, n}, std::span(all, comm.size() * n));
     merge<B>(shards, comm.rank(), gathered<A>{mine, all}, target.data(), to, opt, ctx);
   }
 
   /// Number k of row i is mine[k * rows + i]. Without a column, or of -inf alone: m = -inf and d = -1, no mass at all.
   template <backend B, class T, token_id I, class A>
-  static void statistics(matrix_view<const T> logits, const I* target, std::size_t first, A* mine,
-                         vocab_parallel_cross_entropy_options opt, context& ctx) {
+  static void reduce_shard(matrix_view<const T> logits, const I* target, std::size_t first, A* mine,
+                           vocab_parallel_cross_entropy_options opt, context& ctx) {
     const std::size_t rows = logits.rows;
     const std::int64_t ignored = opt.ignore_index;
     const bool smooth = opt.label_smoothing > 0;
@@ -135,7 +135,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
         row.map(reads(logits), writes(dlogits),
                 [=](auto v) { return normal_or_zero(exp_nonpositive(v - top) * factor - subtract); });
       if (owned && row.first()) {
-        // The target's column anew: p_t - 1 cancels where p_t is near 1.
+        // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
         const A log_p = (own - top) - math::log1p(d);
         row.put(dlogits, column,
                 up * ((A(1) - share.target) * math::expm1(log_p) + (share.target * math::exp(log_p) - share.each)));

@@ -1,7 +1,7 @@
 // Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
 //
-// Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is known at
-// run time; forward goes on from block to block by the highest score so far, and backward by all of a token's sums.
+// Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is
+// known at run time. Forward needs the highest score of the blocks before, and backward all sums of a token.
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
@@ -98,9 +98,9 @@ struct kernel<op::attn_res, backends::generic> {
     A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
     const A *const alphas = alpha.data(), *const rstds = rstd.data();
     const A per_col = A(1) / static_cast<A>(dy.cols);
-    for_rows_with_partials<with_whole_rows<B>, A>(
-        ctx, dy.rows, dy.cols, no_statistic{},
-        [=] TIGON_FN(auto row, int) {
+    for_row_parts_with_partials<with_whole_rows<B>, A>(
+        ctx, dy.rows, dy.cols,
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
           const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
           A* const of = products + 2 * row.i * v.blocks;  // sums of dy v and u v, block by block
           const auto p_row = row.partial(0);
@@ -117,8 +117,8 @@ struct kernel<op::attn_res, backends::generic> {
               if (row.first())
                 of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
           }
-          // From the block with most weight: where that is nearly all, its da is nearly the mean, and their difference
-          // is the sum of the others'.
+          // Relative to the da of the block with most weight: where that has nearly all weight, its da is nearly the
+          // mean, and their difference is the sum over the other blocks.
           std::size_t most = 0;
           for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
           const A base = of[2 * most];
@@ -126,7 +126,7 @@ struct kernel<op::attn_res, backends::generic> {
           for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
           const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
           const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
-          // Some columns at a time: dy, u and p stay in the first-level cache from block to block.
+          // Some columns at a time: dy, u and p stay in L1 from block to block.
           constexpr std::size_t width = 2 * columns_per_block<B>();
           for (std::size_t first = 0; first < row.cols; first += width) {
             const auto part = row.part(first, std::min(width, row.cols - first));

@@ -15,7 +15,7 @@ inline namespace TIGON_ABI {
 /// Blocks that are read side by side. Where fewer are left, the last of them stands in, with weight 0.
 inline constexpr std::size_t blocks_together = 4;
 
-/// Softmax over the blocks, a few at a time: what came before is scaled down where a higher score turns up. Scores are
+/// Softmax over the blocks, a few at a time: where a higher score follows, the sum so far is scaled down. Scores are
 /// f64, because the error of a score is the relative error of its weight.
 template <class A>
 struct depth_softmax {

@@ -115,7 +115,7 @@ struct kernel<op::dyt, backends::generic> {
     });
   }
 
-  /// The terms of dalpha cancel. Where there are few, so that it costs little, their sum is made anew in f64.
+  /// The terms of dalpha cancel. Where there are few, so that it costs little, they are summed again in f64.
   static constexpr bool is_small(std::size_t rows, std::size_t cols) { return rows * cols <= std::size_t{1} << 15; }
 };
 

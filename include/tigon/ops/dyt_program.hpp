@@ -7,7 +7,7 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// y = gamma tanh(alpha x) + beta. Tanh is a function of x that knows alpha.
+/// y = gamma tanh(alpha x) + beta. Tanh is a function of x, for one alpha.
 template <class Tanh>
 struct dyt_program {
   Tanh tanh_of;

@@ -66,7 +66,7 @@ struct kernel<op::embedding, backends::generic> {
   static std::size_t backward(in_matrix<T> dy, std::span<const I> ids, std::size_t vocab, std::span<I> tokens,
                               matrix_view<T> dweight, embedding_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    // Places in the order of their token (a counting sort, stable), so that each row of dweight has one owner.
+    // Positions sorted by their token (a stable counting sort), so that each row of dweight has one owner.
     workspace::frame frame(ctx.workspace());
     auto* first = frame.template take<std::size_t>(vocab + 1);
     auto* order = frame.template take<std::size_t>(ids.size());
@@ -74,7 +74,7 @@ struct kernel<op::embedding, backends::generic> {
     for (const I id : ids) ++first[static_cast<std::size_t>(id) + 1];
     for (std::size_t v = 0; v < vocab; ++v) first[v + 1] += first[v];
     for (std::size_t i = 0; i < ids.size(); ++i) order[first[static_cast<std::size_t>(ids[i])]++] = i;
-    // Now first[v] is the end of v's places, and their begin is first[v - 1].
+    // Now first[v] is the end of v's positions, and first[v - 1] their begin.
     const bool accumulate = opt.dweight == gradient::accumulate, sparse = !tokens.empty();
     const auto padding = static_cast<std::size_t>(opt.padding_index);
     std::size_t rows = vocab;

@@ -24,7 +24,7 @@ struct fused_add_rms_norm {
 ///            data null: the sum has no other use). cols >= 1, rows may be 0.
 /// Types      as rms_norm; x and r have one type.
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
-/// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where a separate copy is asked for;
+/// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
 ///            dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
 ///            any layout in which no element is shared.
@@ -79,24 +79,23 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
                        std::span<const accumulator_t<T>> rstd,
                        fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
-    const matrix_view<T> dx = gradients.dx, dr = gradients.dr;
-    const vector_view<W> dw = gradients.dw;
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
-      return backward_in_f64<B, T>(dy, ds, s, w, rstd, dx, dr, dw, opt, ctx);
+      return backward_in_f64<B, T, W>(dy, ds, s, w, rstd, gradients, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      backward_rows<B, rule.value>(dy, or_zeros(ds), s, or_ones(w), rstd.data(), dx, dw, opt, ctx);
+      backward_rows<B, rule.value, T, W>(dy, ds, s, w, rstd.data(), gradients, opt, ctx);
     });
-    copy<B, T>(dx, dr, ctx);
+    copy<B, T>(gradients.dx, gradients.dr, ctx);
   }
 
   /// Rows of any size.
   template <backend B, element T, element W>
   static void backward_in_f64(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                              std::span<const accumulator_t<T>> rstd, matrix_view<T> dx, matrix_view<T> dr,
-                              vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    kernel<op::rms_norm, backends::generic>::backward_in_f64<B, T>(s.rows, dy, s, ds, w, rstd.data(), dx, dw, opt, ctx);
-    copy<B, T>(dx, dr, ctx);
+                              std::span<const accumulator_t<T>> rstd,
+                              fused_add_rms_norm_gradients<T, vector_view<W>> to, rms_norm_options opt, context& ctx) {
+    kernel<op::rms_norm, backends::generic>::backward_in_f64<B>(
+        s.rows, detail::rms_norm_reads{dy, s, ds, w, rstd.data()}, to.dx, to.dw, opt, ctx);
+    copy<B, T>(to.dx, to.dr, ctx);
   }
 
   template <backend B, element T>
@@ -112,12 +111,13 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     reduce_map<B>(ctx, program, reads(x, r), map_reads(w), reduce_writes(s), writes(y), saves(rstd));
   }
 
-  template <backend B, casting C, element T, class Extra, class Weight, element W, class A>
-  static void backward_rows(matrix_view<const T> dy, Extra ds, matrix_view<const T> s, Weight w, const A* rstd,
-                            matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+  template <backend B, casting C, element T, element W, class A>
+  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> ds, matrix_view<const T> s, in_vector<W> w,
+                            const A* rstd, fused_add_rms_norm_gradients<T, vector_view<W>> to, rms_norm_options opt,
+                            context& ctx) {
     const detail::fused_add_rms_norm_gradient<C, T, A> program{{static_cast<A>(s.cols), static_cast<A>(opt.offset)}};
-    reduce_map<B>(ctx, program, reads(dy, s, w), map_reads(ds), of_rows(rstd), writes(dx),
-                  adds_to(parameter_gradient<W>{dw, opt.dw}));
+    reduce_map<B>(ctx, program, reads(dy, s, or_ones(w)), map_reads(or_zeros(ds)), of_rows(rstd), writes(to.dx),
+                  adds_to(parameter_gradient<W>{to.dw, opt.dw}));
   }
 };
 

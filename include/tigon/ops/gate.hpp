@@ -1,4 +1,4 @@
-// What the gated activations share: what backward asks for.
+// What the gated activations share: the checks of backward.
 #ifndef TIGON_OPS_GATE_HPP
 #define TIGON_OPS_GATE_HPP
 

@@ -38,7 +38,7 @@ struct geglu_options {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// The default options, known to the compiler: what an operator with a gate inside passes, for one form instead of all.
+/// The default options as a type: an operator that contains a gate passes it, and no other form is compiled.
 struct default_geglu : geglu_options {};
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -59,7 +59,7 @@ struct kernel<op::geglu, backends::generic> {
     with_program<B, T>(opt, [&](auto program) { map_rows<B>(ctx, program, reads(dy, gate, up), writes(dgate, dup)); });
   }
 
-  /// run(program) with the program that the options ask for. Rounding to the type of the accumulator is none.
+  /// run(program) with the program that the options select. Rounding to the type of the accumulator is none.
   template <backend B, element T, class Run>
   static void with_program(const geglu_options& opt, Run run) {
     constexpr std::size_t bits = detail::result_bits<B, T>;

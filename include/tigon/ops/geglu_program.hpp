@@ -43,11 +43,11 @@ struct gelu {
       return fnma(t, tail, max(V(0), x));
     } else if constexpr (F == gelu_form::tanh && Bits == 8) {
       // e^-z is infinite at the lower limit and 0 at the upper one.
-      const V low = max(V(A(-10.06)), x), near = min(V(A(10.03)), low);
-      return low * simd::sigmoid_of_log2(near, log2_of_gate<1>(near * near));
+      const V low = max(V(A(-10.06)), x), clamped = min(V(A(10.03)), low);
+      return low * simd::sigmoid_of_log2(clamped, log2_of_gate<1>(clamped * clamped));
     } else if constexpr (F == gelu_form::tanh) {
-      const V low = max(V(lowest<A>), x), near = min(V(highest<A>), low);
-      return low * (gate(near, near * near).inverse * V(simd::gate_parts<V>::unit));
+      const V low = max(V(lowest<A>), x), clamped = min(V(highest<A>), low);
+      return low * (gate(clamped, clamped * clamped).inverse * V(simd::gate_parts<V>::unit));
     } else {
       const V low = max(V(lowest<A>), x);
       return low * simd::upper_normal(low);
@@ -58,18 +58,18 @@ struct gelu {
   static TIGON_INLINE std::array<V, 2> with_slope(V x) {
     using A = typename V::value_type;
     const V low = max(V(lowest<A>), x);
-    const V near = min(V(highest<A>), low);
-    const V square = near * near;
+    const V clamped = min(V(highest<A>), low);
+    const V square = clamped * clamped;
     if constexpr (F == gelu_form::erf && sizeof(A) == 4) {
       const auto [t, tail, slope] = simd::normal_tail_and_slope<Bits>(x);
       return {fnma(t, tail, max(V(0), x)), select(x >= V(0), V(1) - slope, slope)};
     } else if constexpr (F == gelu_form::tanh) {
-      const auto [inverse, rest] = gate(near, square);
+      const auto [inverse, rest] = gate(clamped, square);
       const V s = inverse * V(simd::gate_parts<V>::unit);
-      return {low * s, fma(near * s * (rest * inverse), fma(square, V(A(3 * k * l)), V(A(k))), s)};
+      return {low * s, fma(clamped * s * (rest * inverse), fma(square, V(A(3 * k * l)), V(A(k))), s)};
     } else {
-      const V s = simd::upper_normal(near);
-      return {low * s, fma(near * V(A(simd::normal_density)), exp(square * V(A(-0.5))), s)};
+      const V s = simd::upper_normal(clamped);
+      return {low * s, fma(clamped * V(A(simd::normal_density)), exp(square * V(A(-0.5))), s)};
     }
   }
 

@@ -100,7 +100,8 @@ struct kernel<op::group_norm, backends::generic> {
     const matrix_view<T> dx = shares.dx;
     const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
-    // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, which do not show it.
+    // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, where it makes no
+    // difference.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
     // Sums of so many columns in f32, and those together in f64.
     constexpr std::size_t block = 16 * columns_per_step<B, A>();
@@ -129,7 +130,7 @@ struct kernel<op::group_norm, backends::generic> {
           row.put(dw_share, k, static_cast<A>(exact ? most : p)), row.put(db_share, k, static_cast<A>(q));
         product += weight(k) * p, sum += weight(k) * q;
       }
-      const double e = rest / n;  // what mean lost when it was rounded
+      const double e = rest / n;  // the rounding error of the mean
       const double c1 = (product - sum * e) / n * r, c2 = sum / n;
       const A slope = static_cast<A>(r * r * c1), level = static_cast<A>(c2 * r - r * r * c1 * e);
       for (std::size_t k = 0; k < size; ++k) {
@@ -137,7 +138,8 @@ struct kernel<op::group_norm, backends::generic> {
         const auto result = [=](auto d, auto c) { return fma(d, scale, fnma(c, slope, -level)); };
         double own = row.at(dw_share, k);
         if constexpr (exact) {
-          // Terms rounded to a grid that is 2^-22 of all of them have an exact sum; what that leaves is summed apart.
+          // Terms that are rounded to a multiple of 2^-22 of all of them have an exact sum; the remainders are summed
+          // separately.
           const A grid = 4 * row.at(dw_share, k);
           const auto p = row.narrow(positions).map_sum(reads(channel(dy, size, k), channel(x, size, k)),
                                                        writes(channel(dx, size, k)), [=](auto d, auto v) {
@@ -154,8 +156,8 @@ struct kernel<op::group_norm, backends::generic> {
     });
   }
 
-  /// In a group of a few values the terms of dx nearly cancel (of one value, to nothing): there everything is made anew
-  /// in f64. In a larger one only what mean lacks.
+  /// In a group of a few values the terms of dx nearly cancel (of one value, to nothing): there everything is computed
+  /// in f64. In a larger group only the rounding error of the mean is.
   static constexpr std::size_t narrow = 8;
   template <class Row, element T, element W, class A>
   static void backward_in_f64(const Row& row, matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, A mean,
@@ -191,8 +193,8 @@ struct kernel<op::group_norm, backends::generic> {
     }
   }
 
-  /// Every size-th row of m from row k on: row g is channel k of group g. As wide as the group with its padding, by
-  /// which a map sees how much is written in all.
+  /// Every size-th row of m from row k on: row g is channel k of group g. Each is as wide as the group with its
+  /// padding, because maps decide by the bytes of an output whether to write it by non-temporal stores.
   template <class T>
   static TIGON_INLINE matrix_view<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
     return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};

@@ -15,8 +15,8 @@ inline namespace TIGON_ABI {
 ///
 /// The total is compensated where a sequence has more blocks than that: its high part is the output where that is as
 /// wide as the sums, its low part is scratch. In shorter sequences only a group of several heads has more blocks: the
-/// output is a plain total of so many sums as there are heads. Sums that are rounded to 16 bits at the end have room for
-/// the error of 16 times as many blocks.
+/// output is then a plain total of one sum a head. Sums that are rounded to 16 bits at the end tolerate the error of 16
+/// times as many blocks.
 template <class B, element T>
 class key_sums {
  public:

@@ -61,20 +61,16 @@ struct kernel<op::layer_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd,
                        norm_gradients<T, vector_view<W>, vector_view<W>> gradients, layer_norm_options opt,
                        context& ctx) {
-    const matrix_view<T> dx = gradients.dx;
-    const vector_view<W> dw = gradients.dw, db = gradients.db;
-    using A = accumulator_t<T>;
-    const parameter_gradient<W> to_dw{dw, opt.dparams}, to_db{db, opt.dparams};
     if (!detail::holds_products(rstd.data(), x.rows))
-      return backward_in_f64<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), dx, to_dw, to_db, ctx);
+      return backward_in_f64<B, T, W>(dy, x, w, mean.data(), rstd.data(), gradients, opt, ctx);
     if (mean_shows<T>(mean, rstd, x.cols))
-      backward_rows<B, true>(dy, x, w, mean, rstd, dx, to_dw, to_db, ctx);
+      backward_rows<B, true, T, W>(dy, x, w, mean, rstd, gradients, opt, ctx);
     else
-      backward_rows<B, false>(dy, x, w, mean, rstd, dx, to_dw, to_db, ctx);
+      backward_rows<B, false, T, W>(dy, x, w, mean, rstd, gradients, opt, ctx);
   }
 
-  /// Whether what the means lost when they were rounded, up to 2^-24 of them (f32), shows beside the deviations: where one
-  /// is larger than four of these, and in rows of a few columns, whose dx nearly cancels. Not in bf16, whose numbers lie
+  /// Whether the rounding errors of the means, up to 2^-24 of them (f32), show beside the deviations: where a mean is
+  /// larger than four deviations, and in rows of a few columns, whose dx nearly cancels. Not in bf16, whose numbers lie
   /// too far apart.
   template <element T, class A>
   static bool mean_shows(std::span<const A> mean, std::span<const A> rstd, std::size_t cols) {
@@ -85,20 +81,22 @@ struct kernel<op::layer_norm, backends::generic> {
 
   template <backend B, bool Exact, element T, element W, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, std::span<const A> mean,
-                            std::span<const A> rstd, matrix_view<T> dx, parameter_gradient<W> to_dw,
-                            parameter_gradient<W> to_db, context& ctx) {
+                            std::span<const A> rstd, norm_gradients<T, vector_view<W>, vector_view<W>> to,
+                            layer_norm_options opt, context& ctx) {
     reduce_map<B>(ctx, detail::layer_norm_gradient<Exact, A>{static_cast<A>(x.cols)}, reads(dy, x, or_ones(w)),
-                  of_rows(mean.data(), rstd.data()), writes(dx), adds_to(to_dw, to_db));
+                  of_rows(mean.data(), rstd.data()), writes(to.dx),
+                  adds_to(parameter_gradient<W>{to.dw, opt.dparams}, parameter_gradient<W>{to.db, opt.dparams}));
   }
 
   /// Rows of any size.
   template <backend B, element T, element W, class A>
   static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, const A* mean,
-                              const A* rstd, matrix_view<T> dx, parameter_gradient<W> dw, parameter_gradient<W> db,
-                              context& ctx) {
+                              const A* rstd, norm_gradients<T, vector_view<W>, vector_view<W>> to,
+                              layer_norm_options opt, context& ctx) {
+    const matrix_view<T> dx = to.dx;
     for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols, own_statistic{},
-        [=] TIGON_FN(auto row, int) {
+        ctx, x.rows, x.cols,
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
           if (!row.first()) return;
           const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
                        r = rstd[row.i] / p;
@@ -114,7 +112,7 @@ struct kernel<op::layer_norm, backends::generic> {
             row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
           }
         },
-        dw, db);
+        parameter_gradient<W>{to.dw, opt.dparams}, parameter_gradient<W>{to.db, opt.dparams});
   }
 };
 

@@ -9,14 +9,13 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// y = (x - mean) rstd w + b. The sums of c = x and of c^2 are made again, of c = scale x - about, where row_moments asks
-/// for it.
+/// y = (x - mean) rstd w + b. Reduces c = x and c^2, and again c = scale x - about, where row_moments requires it.
 template <class A>
 struct layer_norm_program {
   A cols, eps;
 
   using state = row_moments<A>;
-  /// Of halves: x - mean need not be finite. The mean is a rounded one and the rest, what that lost.
+  /// Of halves: x - mean need not be finite. `rest` is the rounding error of the mean.
   struct row {
     A mean, half, half_rest, twice_rstd;
   };
@@ -43,7 +42,7 @@ struct layer_norm_program {
 };
 
 /// h = dy w,   c1 = mean_j xh h,   c2 = mean_j h,   dx = rstd (h - c2 - xh c1),   dw += dy xh,   db += dy
-/// Exact: what the saved mean lost when it was rounded is the mean of x - mean, and xh and its sums are corrected by it.
+/// Exact: the rounding error of the saved mean is the mean of x - mean, and xh and its sums are corrected by it.
 template <bool Exact, class A>
 struct layer_norm_gradient {
   A cols;

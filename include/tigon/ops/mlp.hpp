@@ -39,7 +39,7 @@ struct kernel<op::mlp, backends::generic> {
     }
   }
 
-  /// Makes a, g and u anew if `saved_values` has no memory; overwrites them otherwise.
+  /// Computes a, g and u again if `saved_values` has no memory; overwrites them otherwise.
   template <backend B, element T, element W, element G>
   static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> saved_values,
                        matrix_view<T> dx, mlp_weights<G> dw, mlp_options opt, context& ctx) {

@@ -9,7 +9,7 @@
 
 namespace tigon {
 
-/// Which function opens the gate.
+/// The activation of the gate.
 enum class mlp_gate {
   swiglu,  ///< act(g) = g * sigmoid(g)
   geglu,   ///< act(g) = gelu(g), the tanh form
@@ -77,7 +77,7 @@ struct mlp_saved {
   bool filled = false;    ///< by forward, until backward used it
 };
 
-/// The calls whose workspace can be asked for.
+/// The calls, for mlp_workspace.
 enum class mlp_pass { forward, inference, backward, recompute };
 
 namespace detail {

@@ -33,16 +33,13 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                        std::span<const accumulator_t<T>> rstd,
                        modulated_rms_norm_gradients<T, vector_view<W>, S> gradients, modulated_rms_norm_options opt,
                        context& ctx) {
-    const matrix_view<T> dx = gradients.dx;
-    const vector_view<W> dw = gradients.dw;
-    const matrix_view<S> dscale = gradients.dscale, dshift = gradients.dshift;
     opt = detail::options_for_weight(opt, w);
     if (by_row(x.rows, x.cols, scale.rows))
       detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, opt, ctx);
+        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), gradients, opt, ctx);
       });
     else
-      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), dx, dw, dscale, dshift, opt, ctx);
+      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), gradients, opt, ctx);
   }
 
   using plain = kernel<op::rms_norm, backends::generic>;
@@ -93,36 +90,40 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 
   template <backend B, casting C, element T, element W, element S, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
-                            const A* rstd, matrix_view<T> dx, vector_view<W> dw, matrix_view<S> dscale,
-                            matrix_view<S> dshift, modulated_rms_norm_options opt, context& ctx) {
+                            const A* rstd, modulated_rms_norm_gradients<T, vector_view<W>, S> to,
+                            modulated_rms_norm_options opt, context& ctx) {
     const detail::modulated_rms_norm_gradient<C, T, A> program{static_cast<A>(x.cols), static_cast<A>(opt.offset)};
     // Without a shift, what would be its gradient is overwritten by that of scale.
-    const matrix_view<S> to_shift = dshift.data == nullptr ? dscale : dshift;
-    reduce_map<B>(ctx, program, reads(dy, x, or_ones(w), scale, added_to(dshift, opt.dscale)), of_rows(rstd),
-                  map_reads(added_to(dscale, opt.dscale)), reduce_writes(to_shift), writes(dx, dscale),
-                  adds_to(parameter_gradient<W>{dw, opt.dw}));
+    const matrix_view<S> to_shift = to.dshift.data == nullptr ? to.dscale : to.dshift;
+    reduce_map<B>(ctx, program, reads(dy, x, or_ones(w), scale, added_to(to.dshift, opt.dscale)), of_rows(rstd),
+                  map_reads(added_to(to.dscale, opt.dscale)), reduce_writes(to_shift), writes(to.dx, to.dscale),
+                  adds_to(parameter_gradient<W>{to.dw, opt.dw}));
   }
 
   /// The gradient of a group's weight takes its place; dscale and dw are multiples of it.
   template <backend B, element T, element W, element S, class A>
   static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w,
-                              matrix_view<const S> scale, const A* rstd, matrix_view<T> dx, vector_view<W> dw,
-                              matrix_view<S> dscale, matrix_view<S> dshift, modulated_rms_norm_options opt,
+                              matrix_view<const S> scale, const A* rstd,
+                              modulated_rms_norm_gradients<T, vector_view<W>, S> to, modulated_rms_norm_options opt,
                               context& ctx) {
+    const matrix_view<T> dx = to.dx;
+    const matrix_view<S> dshift = to.dshift;
     const std::size_t groups = scale.rows, cols = x.cols;
     const auto beside = rows_beside<B>(x.rows, groups);
     const std::size_t size = beside.count;
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
     const std::size_t bytes = x.rows * x.cols * sizeof(T);
-    const bool held = detail::holds_products(rstd, x.rows);
+    const bool in_range = detail::holds_products(rstd, x.rows);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight = row_of(weights, j);
       const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
-      if (cols <= plain::narrow || !held)
-        group_in_f64<B, T>(cols <= plain::narrow ? size : beside, rows(dy), rows(x), weight, rstd + j * size, rows(dx),
-                           shift, opt, own);
+      if (cols <= plain::narrow || !in_range)
+        group_in_f64<B>(
+            cols <= plain::narrow ? size : beside,
+            detail::rms_norm_reads{rows(dy), rows(x), in_matrix<T>(), in_vector<A>(weight), rstd + j * size}, rows(dx),
+            weight, shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
           backward_group<B, rule.value, T>({rows(dy), bytes}, {rows(x), bytes}, weight, rstd + j * size,
@@ -141,8 +142,8 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
       });
     }
     map_rows<B>(ctx, detail::group_weight_gradient<A>{static_cast<A>(opt.offset)},
-                reads(weights, or_ones(w), scale, added_to(dscale, opt.dscale)), writes(dscale),
-                adds_to(parameter_gradient<W>{dw, opt.dw}));
+                reads(weights, or_ones(w), scale, added_to(to.dscale, opt.dscale)), writes(to.dscale),
+                adds_to(parameter_gradient<W>{to.dw, opt.dw}));
   }
   /// Whether groups are tasks, or each is cut into tasks.
   template <backend B>
@@ -162,12 +163,11 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 
   /// dx and dshift of a group, and in place of its weight the gradient of that.
   template <backend B, element T, element S, class A>
-  static void group_in_f64(simd::rows_of_all of, matrix_view<const T> dy, matrix_view<const T> x, vector_view<A> w,
-                           const A* rstd, matrix_view<T> dx, parameter_gradient<S> dshift,
+  static void group_in_f64(simd::rows_of_all of, detail::rms_norm_reads<matrix_view<const T>, A, A> in,
+                           matrix_view<T> dx, vector_view<A> dw, parameter_gradient<S> dshift,
                            modulated_rms_norm_options opt, context& ctx) {
-    map_rows<B>(ctx, detail::shift_gradient{}, reads(dy), writes(), adds_to(dshift), of);
-    plain::backward_in_f64<B, T>(of, dy, x, {}, in_vector<A>(w), rstd, dx, w, {.eps = opt.eps, .casting = opt.casting},
-                                 ctx);
+    map_rows<B>(ctx, detail::shift_gradient{}, reads(in.dy), writes(), adds_to(dshift), of);
+    plain::backward_in_f64<B>(of, in, dx, dw, {.eps = opt.eps, .casting = opt.casting}, ctx);
   }
   template <backend B, casting C, element T, element S, class A>
   static void backward_group(rows_of<const T> dy, rows_of<const T> x, vector_view<A> w, const A* rstd, rows_of<T> dx,

@@ -29,7 +29,7 @@ template <casting C, element T, class A>
 struct modulated_rms_norm_gradient {
   A cols, offset;
 
-  /// scale_of_row without a branch, which would end up in the loop over columns.
+  /// scale_of_row without a branch, which compilers would move into the loop over columns.
   template <class V>
   static TIGON_INLINE V vector_scale(V rstd) {
     const A small = A(0x1p-24), large = A(0x1p24);

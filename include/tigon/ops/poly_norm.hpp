@@ -44,7 +44,8 @@ struct kernel<op::poly_norm, backends::generic> {
       reduce_map<B>(ctx, detail::poly_norm_gradient<A>{weight, static_cast<A>(x.cols)}, reads(dy, x), of_rows(saved),
                     writes(dx), saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
     if (all_in_f64 || any_in_f64(saved, x.rows))
-      kernel_for<op::poly_norm, B>::template backward_in_f64<B>(dy, x, weight, saved, dx, by_row, all_in_f64, eps, ctx);
+      kernel_for<op::poly_norm, B>::template backward_in_f64<B>(
+          dy, x, saved, dx, detail::poly_norm_in_f64<A>{weight, by_row, all_in_f64, eps}, ctx);
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
       const double sum = row.sum(reads(by_row), [](auto v) { return v; });
@@ -84,9 +85,9 @@ struct kernel<op::poly_norm, backends::generic> {
   /// Whether there are rows of which A does not hold the sixth powers.
   template <class A>
   static bool any_in_f64(const detail::of_powers<A>* rstd, std::size_t rows) {
-    bool all_held = true;
-    for (std::size_t i = 0; i < rows; ++i) all_held &= holds(rstd[i][0]);
-    return !all_held;
+    bool all_in_range = true;
+    for (std::size_t i = 0; i < rows; ++i) all_in_range &= holds(rstd[i][0]);
+    return !all_in_range;
   }
 
   /// These rows, and their rstd.
@@ -101,12 +102,11 @@ struct kernel<op::poly_norm, backends::generic> {
   }
   /// dx of these rows, or of all, and the terms of dw and db.
   template <backend B, element T, class A>
-  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, detail::of_powers<A> w,
-                              const detail::of_powers<A>* rstd, matrix_view<T> dx, matrix_view<double> by_row, bool all,
-                              double eps, context& ctx) {
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, const detail::of_powers<A>* rstd,
+                              matrix_view<T> dx, detail::poly_norm_in_f64<A> of, context& ctx) {
     for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
-      if (all || !holds(rstd[row.i][0]))
-        backward_row_in_f64(row, dy, x, w, dx, row.scratch(0), row.scratch(1), by_row, row.i, all, eps);
+      if (of.all || !holds(rstd[row.i][0]))
+        backward_row_in_f64(row, row.i, dy, x, dx, row.scratch(0), row.scratch(1), of);
     });
   }
 
@@ -127,12 +127,12 @@ struct kernel<op::poly_norm, backends::generic> {
     return detail::unscaled<A>(r, p);
   }
 
-  /// The row's term of db is made here only `with_db`: in f32 it has the same bits whatever x is.
+  /// i: number of the row, for its terms.
   template <class Row, class X, class A, class DX>
-  static TIGON_INLINE void backward_row_in_f64(const Row& row, X dy, X x, detail::of_powers<A> w, DX dx,
+  static TIGON_INLINE void backward_row_in_f64(const Row& row, std::size_t i, X dy, X x, DX dx,
                                                vector_view<double> wide_dy, vector_view<double> wide_x,
-                                               matrix_view<double> by_row, std::size_t i, bool with_db, double eps) {
-    const double p = scale_of(largest(row, x), eps);
+                                               const detail::poly_norm_in_f64<A>& of) {
+    const double p = scale_of(largest(row, x), of.eps);
     for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
     const auto sums = [](auto d, auto v) {
       const auto t = v * v, dv = d * v;
@@ -140,10 +140,10 @@ struct kernel<op::poly_norm, backends::generic> {
     };
     const auto s = row.sum(reads(wide_dy, wide_x), sums);
     const double n = static_cast<double>(row.cols);
-    const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, eps, p);
+    const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, of.eps, p);
     const auto terms = detail::terms_of_parameters(r, s);
-    for (std::size_t k = 0; k < (with_db ? 4 : 3) && row.first(); ++k) by_row.row(k)[i] = terms[k];
-    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(w, r, {s[0], s[1], s[2]}, n));
+    for (std::size_t k = 0; k < (of.all ? 4 : 3) && row.first(); ++k) of.terms.row(k)[i] = terms[k];
+    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, {s[0], s[1], s[2]}, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };

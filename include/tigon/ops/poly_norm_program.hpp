@@ -17,6 +17,15 @@ template <class A>
 TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps) {
   return {math::rsqrt(cube / n + eps), math::rsqrt(square / n + eps), math::rsqrt(linear / n + eps)};
 }
+/// What the gradient in f64 needs beside matrices.
+template <class A>
+struct poly_norm_in_f64 {
+  of_powers<A> w;
+  matrix_view<double> terms;  ///< of dw_3, dw_2, dw_1 and db: [4, rows]
+  bool all;                   ///< all rows, and their terms of db, which in f32 have the same bits whatever x is
+  double eps;
+};
+
 /// The same of a row that was multiplied by p.
 TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square, double linear, double n, double eps,
                                                      double p) {
@@ -73,7 +82,7 @@ TIGON_INLINE std::array<double, 4> terms_of_parameters(of_powers<A> rstd, const 
   return {term(0), term(1), term(2), static_cast<double>(sums[3])};
 }
 
-/// Whether sums in A hold sixth powers of the size of a row with this rstd_3, and what backward makes of their inverses.
+/// Whether sums in A are in range for sixth powers of a row with this rstd_3, and for the inverses in backward.
 template <class A>
 TIGON_INLINE bool holds_sixth_powers(A rstd_3) {
   constexpr A far = sizeof(A) == 8 ? A(0x1p400) : A(0x1p60);

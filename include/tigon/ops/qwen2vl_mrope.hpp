@@ -32,7 +32,7 @@ struct qwen2vl_mrope {
 ///            are not d/2 together), workspace; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/qwen2vl_mrope_test.cpp).
 struct qwen2vl_mrope_options {
-  std::array<std::size_t, 3> sections{};  ///< pairs turned in time, in height, in width; together d/2
+  std::array<std::size_t, 3> sections{};  ///< pairs rotated by time, by height, by width; together d/2
 };
 
 template <>

@@ -36,7 +36,7 @@ struct relu_squared_options {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// max(x, 0), in the order that keeps NaN.
+/// max(x, 0), with the operands in the order that keeps NaN.
 template <class V>
 TIGON_INLINE V positive(V x) {
   return max(V(0), x);

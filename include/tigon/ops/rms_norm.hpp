@@ -52,7 +52,18 @@ void with_casting(casting rule, Run run) {
   run(std::integral_constant<casting, casting::none>{});
 }
 
-/// What of the options holds for this weight: nothing is added to the ones of an absent one or rounded before them.
+/// What the gradient reads in f64: matrices, or copies of one of their rows. ds is added to dx, and may be an empty
+/// view.
+template <class X, class W, class A>
+struct rms_norm_reads {
+  X dy, x, ds;
+  vector_view<const W> w;
+  const A* rstd;
+};
+template <class X, class W, class A>
+rms_norm_reads(X, X, X, vector_view<const W>, const A*) -> rms_norm_reads<X, W, A>;
+
+/// The options for this weight: where it is absent, nothing is added to its ones or rounded before them.
 template <class Options, class W>
 Options options_for_weight(Options opt, in_vector<W> w) {
   if (!w) opt.offset = 0, opt.casting = casting::none;
@@ -79,7 +90,8 @@ struct kernel<op::rms_norm, backends::generic> {
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
     if (x.cols <= narrow || !detail::holds_products(rstd.data(), x.rows))
-      return backward_in_f64<B, T>(x.rows, dy, x, {}, w, rstd.data(), dx, dw, opt, ctx);
+      return backward_in_f64<B>(x.rows, detail::rms_norm_reads{dy, x, in_matrix<T>(), w, rstd.data()}, dx, dw, opt,
+                                ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
@@ -101,25 +113,26 @@ struct kernel<op::rms_norm, backends::generic> {
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
-  /// everything is made anew in f64.
+  /// everything is computed in f64.
   static constexpr std::size_t narrow = 8;
-  /// Otherwise rstd is what was saved. ds is added to dx, and may be an empty view.
-  template <backend B, element T, element W>
-  static void backward_in_f64(simd::rows_of_all rows, in_matrix<T> dy, in_matrix<T> x, in_matrix<T> ds, in_vector<W> w,
-                              const accumulator_t<T>* rstd, matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt,
-                              context& ctx) {
-    using A = accumulator_t<T>;
+  /// Otherwise rstd is what was saved.
+  template <backend B, element T, element W, class A>
+  static void backward_in_f64(simd::rows_of_all rows, detail::rms_norm_reads<matrix_view<const T>, W, A> in,
+                              matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     for_rows_with_partials<B, A>(
-        ctx, rows, x.cols, own_statistic{},
-        [=] TIGON_FN(auto row, int) {
-          if (row.first()) row_in_f64(row, dy, x, ds, w, rstd, dx, row.partial(0), opt);
+        ctx, rows, dx.cols,
+        [=] TIGON_FN(auto row) TIGON_LAMBDA {
+          if (row.first()) row_in_f64(row, in, dx, row.partial(0), opt);
         },
         parameter_gradient<W>{dw, opt.dw});
   }
   /// One row of it. Operands are matrices or what a backend has copied of their row.
   template <class Row, class X, class W, class DX, class A>
-  static TIGON_INLINE void row_in_f64(const Row& row, X dy, X x, X ds, vector_view<const W> w, const A* rstd, DX dx,
+  static TIGON_INLINE void row_in_f64(const Row& row, const detail::rms_norm_reads<X, W, A>& in, DX dx,
                                       vector_view<A> dw, rms_norm_options opt) {
+    const X dy = in.dy, x = in.x, ds = in.ds;
+    const vector_view<const W> w = in.w;
+    const A* const rstd = in.rstd;
     using T = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
     const bool few = row.cols <= narrow, llama = opt.casting == casting::llama;
     const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);

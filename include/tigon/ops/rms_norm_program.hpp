@@ -19,7 +19,7 @@ enum class casting {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// The normalised row as the casting rule wants it, v = x * rstd, where rstd was made of x or is `canonical`.
+/// The normalised row, rounded as the casting rule says, v = x * rstd, where rstd was made of x or is `canonical`.
 template <casting C, element T, simd::odd_by Odd = simd::odd_by::mask, class V>
 TIGON_INLINE V cast_normalised(V v) {
   if constexpr (C == casting::llama)
@@ -33,13 +33,14 @@ TIGON_INLINE V cast_normalised_again(V v) {
   return cast_normalised<C, T, simd::odd_by::shift>(v);
 }
 
-/// A number that the caller kept, any NaN as the one without a payload: fewer operations round what is made of that.
+/// A number from the caller, with any NaN replaced by the one without a payload: results made of it are rounded by
+/// fewer operations.
 template <class A>
 TIGON_INLINE A canonical(A kept) {
   return kept == kept ? kept : std::numeric_limits<A>::quiet_NaN();
 }
 
-/// rstd = 1 / rms of a row. The squares of a row that leave the range are summed once more, of numbers times a power of two.
+/// rstd = 1 / rms of a row. Where the squares of a row leave the range, it is reduced once more, times a power of two.
 template <class A>
 struct inverse_rms {
   A cols, eps;
@@ -89,7 +90,7 @@ struct rms_norm_gradient {
   }
   TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
     const A rstd = canonical(saved);
-    return {rstd, rstd / cols * (rstd * k) * rstd};  // the division does not wait for the reduction
+    return {rstd, rstd / cols * (rstd * k) * rstd};  // the division does not depend on the reduction
   }
   template <class V>
   TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V x, V w, V dw) const {

@@ -35,7 +35,7 @@ inline constexpr std::size_t whole_head = ~std::size_t{0};
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).
 struct rope_options {
-  std::size_t rotary_dim = whole_head;  ///< columns of a head that are turned: the first ones
+  std::size_t rotary_dim = whole_head;  ///< columns of a head that are rotated: the first ones
 };
 
 template <>
@@ -94,7 +94,7 @@ void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<
   args.check();
 }
 
-/// In the place of k, where only q is turned.
+/// In the place of k, where only q is rotated.
 template <class T>
 heads_view<T> no_heads_beside(heads_view<T> q) {
   q.data = nullptr;

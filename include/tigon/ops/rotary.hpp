@@ -1,4 +1,4 @@
-// What the rotary operators share: how a pair is turned, the loop over the heads of a token, and what doors ask.
+// What the rotary operators share: the rotation of a pair, the loop over the heads of a token, and the checks of doors.
 #ifndef TIGON_OPS_ROTARY_HPP
 #define TIGON_OPS_ROTARY_HPP
 
@@ -9,7 +9,7 @@ namespace tigon::detail {
 inline namespace TIGON_ABI {
 
 /// fn(from, to) for every head of token s of sequence b: those of q, then those of k. The next token's heads are
-/// prefetched: hardware prefetchers do not foresee a head that is read in two parts, or in part.
+/// prefetched: hardware prefetchers do not predict the addresses of a head that is read in two parts, or in part.
 template <class B, class T, class F>
 TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> k, heads_view<T> q_out,
                                      heads_view<T> k_out, std::size_t b, std::size_t s, F fn) {

@@ -14,9 +14,9 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// Where sums of squares in A keep their digits. A mean square (with eps) below `least` may lack squares that became
-/// subnormal; one above the largest number has overflowed. Rows beyond are multiplied by `up` or `down`: then the square
-/// of any number in them, and the sum of 2^32 of these, is well within the range.
+/// The range in which sums of squares in A keep their digits. A mean square (with eps) below `least` may lack squares
+/// that became subnormal; one above the largest number has overflowed. Rows outside are multiplied by `up` or `down`:
+/// then the square of any number in them, and the sum of 2^32 of these, is well within the range.
 template <class A>
 struct square_range {
   static constexpr bool wide = sizeof(A) == 8;
@@ -49,9 +49,9 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 
-/// Whether sums of products with the numbers of a row with this rstd, which are near 1 / rstd, are within the range; so
-/// in all rows of a call, nearly always. Otherwise its gradients are made in f64. True of NaN, and of 0, for a row with an
-/// infinity.
+/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range;
+/// the second form: in all rows of a call, as nearly always. Where not, its gradients are computed in f64. True of NaN,
+/// and of 0, for a row with an infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
   constexpr A far = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
@@ -64,7 +64,7 @@ bool holds_products(const A* rstd, std::size_t rows) {
   return all;
 }
 
-/// There the row is multiplied by a power of two.
+/// The power of two by which a row with such an rstd is multiplied there.
 template <class A>
 TIGON_INLINE A scale_of_row(A rstd) {
   constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
@@ -78,28 +78,28 @@ inline double scale_to_one(double most) {
   return most == 0 ? 1 : std::scalbn(1.0, -std::clamp(std::ilogb(most), -1022, 1022));
 }
 
-/// Mean and variance of a row from sums of c = scale * x - about and of c^2: about 0 first. Where that is further from
-/// the mean than the deviation, the second sum has lost digits, and both are made once more about a mean that is nearly
-/// exact: the rounded mean of the sum, then, where its error still shows, the mean of that. Where squares leave the range
-/// of A, they are made once more to another scale. S is the type of the means.
+/// Mean and variance of a row from the sums of c = scale * x - about and of c^2, first with about = 0. Where the mean
+/// is further from `about` than the deviation, the second sum has lost digits. Then both are computed again about the
+/// rounded mean, and once more where the error of that mean still shows. Where squares leave the range of A, they are
+/// computed again at another scale. S is the type of the means.
 template <class A, class S = A>
 struct row_moments {
   A scale = A(1), about = A(0);
   S mean = S(0), square = S(0);  ///< of c and c^2
 
-  /// Takes what was summed, divided by the columns; true if it has to be summed once more. In a row of `few` columns,
-  /// whose dx nearly cancels, it has, about the mean.
+  /// Takes the sums, divided by the columns; true if the row has to be reduced once more. In a row of `few` columns,
+  /// whose dx nearly cancels, it has to be, about the mean.
   TIGON_INLINE bool again(S mean_of, S square_of, S eps, bool few) {
     using range = square_range<A>;
     mean = mean_of, square = square_of;
-    const bool held = square <= range::most, finite = math::abs(mean) <= range::most;
+    const bool in_range = square <= range::most, finite = math::abs(mean) <= range::most;
     if (centred_ < 2 && finite && mean != S(0) &&
-        (held ? mean * mean >= square * S(0.5) || (few && centred_ == 0) : centred_ == 0)) {
+        (in_range ? mean * mean >= square * S(0.5) || (few && centred_ == 0) : centred_ == 0)) {
       about += static_cast<A>(mean), ++centred_;
       return true;
     }
     const S variance = square - mean * mean;
-    if (scaled_ == 0 && !held) return rescale(range::down);
+    if (scaled_ == 0 && !in_range) return rescale(range::down);
     if (scaled_ == 0 && variance + eps < range::least && math::abs(about) < range::small_mean)
       return rescale(range::up);
     // A large mean, of which alone the sum has overflown: eps does not show to this scale.

@@ -4,7 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/softmax_program.hpp>
-#include <tigon/rows/turns.hpp>
+#include <tigon/rows/pipelined.hpp>
 
 namespace tigon {
 
@@ -38,21 +38,22 @@ struct softmax_options {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Sums of exponentials over the blocks of a row, each below a number that it exceeds by 1 / scale at most.
+/// Sums of exponentials over the blocks of a row. Each block has its own reference, which its maximum exceeds by at
+/// most 1 / scale.
 template <class A>
 struct block_sums {
   static constexpr std::size_t most = 64;
   A top[most], sum[most];
   std::size_t count = 0;
-  A highest = std::numeric_limits<A>::lowest();  ///< of the tops so far
+  A highest = std::numeric_limits<A>::lowest();  ///< of the references so far
 
-  /// What the next block is taken below if this is its maximum.
+  /// The reference of the next block, if `largest` is its maximum.
   TIGON_INLINE A reference(A largest, A scale) const { return (largest - highest) * scale > A(1) ? largest : highest; }
   TIGON_INLINE void add(A t, A s) {
     top[count] = highest = t;
     sum[count++] = s;
   }
-  /// What a block's exponentials are multiplied with to be the softmax of the row takes the place of its sum.
+  /// Replaces the sum of each block by the factor that makes its exponentials the softmax of the row.
   TIGON_INLINE void to_factors(A scale) {
     A total(0);
     for (std::size_t k = 0; k < count; ++k) {
@@ -82,11 +83,15 @@ struct kernel<op::softmax, backends::generic> {
         if (once) return vector_view<A>{y.row(block.i), block.cols};
       return block.scratch(0);
     };
-    for_rows_in_turns<B, A, detail::block_sums<A>>(
-        ctx, x.rows, x.cols, 1, once ? columns_in_place<B>() : columns_per_block<B>(), !once,
+    const simd::pipelined blocks{.rows = x.rows,
+                                 .cols = x.cols,
+                                 .block_cols = once ? columns_in_place<B>() : columns_per_block<B>(),
+                                 .overlap = !once};
+    for_rows_pipelined<B, A, detail::block_sums<A>>(
+        ctx, blocks,
         [=] TIGON_FN(auto block, auto& sums) {
-          // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
-          // there is no second time, its maximum is looked for first.
+          // The reference is the largest number of the blocks so far. Where this block has a much larger one, its
+          // exponentials are computed again. In place they cannot be, so the maximum of the block is found first.
           A top = sums.highest;
           if (once || sums.count == 0) top = sums.reference(block.max(reads(x), [](auto v) { return v; }), scale);
           for (;;) {
@@ -102,7 +107,7 @@ struct kernel<op::softmax, backends::generic> {
         [=](auto& sums) { sums.to_factors(scale); },
         [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
           const A r = sums.factor(k);
-          // x is read, because y may be x, whose lines are near and not to be streamed.
+          // x is an operand, because y may be x: then its lines are cached, and stores to y are not streamed.
           block.map(reads(e(block), x), writes(y), [=](auto p, auto) { return p * r; });
         });
   }
@@ -127,7 +132,7 @@ void expect_scale(const expects& expect, double scale) {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::turns_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return simd::pipelined_workspace<B, accumulator_t<T>>(cols, 1, ctx);
 }
 
 /// y from x. See softmax_options for the contract.

@@ -36,13 +36,13 @@ struct sparsemax_options {};
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// tau of one row: from below, until the support no longer shrinks. In two parts, the second far below the first, so
-/// that neither a large x nor a small y costs a digit.
+/// tau of one row, which rises from a lower bound until the support no longer shrinks. In two parts, the second far
+/// below the first, so that neither a large x nor a small y costs a digit.
 template <class A>
 struct sparsemax_threshold {
   A high, low, support = std::numeric_limits<A>::infinity();
 
-  /// From the sum of what lies above and the number of it; false when done.
+  /// Takes the sum of what lies above tau, and the number of these elements; false when done.
   TIGON_INLINE bool rise(std::array<A, 2> above) {
     const A next = low + (above[0] - A(1)) / above[1];
     const bool shrinks = above[1] < support;
@@ -87,13 +87,13 @@ struct kernel<op::sparsemax, backends::generic> {
           return worker.sum(reads(from), [=](auto v) { return detail::excess(v, high, low); });
         };
         auto found = above(t.high, t.low);
-        // As many as at the end of the rounds before, which are among them, are the same ones.
+        // The support is a subset of that of the round before: of the same size, it is the same.
         if (found[1] != t.support) t.support = std::numeric_limits<A>::infinity();
         while (t.rise(found)) found = above(t.high, t.low);
         return t;
       };
-      // The threshold of some elements is below that of all. So it rises from that of the largest of every 64 elements
-      // to that of every 8, which leaves little to do for all of them.
+      // The threshold of some elements is a lower bound of that of all. So the rounds begin with the largest of every
+      // 64 elements, then of every 8, and few rounds over all elements are left.
       A* const tops = row.scratch(0).data;
       const std::size_t eighth = fold(row, in_vector<T>{x.row(row.i), row.cols}, tops);
       const bool again = eighth >= 64;
@@ -129,27 +129,27 @@ struct kernel<op::sparsemax, backends::generic> {
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> y, matrix_view<T> dx, context& ctx) {
     using A = accumulator_t<T>;
     for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      // The mean of dy, of its square and the size of the support, all from a number near dy. Where the mean lies far
-      // off compared with the deviation, it has lost digits, and is made once more.
-      const auto from = [=](A near) {
+      // Sums over the support of dy - origin, of its square, and of ones; origin is a number close to dy. Where the
+      // mean is far from it compared with the deviation, digits were lost, and the sums are computed once more.
+      const auto from = [=](A origin) {
         return row.sum(reads(read_again(dy), read_again(y)), [=](auto d, auto p) {
           using V = decltype(d);
           const auto inside = p > V(0);
-          const V c = select(inside, d - near, V(0));
+          const V c = select(inside, d - origin, V(0));
           return pack{c, c * c, select(inside, V(1), V(0))};
         });
       };
       const A any = row.at(dy, 0);
-      A near = any - any == A(0) ? any : A(0);
-      auto s = from(near);
+      A origin = any - any == A(0) ? any : A(0);
+      auto s = from(origin);
       if (s[0] * s[0] > s[1] * s[2] * A(0.99)) {
-        near += s[0] / s[2];
-        s = from(near);
+        origin += s[0] / s[2];
+        s = from(origin);
       }
       const A rest = s[0] / s[2];
       row.map(reads(dy, y), writes(dx), [=](auto d, auto p) {
         using V = decltype(d);
-        return select(p > V(0), d - near - rest, p);
+        return select(p > V(0), d - origin - rest, p);
       });
     });
   }

@@ -9,12 +9,12 @@ inline namespace TIGON_ABI {
 
 /// Forward and backward of kernel<op::sparsemax, generic> along such an axis.
 struct sparsemax_columns {
-  /// Lines whose sum is made apart, and lines that are added up so before the sum goes to a compensated total: neither
-  /// the rounding error nor what a count lacks grows with the axis.
+  /// A sum over the axis is made of partial sums of `apart` lines; after `plain` lines it is added to a compensated
+  /// total. So neither the rounding error nor that of a count grows with the axis.
   static constexpr std::size_t apart = 32, plain = simd::plain_rows * apart;
 
-  /// The lines of scratch that forward takes: what every column has, the largest of every eight lines of the axis,
-  /// and of every eight of those, where that is worth while; behind them the totals of the sum and of the number.
+  /// The lines of scratch that forward takes: tau, support and sums of every column; the largest of every eight lines
+  /// of the axis, and of every eight of those, where that pays; behind them the totals of the sum and of the number.
   struct scratch_lines {
     static constexpr std::size_t high = 0, low = 1, support = 2, sum = 3, number = 4, part = 5, tops = 6;
     std::size_t eighth, few;  // how many of the tops
@@ -25,7 +25,7 @@ struct sparsemax_columns {
     constexpr std::size_t of_totals() const { return tops + eighth + few; }
     constexpr std::size_t lines() const { return of_totals() + (totals ? 4 : 0); }
   };
-  /// Of backward: a number near dy, three sums, their parts and their totals.
+  /// Of backward: the origin of the sums, three sums, their parts and their totals.
   static constexpr std::size_t backward_lines(std::size_t axis) { return axis > plain ? 13 : 7; }
 
   /// f(k...), k = 0, ..., N - 1.
@@ -38,7 +38,7 @@ struct sparsemax_columns {
   /// lines_from(v, o, k, ...) are the others.
   template <class Row, class F>
   static TIGON_INLINE void in_pairs(Row row, std::size_t first, std::size_t last, F f) {
-    for (; first + 2 <= last; first += 2) f(row.asking(2).on(first), std::size_t{0}, std::size_t{1});
+    for (; first + 2 <= last; first += 2) f(row.prefetching(2).on(first), std::size_t{0}, std::size_t{1});
     if (first < last) f(row.on(first), std::size_t{0});
   }
 
@@ -79,6 +79,27 @@ struct sparsemax_columns {
     }
   };
 
+  /// top = the largest of top and lines [begin, end).
+  template <class Row, class A, class Line>
+  static TIGON_INLINE void raise(const Row& row, vector_view<A> top, Line line, std::size_t begin, std::size_t end) {
+    for (; begin < end; ++begin)
+      row.on(begin).map(reads(top, line(row.on(begin), 0)), writes(top), [](auto t, auto v) { return max(t, v); });
+  }
+  /// to = the largest of every eight lines.
+  template <class A, class Row, class Line, class To>
+  static TIGON_INLINE void fold(const Row& row, Line line, std::size_t lines, To to) {
+    for (std::size_t k = 0; 8 * k < lines; ++k) {
+      const auto at = row.prefetching(8).on(8 * k);
+      const auto top = to(row.on(k), 0);
+      if (at.i + 8 <= lines) {
+        at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });
+      } else {
+        fill(row, top, -std::numeric_limits<A>::infinity());
+        raise(row, top, line, at.i, lines);
+      }
+    }
+  }
+
   template <backend B, element T>
   static void forward(axis_view<const T> x, axis_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
@@ -95,29 +116,11 @@ struct sparsemax_columns {
       const auto total_of = [=](vector_view<A> of, std::size_t k) TIGON_LAMBDA {
         return total<A>{of, of_totals(k), of_totals(k + 1)};
       };
-      // What stands for line `at.i + k` of the axis, of the largest of every eight, and of those.
+      // Line `at.i + k` of the axis; the largest of every eight lines; the largest of every eight of those.
       const auto all = [=](auto, std::size_t k) TIGON_LAMBDA { return lines_from(x, o, k, first, count); };
       const auto eighth = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + at.i + k); };
       const auto few = [=](auto at, std::size_t k) TIGON_LAMBDA { return row.scratch(in.tops + in.eighth + at.i + k); };
 
-      const auto larger = [=](vector_view<A> top, auto line, std::size_t begin, std::size_t end) TIGON_LAMBDA {
-        for (; begin < end; ++begin) {
-          const auto at = row.on(begin);
-          at.map(reads(top, line(at, 0)), writes(top), [](auto t, auto v) { return max(t, v); });
-        }
-      };
-      const auto fold = [=](auto line, std::size_t lines, auto to) TIGON_LAMBDA {
-        for (std::size_t k = 0; 8 * k < lines; ++k) {
-          const auto at = row.asking(8).on(8 * k);
-          const auto top = to(row.on(k), 0);
-          if (at.i + 8 <= lines) {
-            at_once<8>([=](auto... j) TIGON_LAMBDA { at.map(reads(line(at, j)...), writes(top), largest_of_eight); });
-          } else {
-            fill(row, top, -infinity);
-            larger(top, line, at.i, lines);
-          }
-        }
-      };
       // The rounds of forward_rows.
       const auto project = [=](auto line, std::size_t lines) TIGON_LAMBDA {
         fill(row, support, infinity);
@@ -156,15 +159,15 @@ struct sparsemax_columns {
       fill(row, high, -infinity), fill(row, low, A(-1));
       for (const auto zero : {sum, number, part}) fill(row, zero, A(0));
       for (std::size_t k = 0; in.totals && k < 4; ++k) fill(row, of_totals(k), A(0));
-      if (in.eighth != 0) fold(all, x.axis, eighth);
+      if (in.eighth != 0) fold<A>(row, all, x.axis, eighth);
       if (in.few != 0) {
-        fold(eighth, in.eighth, few);
-        larger(high, few, 0, in.few);
+        fold<A>(row, eighth, in.eighth, few);
+        raise(row, high, few, 0, in.few);
         project(few, in.few);
       } else if (in.eighth != 0) {
-        larger(high, eighth, 0, in.eighth);
+        raise(row, high, eighth, 0, in.eighth);
       } else {
-        larger(high, all, 0, x.axis);
+        raise(row, high, all, 0, x.axis);
       }
       if (in.eighth != 0) project(eighth, in.eighth);
       project(all, x.axis);
@@ -185,15 +188,15 @@ struct sparsemax_columns {
     for_rows_with_scratch<tiles, A>(ctx, y.outer * n, width, backward_lines(y.axis), [=] TIGON_FN(auto worker) {
       const std::size_t o = worker.i / n, first = worker.i % n * width, count = std::min(width, y.inner - first);
       const auto row = worker.narrow(count);
-      const auto near = row.scratch(0);
+      const auto origin = row.scratch(0);
       const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
       const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
       const auto total_of = [=](std::size_t k) TIGON_LAMBDA {
         return total<A>{sum[k], row.scratch(7 + 2 * k), row.scratch(8 + 2 * k)};
       };
       for (std::size_t k = 7; totals && k < 13; ++k) fill(row, row.scratch(k), A(0));
-      // As in backward_rows; where one column's mean is made once more, those of the tile are.
-      row.map(reads(dy.line(o, 0, first, count)), writes(near),
+      // As in backward_rows. Where the sums of one column are computed once more, those of the whole tile are.
+      row.map(reads(dy.line(o, 0, first, count)), writes(origin),
               [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); });
       A moved(1);
       for (const A share : {A(0.99), infinity}) {
@@ -201,7 +204,7 @@ struct sparsemax_columns {
         for (std::size_t k = 0; k < 3; ++k) fill(row, sum[k], A(0)), fill(row, part[k], A(0));
         for (std::size_t begin = 0; begin < y.axis; begin += apart) {
           in_pairs(row, begin, std::min(begin + apart, y.axis), [=](auto at, auto... k) TIGON_LAMBDA {
-            at.map(reads(near, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
+            at.map(reads(origin, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
                          lines_from(y, o, k, first, count)...),
                    writes(part[0], part[1], part[2]), [](auto m, auto s, auto squares, auto number, auto... v) {
                      using V = decltype(m);
@@ -218,7 +221,7 @@ struct sparsemax_columns {
           for (std::size_t k = 0; k < 3 && totals && (begin + apart) % plain == 0; ++k) total_of(k).add(row);
         }
         for (std::size_t k = 0; k < 3 && totals; ++k) total_of(k).take(row);
-        moved = row.map_sum(reads(near, sum[0], sum[1], sum[2]), writes(near, sum[0]),
+        moved = row.map_sum(reads(origin, sum[0], sum[1], sum[2]), writes(origin, sum[0]),
                             [=](auto m, auto s, auto squares, auto number) {
                               using V = decltype(m);
                               const V mean = s / number;
@@ -227,7 +230,7 @@ struct sparsemax_columns {
                             });
       }
       in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {
-        at.map(reads(near, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...),
+        at.map(reads(origin, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...),
                writes(lines_from(dx, o, k, first, count)...), [](auto m, auto rest, auto... v) {
                  using V = decltype(m);
                  constexpr std::size_t lines = sizeof...(v) / 2;

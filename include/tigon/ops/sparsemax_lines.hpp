@@ -44,7 +44,7 @@ struct column_tiles : with_row_tasks<B> {   // a tile is a row
   static constexpr std::size_t count(std::size_t inner, std::size_t width) {
     return width == 0 ? 0 : ceil_div(inner, width);
   }
-  /// So many that the largest of every eight elements stay in the second-level cache.
+  /// Columns for which the largest of every eight elements stay in L2.
   static constexpr std::size_t width_of_tops(std::size_t axis, std::size_t inner) {
     return width(inner, std::clamp<std::size_t>(16 * elements_per_task<B>() / axis / 64 * 64, 64, most));
   }

@@ -49,7 +49,7 @@ struct swiglu_options {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// The default options, known to the compiler: what an operator with a gate inside passes, for one form instead of all.
+/// The default options as a type: an operator that contains a gate passes it, and no other form is compiled.
 struct default_swiglu : swiglu_options {};
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -74,7 +74,7 @@ struct kernel<op::swiglu, backends::generic> {
     });
   }
 
-  /// run(program) with the program that the options ask for.
+  /// run(program) with the program that the options select.
   template <backend B, element T, class Run>
   static void with_program(const swiglu_options& opt, Run run) {
     constexpr std::size_t bits = detail::result_bits<B, T>;

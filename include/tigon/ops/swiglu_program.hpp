@@ -24,9 +24,9 @@ template <std::size_t Bits, class V>
 TIGON_INLINE std::array<V, 2> silu_and_slope(V z) {
   using A = typename V::value_type;
   const V low = max(V(simd::gate_lowest<A>), z);
-  const V near = min(V(simd::gate_highest<A>), low);
-  const auto [s, t] = gate_sigmoid<Bits>(near);
-  return {low * s, fma(near * s, t, s)};
+  const V clamped = min(V(simd::gate_highest<A>), low);
+  const auto [s, t] = gate_sigmoid<Bits>(clamped);
+  return {low * s, fma(clamped * s, t, s)};
 }
 
 /// y = silu(gate) up,   dgate = dy up silu'(gate),   dup = dy silu(gate)
@@ -46,7 +46,7 @@ struct swiglu_program {
   }
 };
 
-/// y = d silu(g gate) up,   dgate = d g dy up silu'(g gate),   dup = d dy silu(g gate)            silu rounded, if so told
+/// y = d silu(g gate) up,   dgate = d g dy up silu'(g gate),   dup = d dy silu(g gate)        silu rounded, if `rounds`
 template <element T, std::size_t Bits>
 struct scaled_swiglu_program {
   using A = accumulator_t<T>;
@@ -119,43 +119,43 @@ struct clamped_swiglu_program : scaled_swiglu_program<T, Bits> {
       return scaled::rounded(v);
   }
   template <class V>
-  TIGON_INLINE V near(V z) const {
+  TIGON_INLINE V clamped_gate(V z) const {
     if constexpr (Bare)
       return z;
     else
       return min(V(highest), z);
   }
   template <class V>
-  TIGON_INLINE V clamped(V up) const {
+  TIGON_INLINE V clamped_up(V up) const {
     return max(V(-limit), min(V(limit), up));
   }
   template <class V>
   TIGON_INLINE V map(V gate, V up) const {
     const V z = max(V(lowest), min(V(limit), times(gate, g)));
-    const V unit(simd::gate_parts<V>::unit), inverse = gate_of(near(z)).inverse;
+    const V unit(simd::gate_parts<V>::unit), inverse = gate_of(clamped_gate(z)).inverse;
     if constexpr (Bare && sizeof(T) == 2)  // one product less after the division
-      return fma(clamped(up), unit, V(up_offset) * unit) * inverse * z;
+      return fma(clamped_up(up), unit, V(up_offset) * unit) * inverse * z;
     else
-      return times(rounded(z * (inverse * unit)) * (clamped(up) + V(up_offset)), d);
+      return times(rounded(z * (inverse * unit)) * (clamped_up(up) + V(up_offset)), d);
   }
   template <class V>
   TIGON_INLINE pack<V, 2> map(V dy, V gate, V up) const {
     const V open = times(gate, g), z = max(V(lowest), min(V(limit), open));
-    const auto [inverse, rest] = gate_of(near(z));
-    const V s = inverse * V(simd::gate_parts<V>::unit), u = clamped(up) + V(up_offset);
+    const auto [inverse, rest] = gate_of(clamped_gate(z));
+    const V s = inverse * V(simd::gate_parts<V>::unit), u = clamped_up(up) + V(up_offset);
     V dgate, dup;
-    if constexpr (Bare) {  // by few products; near(z) is z. In 16 bits the order of those of dup does not show.
+    if constexpr (Bare) {  // by few products; clamped_gate(z) is z. In 16 bits the order of those of dup does not show.
       const V ds = dy * s;
       dup = sizeof(T) == 2 ? ds * z : dy * (z * s), dgate = u * fma(dup * (rest * inverse), V(slope), ds);
     } else {
-      dgate = times(dy * u * s * fma(near(z) * V(slope), rest * inverse, V(1)), d * g);
+      dgate = times(dy * u * s * fma(clamped_gate(z) * V(slope), rest * inverse, V(1)), d * g);
       dup = times(dy * rounded(z * s), d);
     }
     return {{select(not_above(open, V(limit)), dgate, V(0)), select(not_above(abs(up), V(limit)), dup, V(0))}};
   }
 };
 
-/// Output of y, or of dgate, as the program's zeros want it.
+/// Output of y, or of dgate: often_zero where the program's results are.
 template <class Program, class Output>
 TIGON_INLINE auto gate_output(Output out) {
   if constexpr (Program::often_zero)

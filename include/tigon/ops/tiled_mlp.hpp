@@ -1,4 +1,4 @@
-// Gated MLP on shards of the tokens, made again in backward: the intermediate values never exist for all tokens.
+// Gated MLP on shards of the tokens, recomputed in backward: the intermediate values never exist for all tokens.
 #ifndef TIGON_OPS_TILED_MLP_HPP
 #define TIGON_OPS_TILED_MLP_HPP
 

@@ -1,11 +1,14 @@
 // Row programs with parameter gradients: every row adds to sums over all rows.
 //
-//   for_rows_with_partials<B, A>(ctx, rows, cols, row_sum(f, x...), row_map(y, g, x...), parameter_gradient{dw, mode});
+//   for_rows_with_partials<B, A>(ctx, rows, cols, [=] TIGON_FN(auto row) {
+//     const auto sum = row.partial(0);
+//     row.map(reads(x, sum), writes(y, sum), [](auto v, auto s) { return pack{v * v, s + v}; });
+//   }, parameter_gradient{dw, mode});
 #ifndef TIGON_ROWS_GRADIENTS_HPP
 #define TIGON_ROWS_GRADIENTS_HPP
 
+#include <tigon/rows/declared.hpp>
 #include <tigon/rows/partial_sums.hpp>
-#include <tigon/rows/row_map.hpp>
 
 #include <algorithm>
 #include <array>
@@ -15,21 +18,21 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// The tasks of for_rows_with_partials.
-template <class B, class A, class Statistic, class F, std::size_t K>
+// The tasks of such a program: a reduction (rows/declared.hpp), and a declared_map or a function of a row.
+template <class B, class A, class Reduction, class F, std::size_t K>
 class partial_tasks_of {
   using V = vec<typename B::engine, A>;
-  using side_work = decltype(std::declval<Statistic>().template side_work<B>(0, 0, nullptr));
-  static constexpr row_plan plan = plan_of<B, program_shape<V, Statistic, F>(K)>;
+  using side_work = decltype(std::declval<Reduction>().template side_work<B>(0, 0, nullptr));
+  static constexpr row_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
   static constexpr bool shares_loop = plan.order == row_order::lookahead;
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<plan.map_prefetches>>>;
-  using totals = std::array<std::conditional_t<shares_loop, double, A>, Statistic::template sums<B>>;
+  using totals = std::array<std::conditional_t<shares_loop, double, A>, Reduction::template sums<B>>;
 
  public:
-  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Statistic& statistic, const F& fn)
-      : statistic_(statistic),
+  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Reduction& reduction, const F& fn)
+      : reduction_(reduction),
         fn_(fn),
         rows_(rows),
         cols_(cols),
@@ -54,7 +57,7 @@ class partial_tasks_of {
       const std::size_t n = std::min(group_, end - first);
       if constexpr (!shares_loop) {
         for (std::size_t k = 0; k < n; ++k)
-          now[k] = statistic_.template total<B, A, plan.prefetches>(first + k, cols_, ahead_);
+          now[k] = reduction_.template total<B, A, plan.prefetches>(first + k, cols_, ahead_);
       } else {
         if (first == begin) reduce_first(first, n, now);
         std::fill(next, next + n, totals{});
@@ -75,7 +78,7 @@ class partial_tasks_of {
     std::fill(now, now + n, totals{});
     for (std::size_t column = 0; column < cols_; column += B::row.block_cols)
       for (std::size_t k = 0; k < n; ++k)
-        statistic_.template side_work<B>(first + k, column, now[k].data())
+        reduction_.template side_work<B>(first + k, column, now[k].data())
             .template run<B::row.unroll>(std::min(B::row.block_cols, cols_ - column));
   }
 
@@ -87,14 +90,15 @@ class partial_tasks_of {
         return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
           return fn_.template together<B, plan.prefetches, R>(
               first + k, cols_, ahead_,
-              [&](std::size_t r) TIGON_LAMBDA { return Statistic::template value<A>(now[k + r]); },
+              [&](std::size_t r) TIGON_LAMBDA { return Reduction::template value<A>(now[k + r]); },
               own + p * stride_...);
         }(std::make_index_sequence<K>{});
       };
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker(first + k, cols_, own, nullptr, stride_).asking(ahead_), Statistic::template value<A>(now[k]));
+      map_one(worker(first + k, cols_, own, nullptr, stride_).prefetching(ahead_),
+              Reduction::template value<A>(now[k]));
   }
 
   // A group block by block; in a shared loop its map reduces the rows of the next group, into `next`.
@@ -107,57 +111,73 @@ class partial_tasks_of {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
           map_one(worker(i, width, own, nullptr, stride_, column,
-                         statistic_.template side_work<B>(later, column, next[k].data())),
-                  Statistic::template value<A>(now[k]));
+                         reduction_.template side_work<B>(later, column, next[k].data())),
+                  Reduction::template value<A>(now[k]));
         } else {
-          map_one(worker(i, width, own, nullptr, stride_, column), Statistic::template value<A>(now[k]));
+          map_one(worker(i, width, own, nullptr, stride_, column), Reduction::template value<A>(now[k]));
         }
       }
   }
 
   template <class Row, class Value>
   TIGON_INLINE void map_one(const Row& row, Value value) const {
-    if constexpr (is_row_map<F>)
+    if constexpr (is_declared_map<F>)
       [&]<std::size_t... k>(std::index_sequence<k...>)
           TIGON_LAMBDA { fn_.one(row, value, row.partial(k)...); }(std::make_index_sequence<K>{});
-    else
+    else if constexpr (Reduction::reduction == reduction_kind::declared)
       fn_(row, value);
+    else
+      fn_(row);
   }
 
-  const Statistic& statistic_;
+  const Reduction& reduction_;
   const F& fn_;
   std::size_t rows_, cols_, per_task_, stride_, sums_, group_, ahead_;
 };
 
-}  // namespace detail
-
-/// As for_rows, for parameter gradients: every row's columns are written once, by a row_map, or by fn(row, value) with
-/// one map, where value is the row's statistic and row.partial(k) a row of A in which the task sums up its share of the
-/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
-/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of rows.
-///
-/// The order in which rows are reduced and mapped is that of the plan (rows/schedule.hpp); fn may see parts of rows.
-template <class B, class A, class Statistic, class F, class... T>
-void for_rows_with_partials(context& ctx, rows_of_all of, std::size_t cols, Statistic statistic, F fn,
-                            parameter_gradient<T>... out) {
-  const std::size_t tasks = detail::partial_tasks<B>(of), row = workspace::padded<A>(cols);
-  const detail::partial_tasks_of<B, A, Statistic, F, sizeof...(T)> program(of.count, tasks, cols, statistic, fn);
+// Reduces every row, and maps it by a declared_map, or by fn(row, value) with one map, of the row or of parts of it;
+// without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
+// (rows/schedule.hpp).
+template <class B, class A, class Reduction, class F, class... T>
+void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn,
+                       parameter_gradient<T>... out) {
+  const std::size_t tasks = partial_tasks<B>(of), row = workspace::padded<A>(cols);
+  const partial_tasks_of<B, A, Reduction, F, sizeof...(T)> program(of.count, tasks, cols, reduction, fn);
   const std::size_t sums = program.sums();
   workspace::frame frame(ctx.workspace());
   A* partials = nullptr;
   if constexpr (sizeof...(T) != 0)
-    partials = detail::half_a_page_on(frame.template take<A>(tasks * sums * row + detail::page / sizeof(A)));
+    partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     program.run(task, partials + task * sums * row);
     stream_fence();
   });
-  detail::combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, out...);
+  combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, out...);
+}
+
+}  // namespace detail
+
+/// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the
+/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
+/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of
+/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace.
+template <class B, class A, class F, class... T>
+void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+  detail::run_with_partials<B, A>(ctx, rows, cols, detail::imperative_reduction{}, fn, out...);
+}
+
+/// The same where no column needs anything of the others: fn(part) is called for parts of rows, so that a part of the
+/// partial rows stays in L1 from row to row.
+template <class B, class A, class F, class... T>
+void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+  detail::run_with_partials<B, A>(ctx, rows, cols, detail::no_reduction{}, fn, out...);
 }
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
 namespace tigon {
+using simd::for_row_parts_with_partials;
 using simd::for_rows_with_partials;
 }  // namespace tigon
 

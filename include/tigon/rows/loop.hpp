@@ -41,7 +41,7 @@ inline constexpr bool has_rows = false;
 template <class T>
 inline constexpr bool has_rows<row_source<T, true>> = true;
 template <class Source>
-inline constexpr bool has_rows<asking_source<Source>> = has_rows<Source>;
+inline constexpr bool has_rows<read_again_source<Source>> = has_rows<Source>;
 // Vectors, which are the same for every row.
 template <class Source>
 inline constexpr bool is_vector = false;
@@ -83,13 +83,13 @@ TIGON_INLINE bool is_contiguous(const Source& x, std::size_t cols) {
 // Prefetches column j + Column of the next row, if the operand is read again.
 template <std::size_t Column, int Level, class Source>
 TIGON_INLINE void prefetch_if_read_again(const Source& x, std::size_t j) {
-  if constexpr (asks_in_sums<Source>) x.template prefetch<Column, Level>(j);
+  if constexpr (is_read_again<Source>) x.template prefetch<Column, Level>(j);
 }
 
 // Whether there is such a row.
 template <class Source>
 TIGON_INLINE bool is_prefetched(const Source& x) {
-  if constexpr (asks_in_sums<Source>)
+  if constexpr (is_read_again<Source>)
     return x.next != 0;
   else
     return false;

@@ -12,28 +12,28 @@
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
+namespace detail {
 
-/// The function of a row_map in two stages: rest(first(v), v, x..., sums...), where v is the first operand. Rows that are
-/// written together make `first` of the next columns beside `rest` of these: in a long chain of operations a processor
-/// sees too few columns ahead.
-template <class First, class Rest>
-struct staged {
-  First first;
+// A map of which a step ahead is prepared, by software pipelining: rest(prepare(v), v, x..., sums...), where v is the
+// first operand. Rows that are mapped together compute `prepare` of the next columns beside `rest` of these: of a long
+// chain of operations, too few columns fit into the reorder buffer of a CPU.
+template <class Prepare, class Rest>
+struct prepared_map {
+  Prepare prepare;
   Rest rest;
 
   template <class V, class... X>
   TIGON_INLINE auto operator()(V v, X... x) const {
-    return rest(first(v), v, x...);
+    return rest(prepare(v), v, x...);
   }
 };
-template <class First, class Rest>
-staged(First, Rest) -> staged<First, Rest>;
+template <class Prepare, class Rest>
+prepared_map(Prepare, Rest) -> prepared_map<Prepare, Rest>;
 
-namespace detail {
 template <class F>
-inline constexpr bool is_staged = false;
-template <class First, class Rest>
-inline constexpr bool is_staged<staged<First, Rest>> = true;
+inline constexpr bool is_prepared = false;
+template <class Prepare, class Rest>
+inline constexpr bool is_prepared<prepared_map<Prepare, Rest>> = true;
 
 // One step of columns of R rows. K sums; U vectors.
 template <class V, std::size_t R, std::size_t U, std::size_t K, class F, class X>
@@ -52,12 +52,12 @@ struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
       return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
     }(std::make_index_sequence<K>{});
   }
-  // The first operand of a step of columns, and what a staged function makes of it.
+  // The first operand of a step of columns, and what is prepared of it.
   template <class I>
   TIGON_INLINE auto begun(I r, std::size_t j, std::size_t more) const {
-    if constexpr (is_staged<F>) {
+    if constexpr (is_prepared<F>) {
       const V v = std::get<0>(x[r]).template load<V>(j, more);
-      return std::pair{v, f[r].first(v)};
+      return std::pair{v, f[r].prepare(v)};
     } else {
       return 0;
     }
@@ -89,7 +89,7 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
   constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
   // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
   // step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.
-  constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_staged<F>;
+  constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_prepared<F>;
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
@@ -101,7 +101,7 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
   using step_of = rows_step<V, R, U, K, F, std::tuple<Source...>>;
   const step_of rows{f, x};
   decltype(rows.begun(std::integral_constant<std::size_t, 0>{}, 0, 0)) ahead[R][U];
-  if constexpr (is_staged<F>)
+  if constexpr (is_prepared<F>)
     if (U * N <= cols)
       unrolled<U>([&](auto u) TIGON_LAMBDA {
         unrolled<R>([&](auto r) TIGON_LAMBDA { ahead[r][u] = rows.begun(r, 0, u * N); });
@@ -120,14 +120,14 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
       unrolled<R>([&](auto r) TIGON_LAMBDA {
         const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); };
         const auto v = [&]() TIGON_LAMBDA {
-          if constexpr (is_staged<F>)
+          if constexpr (is_prepared<F>)
             return rows.finished(r, ahead[r][u], load, acc[u]);
           else
             return rows.call(r, load, acc[u]);
         }();
         out[r][u].v[0] = v.v[0];
         unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
-        if constexpr (is_staged<F>) {
+        if constexpr (is_prepared<F>) {
           ahead[r][u] = rows.begun(r, next, u * N);
           asm volatile("");  // as it is written: mixed with what follows, the chain is as long as before
         }

@@ -53,13 +53,6 @@ constexpr TIGON_INLINE given_or<Operand, 0> or_zeros(Operand o) {
   return given_or<Operand, 0>(o);
 }
 
-/// Operand of a row_sum, a zero to its function: rows that only the row_map reads are pulled into the cache with the others.
-template <class Operand>
-struct nearby {
-  Operand operand;
-  constexpr TIGON_INLINE explicit nearby(Operand o) : operand(o) {}
-};
-
 /// Operand of a reduction: rows that the map reads again. Where the plan says so, the reduction prefetches the next row.
 template <class Operand>
 struct read_again {
@@ -82,8 +75,8 @@ struct pair_columns {
   matrix_view<T> pairs;
 };
 
-/// Output, a matrix or pair_columns, of which a number here and there is 0, as gradients of equal numbers are: rounding it
-/// to bf16 takes no branch that depends on zeros and cannot be foretold, for an operation more.
+/// Output, a matrix or pair_columns, with scattered zeros, as gradients of equal numbers are: it is rounded to bf16
+/// without a branch on zeros, which would be mispredicted, for one operation more.
 template <class Output>
 struct often_zero {
   Output output;
@@ -126,7 +119,6 @@ using simd::columns;
 using simd::constant;
 using simd::even_columns;
 using simd::exact_columns;
-using simd::nearby;
 using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;

@@ -38,9 +38,9 @@ constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
   return tasks == 0 ? 0 : tigon::detail::ceil_div(rows, tasks);
 }
 
-// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their totals,
-// and the low parts. The columns take turns, some after every group of rows: a pause for all of them at once would leave
-// memory idle.
+// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their
+// totals, and the low parts. Columns are added to them slice by slice, one slice after every few groups of rows: all of
+// them at once would leave memory idle.
 template <class V>
 class running_total {
   using A = typename V::value_type;
@@ -49,13 +49,13 @@ class running_total {
   // For partial rows of so many columns together, whole vectors; 0: there are no totals.
   running_total(std::size_t columns, std::size_t group) : columns_(columns) {
     if (columns == 0) return;
-    const std::size_t groups = plain_rows / group, turns = std::min(groups, columns / V::size);
-    groups_per_turn_ = groups / turns;
-    width_ = tigon::detail::round_up(tigon::detail::ceil_div(columns, turns), V::size);
+    const std::size_t groups = plain_rows / group, slices = std::min(groups, columns / V::size);
+    groups_per_slice_ = groups / slices;
+    width_ = tigon::detail::round_up(tigon::detail::ceil_div(columns, slices), V::size);
   }
   // After a group of rows.
   TIGON_INLINE void next(A* sums) {
-    if (columns_ == 0 || ++groups_ < groups_per_turn_) return;
+    if (columns_ == 0 || ++groups_ < groups_per_slice_) return;
     groups_ = 0;
     A* const from = sums + first_;
     add_to_total<V, sums_after::zero>(from, from + columns_, from + 2 * columns_, std::min(width_, columns_ - first_));
@@ -67,11 +67,11 @@ class running_total {
   }
 
  private:
-  std::size_t columns_, width_ = 0, first_ = 0, groups_per_turn_ = 1, groups_ = 0;
+  std::size_t columns_, width_ = 0, first_ = 0, groups_per_slice_ = 1, groups_ = 0;
 };
 
-// Large arrays begin at a page, and a read waits for an earlier store at the same place of another page: partial rows
-// are written half a page away from what is read beside them.
+// Against 4K aliasing, a load that waits for an earlier store whose address is equal modulo 4096: large arrays begin at
+// a page, so partial rows are written half a page away from what is read beside them.
 inline constexpr std::size_t page = 4096;
 template <class A>
 A* half_a_page_on(A* p) {

@@ -3,8 +3,8 @@
 #ifndef TIGON_ROWS_PROGRAM_HPP
 #define TIGON_ROWS_PROGRAM_HPP
 
+#include <tigon/rows/declared.hpp>
 #include <tigon/rows/partial_sums.hpp>
-#include <tigon/rows/row_map.hpp>
 
 #include <array>
 #include <tuple>
@@ -206,8 +206,9 @@ struct row_mapping<P> {
 template <class V, class P, class... Value>
 TIGON_INLINE auto mapping(const P& p, const Value&... value) {
   if constexpr (prepares<P, V>)
-    return staged{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
-                  [=](auto prepared, auto... x) TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
+    return prepared_map{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
+                        [=](auto prepared, auto... x)
+                            TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
   else
     return row_mapping<P, Value...>{p, value...};
 }

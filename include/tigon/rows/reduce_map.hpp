@@ -18,7 +18,8 @@
 //   reads(x...)          operands of reduce and of map: matrices (their row i), vectors (the same for every row),
 //                        or_ones(w) and or_zeros(b), which may be absent, constant(a), columns
 //   map_reads(x...)      operands of map alone; it takes them behind those
-//   writes(y...)         what map returns: a vector for each output, as a pack if there are several
+//   writes(y...)         what map returns: a vector for each output, as a pack if there are several. often_zero{y} where
+//                        scattered numbers are 0
 //   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
 //                        last, these sums with what its row adds
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
@@ -33,7 +34,7 @@
 //
 // A program may also have
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
-//                        the row is reduced anew; finish then takes the state first.
+//                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
@@ -66,11 +67,11 @@ TIGON_INLINE auto reduced_first(X x) {
     return x;
 }
 
-// Matrices that only map reads come from memory with those that are reduced.
+// Matrices that map alone reads: the reduction pulls them into the cache with its own.
 template <class X>
-TIGON_INLINE auto nearby_matrix(X x) {
+TIGON_INLINE auto touched_matrix(X x) {
   if constexpr (matrix_bytes<X> != 0)
-    return std::tuple(nearby<X>(x));
+    return std::tuple(touched<X>(x));
   else
     return std::tuple<>();
 }
@@ -194,10 +195,13 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
 }
 
 // The same with parameter gradients.
+struct extents_of_all {
+  rows_of_all rows;
+  std::size_t cols;
+};
 template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
 void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, rows_of_all rows,
-                              std::size_t cols) {
+                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
   using A = typename V::value_type;
   constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
@@ -206,27 +210,28 @@ void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, 
   const auto both = std::tuple_cat(direct.y, out.y);
   constexpr std::make_index_sequence<sizeof...(G)> partials;
   const auto run = [&](auto reduction, auto program) {
-    std::apply([&](auto... g) { for_rows_with_partials<B, A>(ctx, rows, cols, reduction, program, g...); },
+    std::apply([&](auto... g) { run_with_partials<B, A>(ctx, of.rows, of.cols, reduction, program, g...); },
                gradients.g);
   };
   if constexpr (plan.reduce_writes)
     if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
-      return run(own_statistic{}, [=] TIGON_FN(auto row, int) {
+      return run(imperative_reduction{}, [=] TIGON_FN(auto row) {
         const auto sum = reduced_and_written(bound, row, in, writes(first));
         map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
       });
   const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
-  run(std::apply([&](auto... x) { return row_sum(reduction, x...); }, in.x), [=] TIGON_FN(auto row, auto sum) {
-    const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
-    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
-                      partials);
-  });
+  run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
+      [=] TIGON_FN(auto row, auto sum) {
+        const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
+        map_with_partials(row, operands, both,
+                          direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row}, partials);
+      });
 }
 
 // The map of a program: map_of(i, what the reduction made) is its function for row i.
 template <class MapOf, class... Y, class... X>
 auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
-  return std::apply([&](auto... x) { return row_map(sole_output(out), map_of, x...); }, operands);
+  return std::apply([&](auto... x) { return declared_map(sole_output(out), map_of, x...); }, operands);
 }
 
 // No map: the reduction alone, which stores what needs no reduction.
@@ -255,19 +260,21 @@ void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads
     return map_program(map_of, out, std::tuple_cat(in.x, shared));
   };
   const std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);
-  map_rows<B, typename V::value_type>(ctx, of.rows, std::max<std::size_t>(size, 1), of.cols, value, maps_of);
+  const grouped_rows rows{of.rows, std::max<std::size_t>(size, 1)};
+  map_groups<B, typename V::value_type>(ctx, rows, of.cols, value, maps_of);
 }
 
 template <class B, class Bound, class... X, class... M, class... Y, class... T>
 void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        adds_to<T...> gradients, rows_of_all rows, std::size_t cols) {
   using V = vec_of<B, X...>;
-  const auto near = std::apply([](auto... m) { return std::tuple_cat(nearby_matrix(m)...); }, more.x);
+  const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
   const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
-  const auto sums = std::apply([&](auto... x) { return row_sum(reduction, x...); }, std::tuple_cat(in.x, near));
+  const auto sums =
+      std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, std::tuple_cat(in.x, touched));
   const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
   const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
-  std::apply([&](auto... g) { for_rows_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
+  std::apply([&](auto... g) { run_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
              gradients.g);
 }
 
@@ -297,7 +304,7 @@ void reduce_map(context& ctx, P program, Group... groups) {
   if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
     detail::reduce_rows<B>(ctx, bound, in, direct, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
-    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, rows, of.cols);
+    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
     detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
   else if constexpr (adds || detail::is_backward(bound, in))
@@ -325,16 +332,18 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
   const auto maps = detail::map_program(map_of, out, in.x);
   const detail::extents of =
       std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  constexpr row_shape shape = detail::program_shape<V, no_statistic, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  using detail::no_reduction;
+  constexpr row_shape shape = detail::program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(sizeof...(T));
   if constexpr (sizeof...(T) != 0)
     std::apply(
         [&](auto... g) {
           const rows_of_all rows = detail::rows_beside(of.rows, beside...);
-          for_rows_with_partials<B, A>(ctx, rows, of.cols, no_statistic{}, maps, g...);
+          detail::run_with_partials<B, A>(ctx, rows, of.cols, no_reduction{}, maps, g...);
         },
         gradients.g);
   else if constexpr (detail::matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
-    map_rows<B, A>(ctx, of.rows, of.cols, no_statistic{}, maps);
+    detail::map_groups<B, A>(ctx, {of.rows, of.rows}, of.cols, no_reduction{},
+                             [=](std::size_t) TIGON_LAMBDA { return maps; });
   else
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
 }

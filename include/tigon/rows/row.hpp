@@ -9,6 +9,13 @@
 // vector views (the same for every row) and `columns` (the column index as a number). Functions take and return
 // vectors of any engine. Rows are cut into tasks by shape alone and sums are made in a fixed order, so results do not
 // depend on the number of threads.
+//
+//   for_rows                      fn(row) for every row
+//   for_rows_with_scratch         rows of memory beside it: row.scratch(k)
+//   for_rows_with_partials        sums over the rows, for parameter gradients: row.partial(k)      (rows/gradients.hpp)
+//   for_row_parts_with_partials   the same for columns that need nothing of one another: fn(part of a row)
+//   for_rows_pipelined            two steps a row, the second of which overlaps the first of the next row
+//                                                                                               (rows/pipelined.hpp)
 #ifndef TIGON_ROWS_ROW_HPP
 #define TIGON_ROWS_ROW_HPP
 
@@ -70,8 +77,8 @@ class row_worker {
     return worker;
   }
 
-  /// The same worker, which prefetches the row so many rows further down, not the next.
-  TIGON_INLINE row_worker asking(std::size_t ahead) const {
+  /// The same worker, which prefetches the row `ahead` rows further down, not the next.
+  TIGON_INLINE row_worker prefetching(std::size_t ahead) const {
     row_worker worker = *this;
     worker.at_.ahead = ahead;
     worker.leads_ = true;
@@ -277,7 +284,7 @@ class row_worker {
   detail::place at_;
   [[no_unique_address]] SideWork side_work_;
   mutable bool read_ = false;  // a pass over this row has been made
-  bool leads_ = false;         // others may have read it before: the processor does not see the next rows being read
+  bool leads_ = false;         // it prefetches further ahead: rows are not read in succession, which hardware would see
 };
 
 namespace detail {

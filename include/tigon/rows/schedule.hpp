@@ -17,7 +17,7 @@
 
 namespace tigon {
 
-/// What a plan is asked for.
+/// What a plan is for.
 enum class row_pass {
   operand,  ///< reading an operand: what depends on the core alone
   reduce,   ///< a reduction over the columns of a row
@@ -28,7 +28,7 @@ enum class row_pass {
 /// How a program's rows are reduced before they are mapped.
 enum class reduction_kind {
   none,
-  declared,    ///< by a function of a column: a row_sum
+  declared,    ///< by a function of a column, summed up
   imperative,  ///< by passes that the program makes itself
 };
 
@@ -63,7 +63,7 @@ struct row_plan {
   bool serpentine = false;         ///< maps every other row that was reduced from its end
 
   // An operand.
-  bool reduce_brings_operands = true;  ///< reductions also prefetch what the map reads: read_again, nearby
+  bool reduce_brings_operands = true;  ///< reductions also bring what the map reads into the cache
   std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, in the cache at a time
   bool rows_share_cache = true;        ///< a row is prefetched if those of all matrices fit, not it alone
 
@@ -121,13 +121,13 @@ constexpr row_plan plan(core cpu, row_shape s) {
     // Without sums, rows of 16 bits widen the vectors beside them once for four rows.
     if (s.sums == 0 && !reduced && s.element_bytes == 2) return 4;
     if (s.sums == 0 && !reduced) return 1;
-    // No reduction has brought the rows into the cache.
+    // Nothing was reduced: the rows are not in the cache yet.
     if (s.reduction == reduction_kind::none) return 2;
     // One row was reduced.
     if (s.reduction == reduction_kind::imperative) return 1;
     // Eight streams fit into the ways of L1.
     if (interleaved) return std::clamp<std::size_t>(8 / std::max<std::size_t>(s.matrices, 1), 1, 3);
-    // Non-temporal stores to several rows in turns cost more than three matrices and more save.
+    // From three matrices on, non-temporal stores that alternate between rows cost more than is saved.
     if (s.matrices > 2 && !narrow) return 1;
     return s.sums > 1 ? 4 : 3;
   }();
@@ -146,21 +146,21 @@ constexpr row_plan plan(core cpu, row_shape s) {
   const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
   p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
   // As many rows as stay in the cache from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
-  const std::size_t near_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
-  p.group_elements =
-      !p.column_blocks || reduced_blocks ? near_bytes / std::max<std::size_t>(s.reduced_bytes, 1) : cpu.group_elements;
+  const std::size_t cached_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
+  p.group_elements = !p.column_blocks || reduced_blocks ? cached_bytes / std::max<std::size_t>(s.reduced_bytes, 1)
+                                                        : cpu.group_elements;
   return p;
 }
 }  // namespace TIGON_ABI
 
 namespace simd {
 inline namespace TIGON_ABI {
-/// The plan that the loops of a backend read. A backend that wants to see what is asked for specialises it
+/// The plan that the loops of a backend read. A backend that wants to see the shapes specialises it
 /// (examples/tigon_info/noted_plans.hpp).
 template <class B, row_shape Shape>
 inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
 
-// What operators may ask: extents of blocks, and prefetching.
+// For operators: extents of blocks, and prefetching.
 
 /// Columns of a block of a row: a few rows of so many numbers stay in L1.
 template <class B>
@@ -170,7 +170,7 @@ constexpr std::size_t columns_per_block() {
 /// Columns of a block of a row whose intermediate values take the place of the row itself: they stay in L2.
 template <class B>
 constexpr std::size_t columns_in_place() {
-  return B::row.cpu.near_cols;
+  return B::row.cpu.in_place_cols;
 }
 /// Columns of one step of an unrolled loop in accumulator type A.
 template <class B, class A>

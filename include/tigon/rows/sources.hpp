@@ -107,13 +107,21 @@ inline constexpr bool is_constant = false;
 template <class A>
 inline constexpr bool is_constant<constant_source<A>> = true;
 
+// Operand of a declared reduction, 0 to its function: rows that the map alone reads. The reduction loads a byte of
+// every vector, so that the rows are in the cache when they are mapped.
+template <class Operand>
+struct touched {
+  Operand operand;
+  constexpr TIGON_INLINE explicit touched(Operand o) : operand(o) {}
+};
+
 // A source whose next row is prefetched by reductions.
 template <class Source>
-struct asking_source : Source {};
+struct read_again_source : Source {};
 template <class Source>
-inline constexpr bool asks_in_sums = false;
+inline constexpr bool is_read_again = false;
 template <class Source>
-inline constexpr bool asks_in_sums<asking_source<Source>> = true;
+inline constexpr bool is_read_again<read_again_source<Source>> = true;
 
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
 // come next; and how many rows further down these are.
@@ -135,7 +143,7 @@ inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
 template <class Operand, int Value>
 inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
 template <class Operand>
-inline constexpr std::size_t matrix_bytes<nearby<Operand>> = matrix_bytes<Operand>;
+inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
 
@@ -188,9 +196,9 @@ TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
   const auto given = source<B>(o.operand, at);
   return result{{given.p, given.next}, given.mask};
 }
-// Reads a byte of each vector: that sets off the same prefetchers as reading all of it.
+// Loads a byte of every vector: hardware prefetchers see the same stream as if all of it was loaded.
 template <class Source>
-struct nearby_source : Source {
+struct touched_source : Source {
   using element_type = void;
   template <class V>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
@@ -205,13 +213,13 @@ struct nearby_source : Source {
   TIGON_INLINE const void* begin() const { return nullptr; }
 };
 template <class B, class Operand>
-TIGON_INLINE auto source(nearby<Operand> n, place at) {
+TIGON_INLINE auto source(touched<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
   if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
-    return nearby_source<std::remove_const_t<decltype(given)>>{given};
+    return touched_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
@@ -221,7 +229,7 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   } else {
     at.matrices *= plan.rows_until_mapped;
     const auto given = source<B>(o.operand, at);
-    return asking_source<std::remove_const_t<decltype(given)>>{given};
+    return read_again_source<std::remove_const_t<decltype(given)>>{given};
   }
 }
 template <class B>

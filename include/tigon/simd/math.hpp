@@ -2,7 +2,7 @@
 //
 // The f32 numbers of their errors come from all 2^32 arguments with FMA and from every 67th without, the f64 numbers
 // from samples (tests/simd/math_test.cpp). Everywhere: NaN gives NaN, infinities and zeros of either sign give what
-// IEEE 754 asks for, overflow gives infinity, underflow is gradual.
+// IEEE 754 requires, overflow gives infinity, underflow is gradual.
 #ifndef TIGON_SIMD_MATH_HPP
 #define TIGON_SIMD_MATH_HPP
 

@@ -243,7 +243,7 @@ inline constexpr bool stores_pairs =
     false;
 #endif
 
-/// Two vectors one after the other; streamed, p is aligned to the bytes of both. Zeros: many numbers are 0, anywhere.
+/// Two vectors one after the other; streamed, p is aligned to the bytes of both. Zeros: many numbers are 0, scattered.
 template <bool Stream, bool Zeros = false, class V, element T>
 TIGON_INLINE void store_pair(V first, V second, T* p) {
 #if defined(TIGON_X86)
@@ -257,7 +257,7 @@ TIGON_INLINE void store_pair(V first, V second, T* p) {
     store(first, p), store(second, p + V::size);
 }
 
-/// Two vectors by turns, even[0], odd[0], even[1], ...; streamed, p is aligned to the bytes of both. Zeros as above.
+/// Two vectors interleaved, even[0], odd[0], even[1], ...; streamed, p is aligned to the bytes of both. Zeros as above.
 template <bool Stream, bool Zeros = false, class V, element T>
   requires(V::size > 1)
 TIGON_INLINE void store_zipped(V even, V odd, T* p) {
@@ -339,12 +339,12 @@ TIGON_INLINE V round_to(V v) {
   }
 }
 
-/// By what round_computed_to learns which numbers are odd. The bits are the same; passes that add up gradients have more
-/// room for shifts, others for masks.
+/// How round_computed_to finds the last bit that stays. Results are the same. Passes that add up gradients have
+/// execution units free for shifts, others for masks.
 enum class odd_by { mask, shift };
 
-/// round_to of what arithmetic on elements of T made, by fewer operations: where v is a NaN, it is quiet and one of
-/// theirs.
+/// round_to for results of arithmetic on elements of T, by fewer operations. A NaN among them is quiet, and its payload
+/// is that of an element.
 template <element T, odd_by Odd = odd_by::mask, class V>
 TIGON_INLINE V round_computed_to(V v) {
 #if defined(TIGON_X86)

@@ -38,6 +38,33 @@ struct kernel<op::attn_res, backends::ascend> {
     for (std::size_t k = 0; k < N; ++k) sums[k] += more[k];
   }
 
+  /// y = sum_n as[n] v[n] of one token, `together` blocks at a time.
+  template <class Core, class T, class A, class Mean, class Y, class... Tile>
+  static TIGON_INLINE void write_mean(Core& core, blocks_view<const T> v, const A* as, Mean& mt, Y& yt, Tile&... tile) {
+    for (std::size_t j = 0; j < core.col_blocks(); ++j) {
+      core.cols_at(j);
+      core.part(ub::reads(mt), ub::writes(), [](auto row, auto mv) TIGON_LAMBDA {
+        row.map(reads(constant(A(0))), writes(mv), [](auto zero) { return zero; });
+      });
+      for (std::size_t n = 0; n < v.blocks; n += together) {
+        aim(core, v, n, tile...);
+        const auto weight = [=](std::size_t k) TIGON_LAMBDA { return n + k < v.blocks ? as[n + k] : A(0); };
+        const A w0 = weight(0), w1 = weight(1), w2 = weight(2), w3 = weight(3);
+        const auto mean = [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv, auto to) TIGON_LAMBDA {
+          row.map(reads(v0, v1, v2, v3, mv), writes(to), [=](auto x0, auto x1, auto x2, auto x3, auto m) {
+            return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m));
+          });
+        };
+        if (n + together < v.blocks)
+          core.part(ub::reads(tile..., mt), ub::writes(),
+                    [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv)
+                        TIGON_LAMBDA { mean(row, v0, v1, v2, v3, mv, mv); });
+        else
+          core.part(ub::reads(tile..., mt), ub::writes(yt), mean);
+      }
+    }
+  }
+
   template <backend B, element T, element W>
   static void forward(in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm, matrix_view<T> y,
                       std::span<accumulator_t<T>> alpha, std::span<accumulator_t<T>> rstd, attn_res_options opt,
@@ -67,15 +94,15 @@ struct kernel<op::attn_res, backends::ascend> {
                 });
             std::array<double, together> r;
             std::array<double, together> scale, score;
-            bool held = true;
+            bool in_range = true;
             for (std::size_t k = 0; k < together; ++k) {
               const double square = static_cast<A>(s[k]) / cols + eps;
               scale[k] = k < count ? detail::scale_for_squares<A>(square) : A(1);
-              held &= scale[k] == 1;
+              in_range &= scale[k] == 1;
               r[k] = math::rsqrt(square);
               score[k] = s[together + k] * r[k];
             }
-            if (!held) {  // as the parent: in f64, multiplied by a power of two
+            if (!in_range) {  // as the parent: in f64, multiplied by a power of two
               std::array<double, 2 * together> wide{};
               core.pass(ub::reads(t0, t1, t2, t3, qt, gt), ub::writes(),
                         [&](auto row, auto v0, auto v1, auto v2, auto v3, auto qv, auto gv) TIGON_LAMBDA {
@@ -115,28 +142,7 @@ struct kernel<op::attn_res, backends::ascend> {
             for (std::size_t k = 0; k < count; ++k) as[n + k] = over.weight[k];
           }
           for (std::size_t n = 0; n < v.blocks; ++n) as[n] *= over.factor(true);
-          for (std::size_t j = 0; j < core.col_blocks(); ++j) {
-            core.cols_at(j);
-            core.part(ub::reads(mt), ub::writes(), [](auto row, auto mv) TIGON_LAMBDA {
-              row.map(reads(constant(A(0))), writes(mv), [](auto zero) { return zero; });
-            });
-            for (std::size_t n = 0; n < v.blocks; n += together) {
-              aim(core, v, n, t0, t1, t2, t3);
-              const auto weight = [=](std::size_t k) TIGON_LAMBDA { return n + k < v.blocks ? as[n + k] : A(0); };
-              const A w0 = weight(0), w1 = weight(1), w2 = weight(2), w3 = weight(3);
-              const auto mean = [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv, auto to) TIGON_LAMBDA {
-                row.map(reads(v0, v1, v2, v3, mv), writes(to), [=](auto x0, auto x1, auto x2, auto x3, auto m) {
-                  return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m));
-                });
-              };
-              if (n + together < v.blocks)
-                core.part(ub::reads(t0, t1, t2, t3, mt), ub::writes(),
-                          [=](auto row, auto v0, auto v1, auto v2, auto v3, auto mv)
-                              TIGON_LAMBDA { mean(row, v0, v1, v2, v3, mv, mv); });
-              else
-                core.part(ub::reads(t0, t1, t2, t3, mt), ub::writes(yt), mean);
-            }
-          }
+          write_mean(core, v, as, mt, yt, t0, t1, t2, t3);
         },
         block{}, block{}, block{}, block{}, w_query, w_norm, ub::scratch<A>{}, y);
   }

@@ -24,19 +24,20 @@ struct kernel<op::cross_entropy, backends::ascend> {
     using general = ub::plan<B, op::cross_entropy, tiling::pass::forward, A>;
     using plain = ub::plan<B, op::cross_entropy, tiling::pass::plain_forward, A>;
     const in_vector<A> w{class_weight, logits.cols};
+    const terms_of_call of{out, scale, opt};
     ub::cut by = general::cut_of(logits.cols);
     if (opt.softcap > 0) {
-      forward_blocks<general, B, true>(logits, target.data(), w, w, dlogits, out, scale, opt, by, ctx);
+      forward_blocks<general, B, true>(logits, target.data(), w, w, dlogits, of, by, ctx);
     } else if (opt.label_smoothing > 0) {
-      forward_blocks<general, B, false>(logits, target.data(), w, w, dlogits, out, scale, opt, by, ctx);
+      forward_blocks<general, B, false>(logits, target.data(), w, w, dlogits, of, by, ctx);
     } else {
       // The plain path: few live tiles, hence large ones, and a program a row where rows are few. Metrics need no tile,
-      // and asking for them must not change the bits of the loss.
+      // and they must not change the bits of the loss.
       if (!w && opt.lse_square_scale == 0) {
         by = plain::cut_of(logits.cols);
         if (logits.rows <= 1024) by.programs = std::max<std::size_t>(logits.rows, 1);
       }
-      forward_blocks<plain, B, false>(logits, target.data(), w, constant(A(0)), dlogits, out, scale, opt, by, ctx);
+      forward_blocks<plain, B, false>(logits, target.data(), w, constant(A(0)), dlogits, of, by, ctx);
     }
   }
 
@@ -55,16 +56,22 @@ struct kernel<op::cross_entropy, backends::ascend> {
                             dlogits, by);
   }
 
+  /// What a call does with the rows of logits.
+  struct terms_of_call {
+    cross_entropy_rows out;
+    cross_entropy_scale scale;
+    cross_entropy_options opt;
+  };
   /// `uniform_weight` is what the uniform part of label smoothing gives to each column: the class weights, or nothing.
   template <class Plan, backend B, bool Capped, element T, token_id I, class A, class Uniform>
   static void forward_blocks(matrix_view<const T> logits, const I* target, in_vector<A> weight, Uniform uniform_weight,
-                             matrix_view<T> dlogits, cross_entropy_rows out, cross_entropy_scale scale,
-                             cross_entropy_options opt, ub::cut by, context& ctx) {
+                             matrix_view<T> dlogits, terms_of_call of, ub::cut by, context& ctx) {
     constexpr bool weighted = std::same_as<Uniform, in_vector<A>>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
-    const auto kind = detail::logits_kind<Capped, A>::of(opt.softcap);
-    const detail::cross_entropy_terms<A> terms(opt, scale, out, logits.cols);
-    const std::int64_t ignored = opt.ignore_index;
+    const auto kind = detail::logits_kind<Capped, A>::of(of.opt.softcap);
+    const cross_entropy_rows out = of.out;
+    const detail::cross_entropy_terms<A> terms(of.opt, of.scale, out, logits.cols);
+    const std::int64_t ignored = of.opt.ignore_index;
     by.cols = std::min(by.cols, Plan::block);
     ub::for_row_blocks<Plan>(
         ctx, logits.rows, logits.cols, by,

@@ -1,4 +1,4 @@
-// Dynamic tanh: a block of columns keeps its gamma, its beta and its partial sums while rows pass under it.
+// Dynamic tanh: gamma, beta and partial sums of a block of columns stay in the buffer for all rows.
 #ifndef TIGON_BACKENDS_ASCEND_DYT_HPP
 #define TIGON_BACKENDS_ASCEND_DYT_HPP
 

@@ -71,7 +71,8 @@ struct kernel<op::qwen2vl_mrope, backends::ascend> {
     });
   }
 
-  /// The present columns of a token's table, unless they are there: from each of the three rows the pairs it turns.
+  /// The present columns of a token's table, unless they are there: from each of the three rows the pairs that it
+  /// rotates.
   template <class Core, element U>
   static TIGON_INLINE void gather(Core& core, ub::tile<vector_view<const U>>& table, matrix_view<const U> from,
                                   std::size_t token, std::size_t tokens, const qwen2vl_mrope_options& opt) {

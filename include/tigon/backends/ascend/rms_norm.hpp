@@ -27,7 +27,9 @@ struct kernel<op::rms_norm, backends::ascend> : ub::kernel_on_tiles<op::rms_norm
           core.part(ub::reads(pt, dt, xt, wt), ub::writes(dxt),
                     [=, r = rt.data](auto row, auto pv, auto dv, auto xv, auto wv, auto dxv) TIGON_LAMBDA {
                       using view = vector_view<const T>;
-                      lanes::row_in_f64(row, view(dv), view(xv), view{}, vector_view<const W>(wv), r, dxv, pv, opt);
+                      lanes::row_in_f64(row,
+                                        detail::rms_norm_reads{view(dv), view(xv), view{}, vector_view<const W>(wv), r},
+                                        dxv, pv, opt);
                     });
         },
         std::tuple(parameter_gradient<W>{dw, opt.dw}), dy, x, or_ones(w), ub::column(rstd.data()), dx);

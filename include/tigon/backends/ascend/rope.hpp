@@ -1,5 +1,5 @@
-// Rotary embedding: for each token the table's row, then heads by as many as fit, each in two halves. Heads that are
-// turned in part are the parent's.
+// Rotary embedding: for each token the table's row, then as many heads as fit, each in two halves. Heads that are
+// rotated in part are the parent's.
 #ifndef TIGON_BACKENDS_ASCEND_ROPE_HPP
 #define TIGON_BACKENDS_ASCEND_ROPE_HPP
 

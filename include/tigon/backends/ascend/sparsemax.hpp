@@ -66,7 +66,7 @@ struct kernel<op::sparsemax, backends::ascend> {
             for (std::size_t k = begin / width; k * width < end; ++k) all = math::max(all, top[k]);
             return all;
           };
-          // The threshold of some elements is below that of all: first that of the groups' tops.
+          // The threshold of some elements is a lower bound of that of all: first that of the largest of every group.
           threshold t{highest(0, x.cols), A(-1)};
           const auto above = [&](auto row, auto from) TIGON_LAMBDA {
             return row.sum(reads(from), [=](auto v) { return detail::excess(v, t.high, t.low); });
@@ -110,7 +110,8 @@ struct kernel<op::sparsemax, backends::ascend> {
     ub::for_row_blocks<plan>(
         ctx, y.rows, y.cols, one_row<plan>(y.cols),
         [=](auto& core, auto& dt, auto& yt, auto& dxt) TIGON_LAMBDA {
-          // As the parent: the mean from a number near dy, once more where it lies far off compared with the deviation.
+          // As the parent: the mean from an origin close to dy, once more where it is far from that compared with the
+          // deviation.
           const auto from = [&](A near) TIGON_LAMBDA {
             std::array<double, 3> all{};
             core.pass(ub::reads(dt, yt), ub::writes(), [&](auto row, auto dv, auto yv) TIGON_LAMBDA {

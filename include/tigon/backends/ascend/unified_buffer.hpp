@@ -9,10 +9,17 @@
 //       },
 //       x, y);
 //
-// A core is played by the thread that runs a program. Programs are as many as the backend's cores and the operator's
-// rule say, and which blocks a program works on depends on shapes alone, so results do not depend on the number of
-// threads. All tiles of a kernel exist at the same time, with a guard zone behind each of them; that they fit is known
-// to the compiler, and every program reports to the backend's ledger.
+// The words of unified_buffer/:
+//   core     a vector core, simulated by the thread that runs a program on it
+//   program  what runs on one core at a time; as many as the backend's cores and the operator's rule say
+//   block    rows and columns of an operand that are in the buffer at a time; some rows of all columns: a block of rows
+//   tile     the memory of a block in the buffer
+//   strip    the blocks of a block of columns, in every so many-th block of rows
+//   guard    bytes behind every tile whose damage is found
+//   ledger   what a backend is told of every program: bytes taken and copied, and whether the guards are intact
+//
+// Which blocks a program works on depends on shapes alone, so results do not depend on the number of threads. All tiles
+// of a kernel exist at the same time; that they fit is known to the compiler.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_HPP
 

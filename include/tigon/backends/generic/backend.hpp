@@ -23,7 +23,7 @@ struct generic {
   static constexpr attention_tuning attention{};
   static constexpr double error_scale = 1.0;
   static constexpr bool relaxed_16bit = true;  ///< gates for 16-bit results are exact to an eighth of their last bit
-  static constexpr std::size_t tile_capacity_bits = 48 * 8192;  ///< one core's first-level cache
+  static constexpr std::size_t tile_capacity_bits = 48 * 8192;  ///< one core's L1
 };
 
 }  // namespace TIGON_ABI

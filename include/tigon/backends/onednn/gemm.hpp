@@ -23,7 +23,7 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
     return ours<TA, TB>() ? workspace::product(k, n, sizeof(TB)) : base::template packed_bytes<B, TA, TB>(k, n);
   }
 
-  /// Packed means without gaps, in storage order: oneDNN's own packing is made anew for each product.
+  /// Packed means without gaps, in storage order: oneDNN packs again for each product.
   template <backend B, element TA, element TB>
   static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
     if (!ours<TA, TB>()) return base::template pack<B, TA, TB>(b, t, to, ctx);

@@ -1,4 +1,4 @@
-// A linear layer in front of a loss, a chunk of rows at a time: what every fused linear loss is made of.
+// A linear layer in front of a loss, a chunk of rows at a time.
 #ifndef TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 #define TIGON_LOSSES_PARTS_CHUNKED_LINEAR_HPP
 
@@ -65,11 +65,11 @@ void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<T
 /// sums[j] = sum_i d[i,j], or added to that.
 template <class B, class A>
 void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& ctx) {
-  for_rows_with_partials<B, A>(
-      ctx, d.rows, d.cols, no_statistic{},
-      [=] TIGON_FN(auto row, int) {
-        const auto sum = row.partial(0);
-        row.map(reads(d, sum), writes(sum), [](auto v, auto s) { return s + v; });
+  for_row_parts_with_partials<B, A>(
+      ctx, d.rows, d.cols,
+      [=] TIGON_FN(auto part) TIGON_LAMBDA {
+        const auto sum = part.partial(0);
+        part.map(reads(d, sum), writes(sum), [](auto v, auto s) { return s + v; });
       },
       parameter_gradient<A>{sums, mode});
 }

@@ -1,4 +1,16 @@
 // Cross entropy's contract, and what the losses over a vocabulary share: checks of labels, the way from rows to totals.
+//
+// The words of losses/parts/:
+//   z, s      logits, and what the softmax is of: logits after temperature or softcap
+//   top       the largest s of a row, or of the columns that have been computed
+//   rest, d   sum_j exp(s_j - top) without the largest one's own 1
+//   own       s at the row's target
+//   kept      rows that count, because their label is not ignore_index
+//   D, u      gradients of the loss: with respect to logits, and to the log-probability of a token
+//   chunk     rows of logits that exist at a time, with all their columns
+//   tile      rows and columns of logits that exist at a time
+//   part      some columns of a row: of one rank, of a tile, or as many as stay in L1 (a piece)
+//   share     what a chunk or a tile adds to a gradient
 #ifndef TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_CROSS_ENTROPY_CONTRACT_HPP
 
@@ -73,7 +85,7 @@ struct cross_entropy_metrics {
 struct cross_entropy_rows {
   double* loss = nullptr;
   double* z_loss = nullptr;
-  std::int64_t* predicted = nullptr;  ///< null: not asked for
+  std::int64_t* predicted = nullptr;  ///< null: not computed
   bool token_scaling = false;         ///< the row's loss and gradient times p_t, taken as a constant
 };
 
@@ -105,7 +117,7 @@ void declare_labels(arguments& args, std::span<const I> target, Weight weight, s
   args.optional_in("class_weight", weight, vocab);
 }
 
-/// What it makes of `rows` rows beside gradients.
+/// Results of `rows` rows, beside gradients.
 template <class A>
 TIGON_NOINLINE void declare_loss(arguments& args, std::span<A> loss, const cross_entropy_metrics<A>& metrics,
                                  std::size_t rows, reduction how) {
@@ -137,7 +149,7 @@ struct largest_element {
   A value = -std::numeric_limits<A>::infinity();
   std::size_t column = 0;
 };
-/// Inside a part of `most` columns the index is a number of A, which has to be exact. Parts are workers of their own:
+/// The row is cut into parts of `most` columns, whose indices are exact numbers of A. Parts are workers of their own:
 /// the row counts as not read before, which decides the order of its later sums, and metrics must not change that.
 template <class A, std::size_t most = exact_columns<A>, class Row, class X>
 TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
@@ -184,7 +196,8 @@ struct loss_rows {
       if (opt.label_smoothing > 0)
         for (std::size_t j = 0; j < vocab; ++j) scale.weight_sum += static_cast<double>(widened[j]);
       weight = widened;
-    } else if (opt.label_smoothing > 0 || opt.softcap > 0) {  // as the kernels want it: a weight for every column
+    } else if (opt.label_smoothing > 0 ||
+               opt.softcap > 0) {  // a weight for every column, which the kernels then expect
       std::fill(widened, widened + vocab, A(1));
       weight = widened;
     }

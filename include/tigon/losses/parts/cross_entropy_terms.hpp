@@ -20,15 +20,15 @@ TIGON_INLINE void multiply_row(const Row& row, Out out, In d, A factor) {
     });
 }
 
-/// What an ignored row leaves.
+/// The results of an ignored row.
 TIGON_INLINE void put_ignored(const cross_entropy_rows& out, std::size_t i) {
   out.loss[i] = out.z_loss[i] = 0;
   if (out.predicted != nullptr) out.predicted[i] = -1;
 }
 
-/// What the contract of cross_entropy_options says of one row, from
-///   top       the maximum of the squashed logits
-///   own, w_t  the target's squashed logit and class weight
+/// The terms of one row in the contract of cross_entropy_options, from
+///   top       the maximum of the capped logits
+///   own, w_t  the target's capped logit and class weight
 ///   d         sum_j exp(s_j - max s) without the maximum's own 1
 ///   weighted  sum_j w_j (s_j - max s), where labels are smoothed
 /// dlogits_j = slope_j (factor exp(s_j - max s) - subtract w_j), but at the target. `up` is `token` times the upstream

@@ -16,9 +16,9 @@ enum class teacher_padding {
 
 /// With z = x w^T + bias, t the teacher's logits, n the number of rows whose target is not ignore_index:
 ///
-///   hard = 1/n sum_i -log softmax(z_i)[target_i]             soft = 1/n sum_i soft_i(z_i / temperature, t_i /
-///   temperature) loss = weight_hard hard + weight_soft soft D = dloss/dz,   dx = D w,   dw = D^T x,   db[j] = sum_i
-///   D[i,j];   all times upstream in backward
+///   hard = 1/n sum_i -log softmax(z_i)[target_i],   soft = 1/n sum_i soft_i(z_i / temperature, t_i / temperature)
+///   loss = weight_hard hard + weight_soft soft
+///   D = dloss/dz,   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   all times upstream in backward
 ///
 /// soft_i comes from a soft loss: jsd_soft, cosine_soft, or one of your own (see soft_loss_row).
 ///
@@ -66,7 +66,7 @@ inline namespace TIGON_ABI {
 /// What the rows of one call of the distillation kernel share.
 template <class A>
 struct distillation_rows {
-  double *soft, *hard;               ///< losses of rows; null: not asked for
+  double *soft, *hard;               ///< losses of rows; null: not computed
   A of_soft = 0, of_hard = 0;        ///< factors of their gradients
   std::size_t vocab = 0, width = 0;  ///< columns of the student; of the rows
   A pad = 0;                         ///< what is in the columns between
@@ -101,7 +101,7 @@ constexpr auto labels_of(const Labels& labels) {
   }
 }
 
-/// One of the distillation doors: what its kernel is given, and what happens to the losses of rows.
+/// What all distillation doors do: the arguments of the kernel, and the totals of the losses of rows.
 template <element T, token_id I>
 struct distillation_door {
   using A = accumulator_t<T>;

@@ -133,7 +133,7 @@ void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_
   map_rows<B>(ctx, scaled_program<accumulator_t<T>>{factor}, reads(saved), writes(out));
 }
 
-/// Checks before it.
+/// The checks before it.
 template <class T, class A>
 void check_saved(std::string_view op, matrix_view<const T> saved, std::span<const A> upstream,
                  matrix_view<T> dstudent) {

@@ -35,8 +35,8 @@ void scatter_rows(matrix_view<const From> from, const std::size_t* row, std::siz
   });
 }
 
-/// Rows of x by their index, a chunk at a time: gathered for the products, and their gradients scattered. What is not
-/// asked for is not read. Products have as many rows as are asked for or a few more, which are zeros.
+/// Rows of x by their index, a chunk at a time: gathered for the products, and their gradients scattered. Other rows
+/// are not read. Products have as many rows as are chosen or a few more, which are zeros.
 template <class B, element T>
 class gathered_linear {
  public:
@@ -57,7 +57,8 @@ class gathered_linear {
         layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.mode},
                most_chunks(head.x.rows, chunk), ctx) {}
 
-  /// Of rows in groups that share a chunk where they have room: two in succession have more rows than a chunk.
+  /// Most chunks, for groups of rows that share a chunk where they fit: two chunks in succession have more rows than
+  /// one holds.
   static constexpr std::size_t most_chunks(std::size_t rows, std::size_t chunk) {
     return 2 * gemm_detail::ceil_div(rows, chunk);
   }
@@ -71,7 +72,7 @@ class gathered_linear {
     return {memory, n, z.cols};
   }
 
-  /// The gradients from that of the logits asked for last, at the same memory.
+  /// The gradients from that of the logits that were computed last, at the same memory.
   void backward(const std::size_t* row, std::size_t n, A* memory) {
     const matrix_view<A> d(memory, padded_rows(n, chunk_), vocab_);
     std::fill(d.row(n), d.row(d.rows), A(0));
@@ -80,7 +81,7 @@ class gathered_linear {
     scatter_rows<row_backend<B>, A>(matrix_view<const T>(dx_), row, n, to_, ctx_);
   }
 
-  /// One logit of the i-th of the rows asked for last, in f64.
+  /// One logit of the i-th of the rows whose logits were computed last, in f64.
   double logit(std::size_t i, std::size_t column) const {
     const T *x = x_.row(i), *w = w_.row(column);
     const auto number = [](T v) { return static_cast<double>(static_cast<A>(v)); };
@@ -129,8 +130,8 @@ class chosen_tiles {
         n_(n),
         x_(frame.template take<T>(tile * head.x.cols), tile, head.x.cols) {}
 
-  /// Rows of n chosen ones with what pads the last tile.
-  static constexpr std::size_t held_rows(std::size_t n, std::size_t tile) {
+  /// Rows of memory for n chosen ones: with the padding of the last tile.
+  static constexpr std::size_t padded_to_tiles(std::size_t n, std::size_t tile) {
     return n / tile * tile + padded_rows(n % tile, tile);
   }
 
@@ -141,8 +142,8 @@ class chosen_tiles {
     return x;
   }
   matrix_view<A> sums(workspace::frame& frame, matrix_view<T> dx) const {
-    const std::size_t held = held_rows(n_, tile);
-    return {frame.template take<A>(held * dx.cols), held, dx.cols};
+    const std::size_t padded = padded_to_tiles(n_, tile);
+    return {frame.template take<A>(padded * dx.cols), padded, dx.cols};
   }
   template <class>
   void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
@@ -156,7 +157,7 @@ class chosen_tiles {
   matrix_view<T> x_;
 };
 
-/// Bytes that a tiled_layer of chosen_tiles and the statistics of a tile's rows take, with all gradients and a bias.
+/// Bytes that a tiled_layer of chosen_tiles and the softmax of a tile's rows take, with all gradients and a bias.
 template <class B, element T>
 std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t tile,
                                    const context& ctx) {
@@ -168,9 +169,9 @@ std::size_t chosen_tiles_workspace(std::size_t rows, std::size_t hidden, std::si
   }
   const std::size_t forward = workspace::bytes_for<lse_parts<double>>(rows) + workspace::bytes_for<lse_parts<A>>(tile) +
                               workspace::bytes_for<A>(tile) + workspace::bytes_for<std::int64_t>(tile);
-  const std::size_t held = chosen_tiles<B, T>::held_rows(rows, tile);
+  const std::size_t padded = chosen_tiles<B, T>::padded_to_tiles(rows, tile);
   using layer = tiled_layer<B, T, chosen_tiles<B, T>>;
-  return most + std::max(forward, workspace::bytes_for<A>(held, hidden) + layer::total_bytes(held, hidden, vocab)) +
+  return most + std::max(forward, workspace::bytes_for<A>(padded, hidden) + layer::total_bytes(padded, hidden, vocab)) +
          workspace::bytes_for<T>(tile, hidden) + workspace::bytes_for<A>(tile, B::chunk.cols);
 }
 

@@ -1,4 +1,4 @@
-// Softmax of a row that is seen in parts: of one rank's columns, or a tile of them after the other.
+// Softmax of a row that is computed in parts: the columns of one rank, or one tile after the other.
 #ifndef TIGON_LOSSES_PARTS_PARTIAL_SOFTMAX_HPP
 #define TIGON_LOSSES_PARTS_PARTIAL_SOFTMAX_HPP
 
@@ -8,8 +8,8 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// What a part of a row knows of its softmax: `parts`, and sum_j w_j (s_j - top) if it is asked for. Without a column,
-/// or of -inf alone, there is no mass at all: top = -inf, rest = -1, and the sum is taken from the lowest number.
+/// The softmax of a part of a row: `parts`, and if Weighted sum_j w_j (s_j - top). Without a column, or of -inf alone,
+/// there is no mass: top = -inf, rest = -1, and the sum is taken from the lowest number.
 template <class A>
 struct softmax_part {
   lse_parts<A> parts;

@@ -14,7 +14,7 @@ struct fused_linear_preference {
 };
 }  // namespace op
 
-/// A pair of sequences as a pair loss sees it.
+/// A pair of sequences, the argument of a pair loss.
 struct preference_pair {
   double chosen = 0, rejected = 0;                ///< log-probabilities, sums or means over the tokens that count
   double chosen_ratio = 0, rejected_ratio = 0;    ///< the same minus the reference's, or the same
@@ -50,7 +50,7 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///            differences; one rounding at each output.
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless
-///            means of logits are asked for; their dx is 0.
+///            means of logits are requested; their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).

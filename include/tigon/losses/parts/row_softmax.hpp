@@ -48,9 +48,9 @@ struct capped_logits {
   }
   TIGON_INLINE A scale() const { return cap; }
   template <class V>
-  TIGON_INLINE V slope(V squashed) const {
+  TIGON_INLINE V slope(V capped) const {
     const V one(A(1));
-    return (one - squashed) * (one + squashed);
+    return (one - capped) * (one + capped);
   }
 };
 
@@ -72,7 +72,7 @@ TIGON_INLINE A sum_without_one(const Row& row, vector_view<A> e) {
   return parts[0] + (parts[1] - A(1));
 }
 
-/// A row in pieces of `width` columns, each below its own maximum; one piece, or few enough for the arrays.
+/// A row in pieces of `width` columns, each with its own maximum as pivot; one piece, or few enough for the arrays.
 template <class A>
 struct row_pieces {
   static constexpr std::size_t most = 64;
@@ -92,7 +92,7 @@ struct row_pieces {
   TIGON_INLINE auto of(const Row& row, std::size_t k) const {
     return row.part(k * width, std::min(width, cols - k * width));
   }
-  /// The row's maximum; `total` becomes its sum of exponentials below that.
+  /// The row's maximum; `total` becomes its sum of exponentials with that as pivot.
   TIGON_INLINE A join(A& total) {
     A highest = -std::numeric_limits<A>::infinity();
     for (std::size_t k = 0; k < count; ++k) highest = math::max(highest, top[k]);
@@ -103,19 +103,19 @@ struct row_pieces {
     }
     return highest;
   }
-  /// The exponentials e of every piece below its own maximum, and both numbers.
+  /// The exponentials e of every piece with its own maximum as pivot, and both numbers.
   template <class Row, element T>
   TIGON_INLINE void exponentials(const Row& row, matrix_view<const T> logits, vector_view<A> e) {
-    // The next piece is prefetched as the next row of a matrix in which row i begins where it does and row i + 1 a piece
-    // later.
+    // Maps prefetch the next row of a matrix. So the row is an operand as row i of a matrix whose rows are its pieces:
+    // row i begins where the row does, and row i + 1 one piece later.
     const matrix_view<const T> steps(logits.row(row.i) - row.i * width, logits.rows * count, width, width);
-    const matrix_view<const T> near = count > 1 ? steps : logits;
+    const matrix_view<const T> pieces = count > 1 ? steps : logits;
     for (std::size_t k = 0; k < count; ++k) {
       const auto part = of(row, k);
       const A m = part.max(reads(logits), [](auto v) { return v; });
       // A piece of -inf alone adds nothing to the others.
       const A under = count > 1 && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
-      const A partial = part.map_sum(reads(near), writes(e), [=](auto v) {
+      const A partial = part.map_sum(reads(pieces), writes(e), [=](auto v) {
         const auto p = simd::exp_of_distance<true>(v - under);
         return pack{p, p};
       });
@@ -155,8 +155,8 @@ struct row_pieces {
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
-/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is held finite for the second
-/// product.
+/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is clamped to a finite number for
+/// the second product.
 template <class A>
 struct tempered {
   A inverse, rest;

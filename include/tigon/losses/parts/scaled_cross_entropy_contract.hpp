@@ -10,7 +10,7 @@ namespace op {
 struct fused_linear_scaled_cross_entropy {
   static constexpr std::string_view name = "fused_linear_scaled_cross_entropy";
 };
-/// Its work on a chunk of logits.
+/// The kernel on a chunk of logits.
 struct scaled_cross_entropy {
   static constexpr std::string_view name = "scaled_cross_entropy";
 };

@@ -27,9 +27,9 @@ struct sequence_kernel {
   template <class T>
   using saved = saved_gradients<T>;
 
-  /// A piece is as many groups as fit in a chunk, or one that does not. The log-probabilities of a piece come first,
-  /// then u, then the gradients, from the last chunk to the first: only the last one's logits still exist, those of the
-  /// others are made again. So a group that fits takes three products, one that does not takes four.
+  /// A piece is as many groups as fit in a chunk, or one that does not. First come the log-probabilities of a piece,
+  /// then u, then the gradients, from the last chunk to the first: only the last chunk's logits still exist, those of
+  /// the others are computed again. So a group that fits takes three products, one that does not takes four.
   template <backend B, element T>
   static void forward(const sequence_call<T>& call, context& ctx) {
     using A = accumulator_t<T>;
@@ -88,7 +88,7 @@ struct sequence_kernel {
   /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
   static constexpr std::size_t most_large = 16;
 
-  /// What split makes of rows.
+  /// The result of split.
   struct split_rows {
     double* rest;
     std::int64_t* large;  ///< most_large a row
@@ -132,8 +132,8 @@ struct sequence_kernel {
     });
   }
 
-  /// Log-probabilities of one column a row, for sums and differences of many: the logits that weigh most are made again
-  /// in f64, so that neither their rounding nor that of the sum is left.
+  /// Log-probabilities of one column a row, for sums and differences of many. The logits that weigh most are computed
+  /// again in f64, which removes their rounding and that of the sum.
   template <class Rows, class A>
   static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature, split_rows of,
                       const std::int64_t* column, double* logp, context& ctx) {

@@ -1,4 +1,4 @@
-// Cross entropy of rows of logits that are seen a tile of columns at a time.
+// Cross entropy of rows of logits that are computed a tile of columns at a time.
 #ifndef TIGON_LOSSES_PARTS_TILED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_PARTS_TILED_CROSS_ENTROPY_HPP
 
@@ -8,7 +8,7 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// What of every row outlives its tiles: first statistics, then, made of them, what its gradient needs.
+/// What is kept of every row from tile to tile: first its reductions, then what its gradient needs.
 template <class A>
 struct tiled_rows {
   lse_parts<double>* parts;
@@ -56,8 +56,8 @@ class tiled_cross_entropy {
       for (std::size_t j = first; j < first + n; ++j) own_weight_ += static_cast<double>(weight_[j]);
   }
 
-  /// Statistics of rows [begin, begin + z.rows) in the columns at hand. The logits are gone then.
-  void statistics(std::size_t begin, matrix_view<A> z) const {
+  /// Reduces rows [begin, begin + z.rows) in the columns of this tile. The logits are overwritten.
+  void reduce(std::size_t begin, matrix_view<A> z) const {
     const tiled_rows<A> rows = rows_.from(begin);
     const I* target = target_.data() + begin;
     std::int64_t* predicted = out_.predicted == nullptr ? nullptr : out_.predicted + begin;
@@ -99,8 +99,8 @@ class tiled_cross_entropy {
     });
   }
 
-  /// Losses of all rows; their statistics become what the gradient needs: the maximum and the factor of the
-  /// exponentials in `parts`, the gradient at the target in `own`, what a column's weight takes off in `weighted`.
+  /// Losses of all rows; their reductions become what the gradient needs: the maximum and the factor of the
+  /// exponentials in `parts`, the gradient at the target in `own`, what a column's weight subtracts in `weighted`.
   void finish(vector_view<const A> upstream) const {
     const cross_entropy_terms<A> terms(opt_, scale_, out_, vocab_);
     const std::int64_t ignored = opt_.ignore_index;

@@ -15,8 +15,9 @@ constexpr bool streams(std::size_t vocab) {
 
 /// Logits of one tile after the other, and from the gradient D of a tile its share of
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
-/// Columns are the outer loop: a pass reads w once, dw of a tile's columns is complete after its rows and rounded once,
-/// and dx, the smaller one, is what adds up in memory. Logits and D belong to the caller, and so do the sums of dx.
+/// Columns are the outer loop: a pass reads w once, and dw of a tile's columns is complete after its rows and rounded
+/// once. The sums in memory are those of dx, which is smaller. Logits and D belong to the caller, and so do the sums of
+/// dx.
 template <class B, element T>
 class tiled_linear {
  public:

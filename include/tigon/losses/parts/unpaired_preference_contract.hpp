@@ -12,7 +12,7 @@ struct fused_linear_unpaired_preference {
 };
 }  // namespace op
 
-/// A sequence as an unpaired loss sees it.
+/// A sequence, the argument of an unpaired loss.
 struct preference_sequence {
   std::size_t index = 0;
   bool desirable = false;
@@ -43,7 +43,7 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 /// Precision  as a loss on pairs.
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums
-///            of logits are asked for; their dx is 0.
+///            of logits are requested; their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside

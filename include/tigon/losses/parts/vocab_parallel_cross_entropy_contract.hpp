@@ -1,4 +1,4 @@
-// Contract of cross entropy over a split vocabulary, and what ranks tell one another before they write.
+// Contract of cross entropy over a split vocabulary, and what ranks exchange before they write.
 #ifndef TIGON_LOSSES_PARTS_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_VOCAB_PARALLEL_CROSS_ENTROPY_CONTRACT_HPP
 
@@ -13,7 +13,7 @@ struct vocab_parallel_cross_entropy {
 };
 }  // namespace op
 
-/// Where the smoothed-away mass l goes: to all K classes alike, or to the K - 1 that are not the target.
+/// Which classes the smoothed mass l is spread over: all K classes, or the K - 1 that are not the target.
 enum class smoothing_formula { pytorch, megatron };
 /// Which K classes: those of all ranks, or those of this rank.
 enum class smoothing_classes { global, partition };
@@ -76,7 +76,7 @@ struct vocab_shard {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// What the ranks tell one another before the first write; from `rows` on it is equal on all ranks.
+/// What the ranks exchange before the first write; from `rows` on it is equal on all ranks.
 struct vocab_record {
   std::size_t first, cols, rows, vocab, accumulator_bytes;
   std::int64_t ignore_index;
@@ -146,7 +146,7 @@ void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vo
   expect_labels(op, target, shard.vocab, opt.ignore_index);
 }
 
-/// That the shards are the vocabulary, one behind the other, and that the ranks agree in all else.
+/// Checks that the shards are the vocabulary, in the order of ranks, and that the ranks agree in all else.
 inline void expect_vocab_shards(std::string_view op, std::span<const vocab_record> ranks) {
   std::size_t next = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {

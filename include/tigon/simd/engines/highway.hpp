@@ -5,8 +5,8 @@
 #include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
 
-// Three defects of Highway 1.0.3 are mended before it is read: AVX2 and AVX-512 are refused without the AES flags
-// (x86-64-v3 and v4 lack them), flags of current servers do not compile without the DL target, and debug builds call
+// Works around three defects of Highway 1.0.3, before it is included. It refuses AVX2 and AVX-512 without the AES
+// flags, which x86-64-v3 and v4 lack. Flags of current servers do not compile without the DL target. Debug builds call
 // into the shared library.
 #if defined(__AVX2__) && !(defined(__PCLMUL__) && defined(__AES__)) && !defined(HWY_DISABLE_PCLMUL_AES)
 #define HWY_DISABLE_PCLMUL_AES

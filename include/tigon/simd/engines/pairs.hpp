@@ -34,7 +34,7 @@ TIGON_INLINE R every_second(R a, R b) {
              TIGON_LAMBDA { return __builtin_shufflevector(a, b, (2 * I + First)...); }(std::make_index_sequence<N>{});
 }
 
-/// Lanes First, First + 1, ... of a and b in turn, which have N each.
+/// Lanes First, First + 1, ... of a and b, interleaved; a and b have N lanes each.
 template <std::size_t First, std::size_t N, class R>
 TIGON_INLINE R zip(R a, R b) {
   return [a, b]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {

@@ -89,8 +89,8 @@ TIGON_INLINE __m256i to_bfloat16(__m512 v) {
   return to_bfloat16_in_integers(v);
 }
 #if defined(__AVX512BF16__)
-/// Two vectors by one instruction, which takes as long as that for one. One more where zeros are frequent: a branch that
-/// they take cannot be foretold.
+/// Two vectors by one instruction, as fast as that for one vector. Zeros: one operation more in place of a branch,
+/// which scattered zeros would make mispredict.
 template <bool Zeros = false>
 TIGON_INLINE __m512i to_bfloat16(__m512 first, __m512 second) {
   const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(second, first);

@@ -36,9 +36,8 @@ TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
 
 }  // namespace detail
 
-/// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow, by an
-/// estimate and one step on the remainder where division is slow, on Intel's cores.
-/// Error at most 0.54 ULP.
+/// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow. Where
+/// division is slow, on Intel's cores, by an estimate and one Newton step on the remainder. Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
 #if defined(TIGON_X86) && TIGON_CORE_NUMBER(TIGON_CORE) == TIGON_CORE_intel

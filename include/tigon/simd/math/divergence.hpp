@@ -24,8 +24,8 @@ inline namespace TIGON_ABI {
 /// What one element contributes. For two rows that are log-softmaxes, x of z / T and y,
 ///   divergence     r = sum_j value,   K = -sum_j qc
 ///   dr / dz_j      = -weight / T * (qc_j + q_j K)          weight: a member of the divergence
-/// K is a divergence itself, sum_j Phi(Q, c_j), and 0 for forward_kl, where both rows sum to 1. By the sum of qc the
-/// gradient sums to 0 whatever the logarithms were rounded by: most of what a log-sum is off by cancels in it.
+/// K is a divergence itself, sum_j Phi(Q, c_j), and 0 for forward_kl, where both rows sum to 1. With the sum of qc the
+/// gradient sums to 0 however the logarithms were rounded: most of the error of a log-sum cancels in it.
 template <class V>
 struct divergence_terms {
   V value;  ///< at least 0
@@ -166,16 +166,16 @@ TIGON_INLINE log1p_pair<V> log1p_near(V v) {
 /// counts as that. Error: value 2e-6, 4e-15; qc 1.5e-6, 3e-15 (tests/losses/divergence_test.cpp).
 template <class A>
 struct jensen_shannon {
-  A weight;                 ///< 1 - beta
-  A light, heavy;           ///< w = the smaller of beta and 1 - beta, and the other
-  A log_light, odds, turn;  ///< log w, log((1 - w) / w), log(1 + 1 / w)
-  bool swapped;             ///< Q has the lighter weight
+  A weight;                  ///< 1 - beta
+  A light, heavy;            ///< w = the smaller of beta and 1 - beta, and the other
+  A log_light, odds, limit;  ///< log w, log((1 - w) / w); log(1 + 1 / w), where w expm1(t) is 1
+  bool swapped;              ///< Q has the lighter weight
 
   explicit jensen_shannon(double beta) : swapped(beta > 0.5) {
     const double w = std::max(swapped ? 1 - beta : beta, 1e-30);
     weight = static_cast<A>(1 - beta), light = static_cast<A>(w), heavy = static_cast<A>(1 - w);
     log_light = static_cast<A>(std::log(w)), odds = static_cast<A>(std::log1p(-w) - std::log(w));
-    turn = static_cast<A>(std::log1p(1 / w));
+    limit = static_cast<A>(std::log1p(1 / w));
   }
 
   template <class V>
@@ -184,7 +184,7 @@ struct jensen_shannon {
     const auto swap = V(A(swapped ? 1 : 0)) > V(A(0));
     const V log_l = finite_log(select(swap, log_q, log_p)), log_h = finite_log(select(swap, log_p, log_q));
     const V l = probability(log_l), h = probability(log_h), t = log_l - log_h;
-    const auto near = t <= V(turn);
+    const auto near = t <= V(limit);
     const V e = exp_below(select(near, t, V(odds) - t)).less_one;
     const auto [g, rest] = log1p_near(select(near, w * e, one + e));
     const V of_l = select(near, g - t, log_w + g), of_h = select(near, g, (log_w + t) + g);

@@ -31,11 +31,11 @@ alignas(64) inline constexpr auto roots_less_index = [] {
   return std::bit_cast<std::array<float, 32>>(bits);
 }();
 
-// How many parts of a power of two exp2_field tells apart: where roots of two are looked up, a short polynomial is left.
+// Parts into which exp2_field divides a power of two: where roots of two come from a table, a short polynomial is left.
 template <class V, int Roots = 32>
 inline constexpr int exp2_parts = looks_up<V> ? Roots : 1;
 
-// The number of roots_less_index that the last bits of t say, in Parts parts.
+// The number of roots_less_index that is selected by the last bits of t, in Parts parts.
 template <int Parts, class V>
   requires looks_up<V>
 TIGON_INLINE V fraction_less_index(V t) {
@@ -52,8 +52,8 @@ TIGON_INLINE V fraction_less_index(V t) {
   }
 }
 
-// 2^(n / Parts) for t = n + Parts bias + whole, -bias < n / Parts < bias + 1: the last bits of t become the exponent, all
-// others leave. 0 for n = -Parts bias; between the two not accurate, but less than the smallest normal number.
+// 2^(n / Parts) for t = n + Parts bias + whole, -bias < n / Parts < bias + 1: the last bits of t are shifted into the
+// exponent. 0 for n = -Parts bias; between the two not accurate, but less than the smallest normal number.
 template <int Parts = 1, class V>
 TIGON_INLINE V exp2_field(V t) {
   using c = constants<typename V::value_type>;

@@ -42,7 +42,7 @@ inline constexpr A gate_lowest = detail::constants<A>::gate_lowest;
 template <class A>
 inline constexpr A gate_highest = detail::constants<A>::gate_highest;
 
-/// What a gate is made of: unit * inverse is sigmoid(x), rest * inverse is sigmoid(-x), for gate_lowest <= x <=
+/// The factors of a gate: unit * inverse is sigmoid(x), rest * inverse is sigmoid(-x), for gate_lowest <= x <=
 /// gate_highest or NaN. Errors as those of gate_sigmoid.
 template <class V>
 struct gate_parts {
@@ -110,7 +110,7 @@ struct scaled_gate : times_log2e<A> {
   }
 };
 
-/// Parts of a power of two that gate_of_log2 tells apart.
+/// Parts into which gate_of_log2 divides a power of two.
 using detail::exp2_parts;
 
 /// The gate of x = ln(2) z by / exp2_parts.
@@ -120,8 +120,8 @@ TIGON_INLINE gate_parts<V> gate_of_log2(V z, V by) {
   return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
 }
 
-/// sigmoid(ln(2) z by) for factors of 8 bits, -128.4 <= z by <= 127.4 or NaN: no scale has to be taken off again. Error:
-/// 1.6e-4 of the result; 0 from -127.6 down.
+/// sigmoid(ln(2) z by) for factors of 8 bits, -128.4 <= z by <= 127.4 or NaN: no scale has to be removed. Error: 1.6e-4
+/// of the result; 0 from -127.6 down.
 template <class V>
 TIGON_INLINE V sigmoid_of_log2(V z, V by) {
   using c = detail::constants<typename V::value_type>;

@@ -127,7 +127,8 @@ struct constants<double> {
       0x1.e4a6e25190dc3p-48,  -0x1.202f92631904cp-53};
 };
 
-// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule: fewest instructions, and those bind once four vectors are in flight.
+// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule: fewest instructions. With four vectors in flight throughput is the
+// limit, not latency.
 template <class V, class A, std::size_t N>
 TIGON_INLINE V polynomial(V x, const A (&c)[N]) {
   V p(c[N - 1]);
@@ -178,7 +179,7 @@ inline constexpr bool looks_up =
     false;
 #endif
 
-// The numbers of a table of sixteen that the last bits of `index` say.
+// The numbers of a table of sixteen that the last bits of `index` select.
 template <class V>
   requires looks_up<V>
 TIGON_INLINE V looked_up(std::span<const typename V::value_type, 16> table, V index) {

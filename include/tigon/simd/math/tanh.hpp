@@ -86,10 +86,10 @@ struct relaxed_tanh {
   }
 };
 
-/// What tanh(alpha v) and 1 - tanh(alpha v)^2 are made of: up * y and 4 q y^2 with q = e^(-2 |alpha v|), y = 1 / (1 +
-/// q) and up = 1 - q with the sign of alpha v. q is 0 below the smallest normal number. Error of the two: 5 ULP.
-/// With Bits = 8, for results that are rounded to so many bits, 1.1e-4 and 1.4e-4 of them, and 1.5e-8 of any tanh, which is
-/// made of q - 1.
+/// The factors of tanh(alpha v) and 1 - tanh(alpha v)^2: up * y and 4 q y^2 with q = e^(-2 |alpha v|), y = 1 / (1 + q)
+/// and up = 1 - q with the sign of alpha v. q is 0 below the smallest normal number. Error of the two: 5 ULP. With Bits
+/// = 8, for results that are rounded to so many bits, 1.1e-4 and 1.4e-4 of them, and 1.5e-8 of any tanh, which is
+/// computed from q - 1.
 template <std::size_t Bits, class A>
 struct tanh_parts : times_log2e<A> {
   using c = detail::constants<A>;
@@ -114,7 +114,7 @@ struct tanh_parts : times_log2e<A> {
     return rest(power(v), v);
   }
 
-  // Its long chain, and what follows from it.
+  // The long chain of operations, and what follows from its result.
   template <class V>
   TIGON_INLINE auto power(V v) const {
     if constexpr (product_first) v = v * V(twice);

@@ -1,5 +1,5 @@
-// The loops over blocks: of rows, of elements that have nothing to do with one another, and of columns whose parameters
-// stay in the buffer while rows pass under them.
+// The loops over blocks: of rows, of independent elements, and of columns whose parameters stay in the buffer for all
+// rows.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_LOOPS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_LOOPS_HPP
 
@@ -36,7 +36,7 @@ void for_row_blocks(context& ctx, std::size_t rows, std::size_t cols, cut by, F 
   });
 }
 
-/// f(core, tiles...) for every block of matrices whose elements have nothing to do with one another. Matrices without
+/// f(core, tiles...) for every block of matrices whose elements are independent of one another. Matrices without
 /// padding are cut as the one row that they are in memory.
 template <class Plan, class F, class T, class... M>
 void for_blocks(context& ctx, F f, matrix_view<T> first, M... more) {

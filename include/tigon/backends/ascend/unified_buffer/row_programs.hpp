@@ -3,8 +3,8 @@
 //   kernel<op::rms_norm, backends::generic>::forward<ub::on_tiles<B, op::rms_norm, tiling::pass::forward>, T>(...)
 //
 // is the operator's own kernel with its programs run on B's vector cores, cut as the tile rule of that operator and
-// pass says. A block of rows is reduced, as often as its rows ask for, and mapped. Of what a row needs between the two the
-// buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
+// pass says. A block of rows is reduced, as often as its rows require, and mapped. Of what a row needs between the two
+// the buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
 // (for_rows) run on lanes.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
@@ -90,7 +90,7 @@ struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
       value made;
     };
     [[no_unique_address]] state after;
-    [[no_unique_address]] std::conditional_t<has_state, bool, nothing> asks;  ///< for another reduction
+    [[no_unique_address]] std::conditional_t<has_state, bool, nothing> again;  ///< reduce the row once more
   };
 };
 
@@ -103,7 +103,7 @@ struct program_on_tiles {
   using last_sum = typename Types::last_sum;
   P p;
 
-  /// The values of the present rows: they are reduced until none asks for it.
+  /// The values of the present rows: they are reduced until `again` is false for all.
   template <class Core, class... Tile>
   TIGON_INLINE void reduce(Core& core, of_row* rows, const std::tuple<Tile&...>& tiles) const {
     const auto numbers = some<X + M, N>(tiles);
@@ -114,7 +114,7 @@ struct program_on_tiles {
         std::apply([](auto&... t) TIGON_LAMBDA { return simd::saves(t.data...); }, saved));
     core.each_row([=](std::size_t i) TIGON_LAMBDA {
       rows[i].total = {}, rows[i].after = {};
-      if constexpr (Types::has_state) rows[i].asks = true;
+      if constexpr (Types::has_state) rows[i].again = true;
     });
     add(core, rows, tiles, [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<X>(i); });
     if constexpr (Types::has_state) {
@@ -123,7 +123,7 @@ struct program_on_tiles {
         return simd::detail::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
       };
       if constexpr (std::same_as<first_sum, last_sum>) {
-        while (any_asks(core, rows)) add(core, rows, tiles, from_state);
+        while (any_again(core, rows)) add(core, rows, tiles, from_state);
       } else {
         core.each_row([=, this](std::size_t i) TIGON_LAMBDA {
           (void)p.again(rows[i].after, as_sum<first_sum>(rows[i].total));
@@ -164,7 +164,7 @@ struct program_on_tiles {
       core.cols_at(j);
       for_views(core, some<0, X>(tiles), std::tuple<>(), [=](auto row, const auto& views) TIGON_LAMBDA {
         if constexpr (Types::has_state)
-          if (!rows[row.i].asks) return;
+          if (!rows[row.i].again) return;
         const auto part = std::apply(
             [&](auto... view) TIGON_LAMBDA { return row.sum(tigon::reads(view...), reduction(row.i)); }, views);
         add_part(rows[row.i].total, part);
@@ -172,12 +172,12 @@ struct program_on_tiles {
     }
   }
   template <class Core>
-  TIGON_INLINE bool any_asks(const Core& core, of_row* rows) const {
+  TIGON_INLINE bool any_again(const Core& core, of_row* rows) const {
     bool any = false;
     core.each_row([&, this](std::size_t i) TIGON_LAMBDA {
       of_row& r = rows[i];
-      if (r.asks) r.asks = p.again(r.after, as_sum<first_sum>(r.total));
-      if (r.asks) r.total = {}, any = true;
+      if (r.again) r.again = p.again(r.after, as_sum<first_sum>(r.total));
+      if (r.again) r.total = {}, any = true;
     });
     return any;
   }
@@ -193,6 +193,15 @@ constexpr cut cut_of_rows(std::size_t rows, std::size_t cols) {
     return Plan::cut_of(cols);
 }
 
+/// What a program writes: outputs that need no reduction, and the others.
+template <class Direct, class Out>
+struct program_outputs {
+  Direct direct;
+  Out out;
+};
+template <class Direct, class Out>
+program_outputs(Direct, Out) -> program_outputs<Direct, Out>;
+
 /// B, but programs run on tiles that are cut as the rule of operator Op's pass P says.
 template <backend B, class Op, tiling::pass P>
 struct on_tiles : B {
@@ -203,8 +212,9 @@ struct on_tiles : B {
     static void reduce_map(context& ctx, Program program, Group... groups) {
       using simd::detail::group;
       run(ctx, program, group<simd::reads>(groups...), group<simd::map_reads>(groups...),
-          group<simd::of_rows>(groups...), group<simd::saves>(groups...), group<simd::reduce_writes>(groups...),
-          group<simd::writes>(groups...), group<simd::adds_to>(groups...));
+          group<simd::of_rows>(groups...), group<simd::saves>(groups...),
+          program_outputs{group<simd::reduce_writes>(groups...), group<simd::writes>(groups...)},
+          group<simd::adds_to>(groups...));
     }
 
     template <class Program, class... X, class... Y, class... T>
@@ -237,8 +247,8 @@ struct on_tiles : B {
    private:
     template <class Program, class... X, class... M, class... N, class... S, class... D, class... Y, class... T>
     static void run(context& ctx, Program program, simd::reads<X...> in, simd::map_reads<M...> more,
-                    simd::of_rows<N...> numbers, simd::saves<S...> saves, simd::reduce_writes<D...> direct,
-                    simd::writes<Y...> out, simd::adds_to<T...> gradients) {
+                    simd::of_rows<N...> numbers, simd::saves<S...> saves,
+                    program_outputs<simd::reduce_writes<D...>, simd::writes<Y...>> to, simd::adds_to<T...> gradients) {
       using types = program_types<B, Program, simd::of_rows<N...>, simd::saves<S...>, X...>;
       using of_row = typename types::of_row;
       using plan = unified_buffer::plan<B, Op, P, typename types::number>;
@@ -250,7 +260,7 @@ struct on_tiles : B {
       const auto inputs =
           std::apply([](auto... x) { return std::tuple(tile_input(x)...); }, std::tuple_cat(in.x, more.x));
       const auto outputs =
-          std::apply([](auto... y) { return std::tuple(tile_output(y)...); }, std::tuple_cat(direct.y, out.y));
+          std::apply([](auto... y) { return std::tuple(tile_output(y)...); }, std::tuple_cat(to.direct.y, to.out.y));
       const auto columns = std::tuple_cat(std::apply([](auto... n) { return std::tuple(column(n)...); }, numbers.p),
                                           std::apply([](auto... s) { return std::tuple(column(s)...); }, saves.p));
       std::apply(

@@ -34,7 +34,7 @@ struct abort_on_damage {
 /// Bytes between tiles, and around the buffer.
 inline constexpr std::size_t guard_bytes = 64;
 
-/// The unified buffer of the core that this thread plays.
+/// The unified buffer of the core that this thread simulates.
 template <std::size_t Capacity>
 std::byte* this_core() {
   struct alignas(guard_bytes) buffer {

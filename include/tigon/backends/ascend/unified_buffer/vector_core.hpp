@@ -9,7 +9,7 @@
 namespace tigon::unified_buffer {
 inline namespace TIGON_ABI {
 
-/// One program on its core: the tiles, the block it is at, and the copies that it makes.
+/// One program on its core.
 template <class Plan>
 class vector_core {
   using B = typename Plan::backend;

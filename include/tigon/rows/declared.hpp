@@ -1,6 +1,7 @@
-// The reduction and the map of a program as the drivers take them, and the driver of programs without sums over the rows.
-#ifndef TIGON_ROWS_ROW_MAP_HPP
-#define TIGON_ROWS_ROW_MAP_HPP
+// What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs
+// without sums over the rows.
+#ifndef TIGON_ROWS_DECLARED_HPP
+#define TIGON_ROWS_DECLARED_HPP
 
 #include <tigon/rows/map_together.hpp>
 #include <tigon/rows/row.hpp>
@@ -14,8 +15,8 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in every
-// loop that makes it.
+// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in
+// every loop that makes it.
 template <class R>
 TIGON_INLINE void prevent_contraction(R& r) {
   if constexpr (requires { r.r; })
@@ -34,8 +35,8 @@ TIGON_INLINE void prevent_contraction(R& r) {
 #endif
 }
 
-// Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is read
-// and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
+// Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is
+// read and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
 template <class V, std::size_t K, class F, class... Source>
 struct reducing {
   static constexpr bool reduces = true, prefetches = false;
@@ -85,50 +86,46 @@ struct reducing {
   }
 };
 
-}  // namespace detail
-
-/// Statistic of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
-/// sums where that returns a pack.
+// Reduction of a row: the sum over its columns of f(i)(x[j]...), where f(i) is the function for row i; an array of
+// sums where that returns a pack.
 template <class F, class... X>
-struct row_sum {
+struct declared_reduction {
   F f;
   std::tuple<X...> x;
-  explicit row_sum(F function, X... operands) : f(function), x(operands...) {}
+  explicit declared_reduction(F function, X... operands) : f(function), x(operands...) {}
 
   template <class B>
-  static constexpr std::size_t sums =
-      detail::pack_size<decltype(std::declval<F>()(0)(std::declval<decltype(detail::source<B>(std::declval<X>(), {}))>()
-                                                          .template load<detail::vec_of<B, X...>>(0)...))>;
+  static constexpr std::size_t sums = pack_size<decltype(std::declval<F>()(0)(
+      std::declval<decltype(source<B>(std::declval<X>(), {}))>().template load<vec_of<B, X...>>(0)...))>;
 
   static constexpr reduction_kind reduction = reduction_kind::declared;
-  static constexpr std::size_t column_bytes = (detail::matrix_bytes<X> + ... + 0);
-  static constexpr std::size_t element_bytes = detail::narrowest({detail::matrix_bytes<X>...});
+  static constexpr std::size_t column_bytes = (matrix_bytes<X> + ... + 0);
+  static constexpr std::size_t element_bytes = narrowest({matrix_bytes<X>...});
 
   // Adds what the columns from `first` on contribute to the sums at `total`.
   template <class B>
   TIGON_INLINE auto side_work(std::size_t row, std::size_t first, double* total) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
-          const detail::place at{row, first};
-          using reducing = detail::reducing<detail::vec_of<B, X...>, sums<B>, decltype(f(row)),
-                                            decltype(detail::source<B>(from, at))...>;
-          return reducing{f(row), std::make_tuple(detail::source<B>(from, at)...), total};
+          const place at{row, first};
+          using reducing = reducing<vec_of<B, X...>, sums<B>, decltype(f(row)), decltype(source<B>(from, at))...>;
+          return reducing{f(row), std::make_tuple(source<B>(from, at)...), total};
         },
         x);
   }
-  // The sums over a whole row, where a map makes none as side work. If it prefetches rows, then those that begin `ahead`
-  // rows further down.
-  template <class B, class A, bool Asks>
+  // The sums over a whole row, where a map makes none as side work. If it prefetches rows, then those that begin
+  // `ahead` rows further down.
+  template <class B, class A, bool Prefetches>
   TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
     return std::apply(
         [&](auto... from) TIGON_LAMBDA {
           const auto operand = [](auto given) TIGON_LAMBDA {
-            if constexpr (Asks)
+            if constexpr (Prefetches)
               return read_again(given);
             else
               return given;
           };
-          const auto sum = row_worker<B, A>(row, cols).asking(ahead).sum(reads(operand(from)...), f(row));
+          const auto sum = row_worker<B, A>(row, cols).prefetching(ahead).sum(reads(operand(from)...), f(row));
           if constexpr (sums<B> == 1)
             return std::array<A, 1>{sum};
           else
@@ -148,14 +145,14 @@ struct row_sum {
   }
 };
 
-/// Statistic of a program whose columns need nothing of the row.
-struct no_statistic {
+// No reduction: the map needs nothing of the row.
+struct no_reduction {
   template <class B>
   static constexpr std::size_t sums = 0;
   static constexpr reduction_kind reduction = reduction_kind::none;
   static constexpr std::size_t column_bytes = 0, element_bytes = 0;
   template <class B>
-  TIGON_INLINE detail::prefetching<true> side_work(std::size_t, std::size_t, double*) const {
+  TIGON_INLINE prefetching<true> side_work(std::size_t, std::size_t, double*) const {
     return {};
   }
   template <class B, class A, bool>
@@ -168,26 +165,25 @@ struct no_statistic {
   }
 };
 
-/// Statistic of a program that makes it itself: fn(row, 0) takes whole rows, by as many passes as it likes.
-struct own_statistic : no_statistic {
+// Reduction by the program itself: fn(row) takes whole rows, by as many passes as it likes.
+struct imperative_reduction : no_reduction {
   static constexpr reduction_kind reduction = reduction_kind::imperative;
 };
 
-/// Program of a row that adds to parameter gradients. For row i and its statistic,
-///   f(i, value)(x[j]..., sums[j]...)
-/// is a pack of the outputs at column j, and of the sums with what this row adds to them.
+// Map of a row, which may add to parameter gradients. For row i and the value of its reduction,
+//   f(i, value)(x[j]..., sums[j]...)
+// is a pack of the outputs at column j, and of the sums with what this row adds to them.
 template <class Out, class F, class... X>
-struct row_map {
+struct declared_map {
   Out out;
   F f;
   std::tuple<X...> x;
-  static constexpr std::size_t matrices = detail::matrices_of<X...>, vectors = sizeof...(X) - matrices;
-  static constexpr std::size_t outputs = detail::output_rows<Out>;
-  static constexpr std::size_t element_bytes =
-      detail::narrowest({detail::output_bytes<Out>, detail::matrix_bytes<X>...});
+  static constexpr std::size_t matrices = matrices_of<X...>, vectors = sizeof...(X) - matrices;
+  static constexpr std::size_t outputs = output_rows<Out>;
+  static constexpr std::size_t element_bytes = narrowest({output_bytes<Out>, matrix_bytes<X>...});
   template <class B>
-  using vec_type = detail::vec_of<B, X...>;
-  explicit row_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
+  using vec_type = vec_of<B, X...>;
+  explicit declared_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
 
   // One row, or a part of one.
   template <class Row, class Value, class... Sums>
@@ -209,13 +205,13 @@ struct row_map {
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
   // cannot be streamed so. If it prefetches rows, then those that begin `ahead` rows further down.
-  template <class B, bool Asks, std::size_t R, class Values, class... Sums>
+  template <class B, bool Prefetches, std::size_t R, class Values, class... Sums>
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
                              Sums... sums) const {
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
       return std::apply(
           [&](auto... from) TIGON_LAMBDA {
-            return std::make_tuple(detail::source<B>(from, {row, 0, detail::matrices_of<X...>, ahead})...);
+            return std::make_tuple(source<B>(from, {row, 0, matrices_of<X...>, ahead})...);
           },
           x);
     };
@@ -223,60 +219,64 @@ struct row_map {
       const std::array of_rows{f(i + r, values(r))...};
       if constexpr (requires { of_rows[0].skipped(); })
         if ((of_rows[r].skipped() || ...)) return false;
-      return detail::map_together<B, Asks>(cols, std::array{detail::sink(out, {i + r, 0})...}, of_rows,
-                                           std::array{sources(i + r)...}, sums...);
+      return map_together<B, Prefetches>(cols, std::array{sink(out, {i + r, 0})...}, of_rows,
+                                         std::array{sources(i + r)...}, sums...);
     }(std::make_index_sequence<R>{});
   }
 };
 
-namespace detail {
 template <class F>
-inline constexpr bool is_row_map = false;
+inline constexpr bool is_declared_map = false;
 template <class Out, class F, class... X>
-inline constexpr bool is_row_map<row_map<Out, F, X...>> = true;
+inline constexpr bool is_declared_map<declared_map<Out, F, X...>> = true;
 
 // A program of a reduction and a map, with so many sums over the rows.
-template <class V, class Statistic, class Map>
+template <class V, class Reduction, class Map>
 constexpr row_shape program_shape(std::size_t sums) {
   row_shape shape{.pass = row_pass::program,
                   .sums = sums,
-                  .element_bytes = Statistic::element_bytes,
+                  .element_bytes = Reduction::element_bytes,
                   .lanes = V::size,
-                  .reduction = Statistic::reduction,
-                  .reduced_bytes = Statistic::column_bytes};
-  if constexpr (is_row_map<Map>) {
+                  .reduction = Reduction::reduction,
+                  .reduced_bytes = Reduction::column_bytes};
+  if constexpr (is_declared_map<Map>) {
     shape.matrices = Map::matrices, shape.vectors = Map::vectors;
     shape.element_bytes = narrowest({shape.element_bytes, Map::element_bytes});
     shape.outputs = Map::outputs;
   }
   return shape;
 }
-}  // namespace detail
 
-/// As for_rows, in groups of `size` rows: statistic(row) makes what a row's map needs, by as many sums as it likes, and
-/// map_of(group), a row_map, writes it. The statistic takes the row by reference: the map of a row that was read goes
-/// another way. Or it is no_statistic, and the map's value 0.
-template <class B, class A, class Statistic, class F>
-void map_rows(context& ctx, std::size_t rows, std::size_t size, std::size_t cols, Statistic statistic, F map_of) {
-  using reduction = std::conditional_t<std::same_as<Statistic, no_statistic>, no_statistic, own_statistic>;
+// Rows of a program, in groups of `size` rows with an operand in common.
+struct grouped_rows {
+  std::size_t count, size;
+};
+
+// As for_rows, group by group: reduce(row) makes the value that a row's map needs, by as many passes as it likes, and
+// map_of(group), a declared_map, writes the row. `reduce` takes the row by reference, because the map of a row that was
+// reduced may go backwards. Or it is no_reduction{}, and the map's value 0.
+template <class B, class A, class Reduce, class F>
+void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, F map_of) {
+  constexpr bool reduces = !std::same_as<Reduce, no_reduction>;
+  using reduction = std::conditional_t<reduces, imperative_reduction, no_reduction>;
   using map_type = decltype(map_of(std::size_t{}));
   using V = typename map_type::template vec_type<B>;
-  constexpr row_plan plan = plan_of<B, detail::program_shape<V, reduction, map_type>(0)>;
+  constexpr row_plan plan = plan_of<B, program_shape<V, reduction, map_type>(0)>;
   constexpr std::size_t R = plan.rows;
   const auto value_of = [=](const auto& row) TIGON_LAMBDA {
-    if constexpr (std::same_as<Statistic, no_statistic>)
-      return 0;
+    if constexpr (reduces)
+      return reduce(row);
     else
-      return statistic(row);
+      return 0;
   };
-  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
-  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    const std::size_t end = std::min(rows, (task + 1) * per_task);
+  const std::size_t per_task = rows_per_task<B>(of.count, cols);
+  ctx.executor().run((of.count + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
+    const std::size_t end = std::min(of.count, (task + 1) * per_task);
     for (std::size_t i = task * per_task; i < end;) {
-      const std::size_t group = i / size, last = std::min(end, (group + 1) * size);
+      const std::size_t group = i / of.size, last = std::min(end, (group + 1) * of.size);
       const auto map = map_of(group);
       if constexpr (R > 1) {
-        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).asking(R); };
+        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).prefetching(R); };
         for (; i + R <= last; i += R) {
           std::array<decltype(value_of(row(i))), R> values;
           for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));
@@ -293,22 +293,9 @@ void map_rows(context& ctx, std::size_t rows, std::size_t size, std::size_t cols
     stream_fence();
   });
 }
-template <class B, class A, class Statistic, class Map>
-void map_rows(context& ctx, std::size_t rows, std::size_t cols, Statistic statistic, Map map) {
-  map_rows<B, A>(ctx, rows, std::max<std::size_t>(rows, 1), cols, statistic,
-                 [=](std::size_t) TIGON_LAMBDA { return map; });
-}
 
+}  // namespace detail
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::map_rows;
-using simd::no_statistic;
-using simd::own_statistic;
-using simd::row_map;
-using simd::row_sum;
-using simd::staged;
-}  // namespace tigon
-
-#endif  // TIGON_ROWS_ROW_MAP_HPP
+#endif  // TIGON_ROWS_DECLARED_HPP
