@@ -4,7 +4,6 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/softmax_program.hpp>
-#include <tigon/rows/turns.hpp>
 
 namespace tigon {
 
@@ -35,38 +34,6 @@ struct softmax_options {
   double scale = 1;
 };
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Sums of exponentials over the blocks of a row, each below a number that it exceeds by 1 / scale at most.
-template <class A>
-struct block_sums {
-  static constexpr std::size_t most = 64;
-  A top[most], sum[most];
-  std::size_t count = 0;
-  A highest = std::numeric_limits<A>::lowest();  ///< of the tops so far
-
-  /// What the next block is taken below if this is its maximum.
-  TIGON_INLINE A reference(A largest, A scale) const { return (largest - highest) * scale > A(1) ? largest : highest; }
-  TIGON_INLINE void add(A t, A s) {
-    top[count] = highest = t;
-    sum[count++] = s;
-  }
-  /// What a block's exponentials are multiplied with to be the softmax of the row takes the place of its sum.
-  TIGON_INLINE void to_factors(A scale) {
-    A total(0);
-    for (std::size_t k = 0; k < count; ++k) {
-      top[k] = top[k] == highest ? A(1) : math::exp_nonpositive((top[k] - highest) * scale);
-      total += top[k] * sum[k];
-    }
-    for (std::size_t k = 0; k < count; ++k) sum[k] = top[k] / total;
-  }
-  TIGON_INLINE A factor(std::size_t k) const { return sum[k]; }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 template <>
 struct kernel<op::softmax, backends::generic> {
   template <class>
@@ -75,36 +42,8 @@ struct kernel<op::softmax, backends::generic> {
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A scale = static_cast<A>(opt.scale);
-    const bool once = std::same_as<T, A> && x.data == y.data;  // the exponentials take the place of x
-    const auto e = [=](const auto& block) TIGON_LAMBDA {
-      if constexpr (std::same_as<T, A>)
-        if (once) return vector_view<A>{y.row(block.i), block.cols};
-      return block.scratch(0);
-    };
-    for_rows_in_turns<B, A, detail::block_sums<A>>(
-        ctx, x.rows, x.cols, 1, once ? columns_in_place<B>() : columns_per_block<B>(), !once,
-        [=] TIGON_FN(auto block, auto& sums) {
-          // Below the largest number of the blocks so far, and anew where this one holds a larger one by far; where
-          // there is no second time, its maximum is looked for first.
-          A top = sums.highest;
-          if (once || sums.count == 0) top = sums.reference(block.max(reads(x), [](auto v) { return v; }), scale);
-          for (;;) {
-            const auto [sum, largest] = block.map_sum_max(reads(x), writes(e(block)), [=](auto v) {
-              const auto p = simd::exp_nonpositive<detail::result_bits<B, T>>((v - top) * scale);
-              return pack{p, p, v};
-            });
-            const A wanted = sums.reference(largest, scale);
-            if (once || !(wanted > top)) return sums.add(top, sum);
-            top = wanted;
-          }
-        },
-        [=](auto& sums) { sums.to_factors(scale); },
-        [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
-          const A r = sums.factor(k);
-          // x is read, because y may be x, whose lines are near and not to be streamed.
-          block.map(reads(e(block), x), writes(y), [=](auto p, auto) { return p * r; });
-        });
+    const detail::softmax_program<detail::result_bits<B, T>, A> program{static_cast<A>(opt.scale)};
+    map_below_max<B>(ctx, program, reads(x), writes(y));
   }
 
   template <backend B, element T>
@@ -127,7 +66,7 @@ void expect_scale(const expects& expect, double scale) {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::turns_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return simd::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
 }
 
 /// y from x. See softmax_options for the contract.

@@ -40,10 +40,12 @@
 //                        step ahead; map takes it behind the value
 //
 // A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
+// alone, run by map_rows. One that is reduced below the maximum of its row is run by map_below_max (rows/below_max.hpp).
+// What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
-// A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
-// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there.
+// A backend with a driver of its own states it as a type `rows` with the functions reduce_map(ctx, program, groups...),
+// map_rows(ctx, program, reads, writes, adds_to) and map_below_max, of which it may leave out what its operators do not
+// call: the same structs then run there.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
