@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
 #define TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
 
-#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rms_norm_kernel.hpp>
 #include <tigon/rows/matrices.hpp>
 
 namespace tigon {
@@ -166,5 +166,7 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
 }
 
 }  // namespace tigon
+
+#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
 
 #endif  // TIGON_OPS_FUSED_ADD_RMS_NORM_HPP

@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_MLP_HPP
 #define TIGON_OPS_MLP_HPP
 
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/geglu.hpp>
 #include <tigon/ops/mlp_blocks.hpp>
 #include <tigon/ops/mlp_contract.hpp>
@@ -234,6 +234,8 @@ struct kernel<op::mlp, backends::generic> {
 };
 
 }  // namespace tigon
+
+#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 
