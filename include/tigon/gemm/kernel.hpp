@@ -110,6 +110,12 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   template <element TA, element TB>
   static constexpr std::string_view layout = "rows of f32 or f64";
 
+  template <backend B, element TA, element TB, element TC>
+  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
+    const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols);
+    return {.tile_rows = rows, .tile_cols = cols, .depth = std::min(k, gemm_detail::eigen_depth<TA, TB>(k))};
+  }
+
   template <backend B, element TA, element TB>
   static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
     return workspace::product(k, n, sizeof(accumulator_t<TB>));
