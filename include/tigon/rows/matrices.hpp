@@ -49,8 +49,8 @@ void clear_matrix(matrix_view<T> to, context& ctx) {
 }
 
 /// sums[j] = sum_i x[i,j], or added to that. Takes simd::partials_workspace<B, A>(rows, cols, 1) from the workspace.
-template <class B, element T, element S>
-void sum_columns(matrix_view<T> x, vector_view<S> sums, gradient mode, context& ctx) {
+template <class B, class X, element S>
+void sum_columns(matrix_view<X> x, vector_view<S> sums, gradient mode, context& ctx) {
   map_rows<B>(ctx, column_sum_program(), reads(x), writes(), adds_to(parameter_gradient<S>{sums, mode}));
 }
 
