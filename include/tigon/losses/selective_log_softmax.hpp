@@ -66,7 +66,8 @@ struct kernel<op::selective_log_softmax, backends::generic> {
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       A u = selected.u[row.i];
       A v = second.u == nullptr ? A(0) : second.u[row.i];
-      if (u == A(0) && v == A(0)) return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
+      if (u == A(0) && v == A(0))
+        return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
       const std::int64_t j = u == A(0) ? second.column[row.i] : selected.column[row.i];
       const std::int64_t k = v == A(0) ? j : second.column[row.i];
       const A total = u + v;
