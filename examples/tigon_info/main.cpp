@@ -1,7 +1,7 @@
 // What this build of tigon chooses, and why: devices, backends, lanes, capacities, and who provides which operator.
 //   tigon_info           everything
 //   tigon_info --table   the table operator x backend alone, as it stands in docs/backends.md
-//   tigon_info --plans   how the row kernels of every operator are scheduled on the core, alone
+//   tigon_info --plans   how the row kernels of every operator are scheduled on the core, and products cut, alone
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   }
   if (argc == 2 && std::strcmp(argv[1], "--plans") == 0) {
     print_plans();
+    print_product_plans();
     return 0;
   }
   if (argc != 1) {
@@ -98,4 +99,5 @@ int main(int argc, char** argv) {
   print_table(all_backends{});
   std::puts("");
   print_plans();
+  print_product_plans();
 }

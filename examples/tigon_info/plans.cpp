@@ -56,7 +56,13 @@
   X(kl_div_forward, x, r, loss, dx, {}, ctx)                                                   \
   X(kl_div_backward, y, loss, dx, {}, ctx)                                                     \
   X(tvd_forward, x, r, loss, dx, {}, ids, ctx)                                                 \
-  X(tvd_backward, x, r, loss, dx, {}, tigon::absent, ctx)
+  X(tvd_backward, x, r, loss, dx, {}, tigon::absent, ctx)                                      \
+  X(selective_log_softmax_forward, x, targets, r, {}, tigon::absent, lse, ctx)                 \
+  X(selective_log_softmax_backward, x, targets, lse, r, dx, {}, tigon::absent, ctx)            \
+  X(grpo_loss_forward, x, {}, loss, lse, {}, {}, ctx)                                          \
+  X(grpo_loss_backward, x, {}, lse, loss, dx, {}, ctx)                                         \
+  X(vocab_parallel_cross_entropy_forward, alone, x, {}, ids, {loss, mean, rstd}, {}, ctx)      \
+  X(vocab_parallel_cross_entropy_backward, x, {}, ids, loss, {mean, rstd}, dx, {}, ctx)
 // clang-format on
 
 namespace {
@@ -125,7 +131,9 @@ std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
 
 // Inline and never called: see above.
 inline void name_every_door(tigon::matrix_view<float> x, tigon::heads_view<float> q, tigon::blocks_view<float> blocks,
-                            std::span<float> w, std::span<const std::int32_t> ids, tigon::context& ctx) {
+                            std::span<float> w, std::span<const std::int32_t> ids,
+                            tigon::matrix_view<const std::int32_t> targets, std::span<tigon::lse_parts<float>> lse,
+                            tigon::comm::serial& alone, tigon::context& ctx) {
   const auto r = x, y = x, dx = x, dy = x;
   const auto dw = w, db = w, mean = w, rstd = w, loss = w;
 #define TIGON_INFO_DOOR(name, ...) tigon::name<noting<door::name>>(__VA_ARGS__);

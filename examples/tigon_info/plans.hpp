@@ -3,5 +3,7 @@
 #define TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
 
 void print_plans();
+/// And how those made of products cut them.
+void print_product_plans();
 
 #endif  // TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP

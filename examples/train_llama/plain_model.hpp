@@ -2,7 +2,7 @@
 #define EXAMPLE_TRAIN_LLAMA_PLAIN_MODEL_HPP
 
 #include <tigon/ops/embedding.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/reduce_map.hpp>
 #include <tigon/simd/math.hpp>
 
 #include <algorithm>
@@ -21,6 +21,14 @@
 #include "rotary.hpp"
 
 namespace example {
+
+/// sum of a column += x
+struct column_sum {
+  template <class V>
+  TIGON_INLINE V map(V x, V sum) const {
+    return sum + x;
+  }
+};
 
 /// The elementary steps of a framework without fusion: each is a pass over whole tensors that reads its operands
 /// from memory and writes its result there. They use the same vectors, threads and products as the fused operators,
@@ -79,13 +87,8 @@ class passes {
   template <class U>
   void sum_columns(matrix<U> x, vector<float> out) {
     ctx_.workspace().expect("sum_columns", tigon::simd::partials_workspace<kernels, float>(x.rows, x.cols, 1));
-    tigon::for_row_parts_with_partials<kernels, float>(
-        ctx_, x.rows, x.cols,
-        [=] TIGON_FN(auto part) {
-          const auto sums = part.partial(0);
-          part.map(tigon::reads(x, sums), tigon::writes(sums), [](auto v, auto acc) { return v + acc; });
-        },
-        tigon::simd::parameter_gradient<float>{out, tigon::gradient::overwrite});
+    tigon::map_rows<kernels>(ctx_, column_sum(), tigon::reads(x), tigon::writes(),
+                             tigon::adds_to(tigon::parameter_gradient<float>{out, tigon::gradient::overwrite}));
   }
 
   /// Softmax of each row, or its logarithm: one operator in every framework.

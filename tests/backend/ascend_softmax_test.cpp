@@ -101,6 +101,45 @@ TYPED_TEST(ascend_softmax, gives_the_same_bits_for_any_threads) {
     }));
 }
 
+/// y = 1 + 2 e / sum_j e with e = 4^(x - top)
+struct other_program {
+  template <class V>
+  TIGON_INLINE V reduce(float top, V x) const {
+    return exp_nonpositive((x - top) * 1.38629436f);
+  }
+  TIGON_INLINE bool exceeds(float largest, float top) const { return largest > top; }
+  TIGON_INLINE float weight(float top, float highest) const {
+    return tigon::math::exp_nonpositive((top - highest) * 1.38629436f);
+  }
+  TIGON_INLINE float finish(float sum, float weight) const { return 2 * weight / sum; }
+  template <class V>
+  TIGON_INLINE V map(float factor, V e) const {
+    return fma(e, V(factor), V(1.0f));
+  }
+};
+
+TIGON_TEST_NOINLINE double expected(const guarded_matrix<float>& x, std::size_t i, std::size_t j) {
+  double sum = 0;
+  for (std::size_t k = 0; k < x.cols(); ++k) sum += std::pow(4, to_f64(x(i, k)) - to_f64(x(i, j)));
+  return 1 + 2 / sum;
+}
+
+// The formula is the program's, on either driver.
+TEST(ascend_softmax_driver, runs_the_same_struct_as_lanes) {
+  using tiles = tigon::ub::on_tiles<usual_chip, tigon::op::softmax, tigon::tiling::pass::forward>;
+  for (const shape s : {shape{5, 70, 1}, shape{3, 9000}}) {
+    problem<float> p(s), q(s);
+    context& ctx = default_context();
+    ctx.workspace().expect("test", tigon::simd::below_max_workspace<tigon::backends::highway, float>(s.cols, ctx));
+    const audited ledger;
+    tigon::map_below_max<tiles>(ctx, other_program(), tigon::reads(p.x.view()), tigon::writes(p.y.view()));
+    tigon::map_below_max<tigon::backends::highway>(ctx, other_program(), tigon::reads(q.x.view()),
+                                                   tigon::writes(q.y.view()));
+    EXPECT_TRUE(close(p.y.f64(), q.y.f64(), parity.of<float>()));
+    EXPECT_NEAR(to_f64(p.y(1, 2)), expected(p.x, 1, 2), 1e-5);
+  }
+}
+
 // 8192 / width short rows a block, 32 at most; a long row is read three times.
 TEST(ascend_softmax_copies, depend_on_the_width) {
   struct {

@@ -1,4 +1,4 @@
-// What is known of the CPU cores that row kernels are scheduled for. Measured: docs/findings.md.
+// What is known of the CPU cores that kernels are written for: how rows are scheduled, and what division costs. Measured: docs/findings.md.
 #ifndef TIGON_BACKEND_CORES_HPP
 #define TIGON_BACKEND_CORES_HPP
 
@@ -31,6 +31,7 @@ struct core {
   std::size_t reduced_bytes = 1 << 18;       ///< reduce_then_map: bytes that are reduced before they are mapped
   std::size_t group_elements = std::size_t{1} << 15;  ///< elements of the rows whose columns are mapped block by block
   std::size_t in_place_cols = 32768;                  ///< columns that softmax takes at a time in place
+  bool slow_division = false;  ///< an estimate and a step on its remainder take less time than a division
   friend constexpr bool operator==(core, core) = default;
 };
 
@@ -42,7 +43,8 @@ inline constexpr core intel{.name = "intel",
                             .order = row_order::lookahead,
                             .prefetch_into = 2,
                             .group_elements = std::size_t{1} << 14,
-                            .in_place_cols = 4096};
+                            .in_place_cols = 4096,
+                            .slow_division = true};
 }  // namespace cores
 
 inline namespace TIGON_ABI {

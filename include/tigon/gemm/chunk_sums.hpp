@@ -3,22 +3,10 @@
 #ifndef TIGON_GEMM_CHUNK_SUMS_HPP
 #define TIGON_GEMM_CHUNK_SUMS_HPP
 
-#include <tigon/rows/reduce_map.hpp>
+#include <tigon/rows/matrices.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
-
-/// to = from, or to += from
-struct sum_program {
-  template <class V>
-  TIGON_INLINE V map(V from) const {
-    return from;
-  }
-  template <class V>
-  TIGON_INLINE V map(V from, V to) const {
-    return to + from;
-  }
-};
 
 /// to = high + low, or to += high + low;   high + low += sums
 struct total_program {
@@ -38,23 +26,8 @@ struct compensated_program {
   }
 };
 
-/// to = from, or to += from; sums in A.
-template <class B, class A, element To, element From>
-void round_sums(matrix_view<To> to, matrix_view<const From> from, bool add, context& ctx) {
-  if (add)
-    map_rows<B>(ctx, sum_program(), reads(from, to), writes(to));
-  else
-    map_rows<B>(ctx, sum_program(), reads(from), writes(to));
-}
-
-/// to = 0.
-template <class B, element T>
-void clear_matrix(matrix_view<T> to, context& ctx) {
-  map_rows<B>(ctx, sum_program(), reads(constant(accumulator_t<T>(0))), writes(to));
-}
-
-/// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other.
-/// Of more chunks, sums of so many are added to a compensated total, so that the rounding error does not grow with the
+/// A sum of matrices of A, one for each chunk of rows. Up to simd::plain_rows chunks are added up one after the other;
+/// where there are more, those are added to a compensated total, so that the rounding error does not grow with the
 /// number of chunks. That takes two more matrices, the high and the low parts of the total. Large sums that are rounded
 /// to 16 bits at the end tolerate the error of 64 times as many chunks, and take the two matrices from there on.
 template <class B, class A>

@@ -83,6 +83,17 @@ struct gemm_operand {
   const std::byte* packed = nullptr;
 };
 
+/// How a kernel cuts a product, for whoever wants to see it (tigon_info --plans). A kernel says so by a function
+///   template <backend B, element TA, element TB, element TC>
+///   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k);
+struct gemm_cut {
+  std::size_t tile_rows = 0, tile_cols = 0;  ///< of sums that are in registers, or in one call of a library
+  std::size_t depth = 0;                     ///< of a block: sums go to memory after so many terms
+  std::size_t packed_depth = 0;              ///< of what is packed at a time; 0: nothing is
+  std::size_t shared = 0, part = 0;  ///< rows (or columns) packed for all tasks, and columns (or rows) of a task
+  bool shares_a = false;             ///< those of a are shared, or else those of b
+};
+
 namespace gemm_detail {
 inline namespace TIGON_ABI {
 

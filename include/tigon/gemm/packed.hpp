@@ -65,7 +65,7 @@ struct plan {
   /// their depth.
   static constexpr std::size_t plain_blocks = 64;
 
-  plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
+  constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
     const std::size_t quantum = 4 * P::group;
     block = std::max(quantum, block_of(k, t));
     share_a = m <= n;
@@ -336,6 +336,13 @@ consteval gemm_tuning tuning_of() {
 /// A kernel of op::gemm by packed panels. Policy<B, TA, TB> names the words and how they are multiplied.
 template <template <class, class, class> class Policy>
 struct gemm_by_panels : tigon::detail::gemm_kernel {
+  template <backend B, element TA, element TB, element TC>
+  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
+    using P = Policy<B, TA, TB>;
+    const plan<P, TC> p(m, n, k, tuning_of<B>());
+    return {tile_shape<P>::rows, tile_shape<P>::cols, p.block, p.chunk, p.shared, p.part, p.share_a};
+  }
+
   template <backend B, element TA, element TB>
   static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
     using P = Policy<B, TA, TB>;

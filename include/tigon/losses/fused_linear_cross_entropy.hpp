@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
 #include <tigon/losses/parts/tiled_cross_entropy.hpp>
 #include <tigon/losses/parts/tiled_linear.hpp>
@@ -221,5 +221,7 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP

@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 
-#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/distillation_contract.hpp>
 
 namespace tigon {
@@ -239,5 +239,7 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/parts/chunked_linear.hpp>
+#include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/scaled_cross_entropy_contract.hpp>
 
 namespace tigon {
@@ -187,5 +187,7 @@ void fused_linear_scaled_cross_entropy_backward(
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP

@@ -1,4 +1,5 @@
-// Policy-gradient losses of the GRPO family on given logits.
+// Policy-gradient losses of the GRPO family on given logits. No structs: what the second pass over a row multiplies with
+// is the loss of its token, from the element at the token's column, and masked rows are left before they are read.
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
@@ -69,10 +70,7 @@ struct kernel<op::grpo_loss, backends::generic> {
         u = policy->gradient_of_token(row.i, log_p, sequences, upstream);
       }
       if (row.first()) logp[row.i] = log_p;
-      if (u == A(0)) {
-        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
-        return;
-      }
+      if (u == A(0)) return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
       const A factor = -u * inverse / (A(1) + lse.rest);
       // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
       row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });

@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_JSD_HPP
 
 #include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/simd/math/divergence.hpp>
+#include <tigon/losses/parts/jsd_program.hpp>
 
 namespace tigon {
 
@@ -54,35 +54,15 @@ struct kernel<op::jsd, backends::generic> {
                       const detail::divergence_rows& out, double beta, context& ctx) {
     using A = accumulator_t<T>;
     const A scale = static_cast<A>(out.scale);
-    if (beta == 0) {
-      forward_rows<B>(
-          student, teacher, dstudent, out,
-          [=](auto x, auto y) {
-            const auto p = simd::probability(y);
-            return pack{p * -scale, simd::plain_kl(p, y, x)};
-          },
-          ctx);
-    } else if (beta == 1) {
-      forward_rows<B>(
-          student, teacher, dstudent, out,
-          [=](auto x, auto y) {
-            const auto q = simd::probability(x);
-            const auto r = simd::plain_kl(q, x, y);
-            return pack{(r + q) * scale, r};
-          },
-          ctx);
-    } else {
+    const auto run = [&](auto program) { forward_rows<B>(student, teacher, dstudent, out, program, ctx); };
+    if (beta == 0)
+      run(detail::forward_kl_program<A>{scale});
+    else if (beta == 1)
+      run(detail::reverse_kl_program<A>{scale});
+    else
       simd::with_jensen_shannon<A>(beta, [&](auto divergence) {
-        const A factor = -divergence.weight * scale;
-        forward_rows<B>(
-            student, teacher, dstudent, out,
-            [=](auto x, auto y) TIGON_LAMBDA {
-              const auto term = divergence(x, y);
-              return pack{term.qc * factor, term.value};
-            },
-            ctx);
+        run(detail::jensen_shannon_program<decltype(divergence), A>{divergence, -divergence.weight * scale});
       });
-    }
   }
 
   /// dstudent = upstream * saved.
@@ -91,23 +71,15 @@ struct kernel<op::jsd, backends::generic> {
     detail::scale_gradient<B, T>(saved_dstudent, upstream, dstudent, ctx);
   }
 
-  /// f(x, y) is the gradient of an element and its term of the loss.
-  template <backend B, element T, class F>
+  /// The loss of every row, and the gradient if there is memory for it.
+  template <backend B, element T, class Program>
   static void forward_rows(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<T> dstudent,
-                           const detail::divergence_rows& out, F f, context& ctx) {
-    using A = accumulator_t<T>;
-    const auto* kept = out.kept;
-    double* loss = out.loss;
-    const bool write = dstudent.data != nullptr;
-    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
-      if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
-      A sum;
-      if (write)
-        sum = row.map_sum(reads(student, teacher), writes(often_zero{dstudent}), f);
-      else
-        sum = row.sum(reads(student, teacher), [=](auto x, auto y) TIGON_LAMBDA { return f(x, y).v[1]; });
-      if (row.first()) loss[row.i] = static_cast<double>(sum);
-    });
+                           const detail::divergence_rows& out, Program program, context& ctx) {
+    const kept_rows kept(out.kept);
+    if (dstudent.data != nullptr)
+      reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(often_zero{dstudent}), saves(out.loss), kept);
+    else
+      reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss), kept);
   }
 };
 

@@ -1,4 +1,6 @@
-// Log-probability of one given column a row, and its gradient: what policy and preference losses are made of.
+// Log-probability of one given column a row, and its gradient: what policy and preference losses are made of. No structs:
+// a row that is not wanted is left before anything of it is read, blocks are put together by the larger of two maxima, and
+// the element at the given column is looked up between two passes.
 #ifndef TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 #define TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 
@@ -64,10 +66,8 @@ struct kernel<op::selective_log_softmax, backends::generic> {
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       A u = selected.u[row.i];
       A v = second.u == nullptr ? A(0) : second.u[row.i];
-      if (u == A(0) && v == A(0)) {
-        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
-        return;
-      }
+      if (u == A(0) && v == A(0))
+        return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
       const std::int64_t j = u == A(0) ? second.column[row.i] : selected.column[row.i];
       const std::int64_t k = v == A(0) ? j : second.column[row.i];
       const A total = u + v;

@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_TVD_HPP
 
 #include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/losses/parts/tvd_program.hpp>
 
 namespace tigon {
 
@@ -48,29 +49,15 @@ struct kernel<op::tvd, backends::generic> {
   static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
                       matrix_view<T> dstudent, const detail::divergence_rows& out, tvd_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A factor = static_cast<A>(out.scale / 2);
+    const detail::tvd_program<A> program{static_cast<A>(out.scale / 2)};
     const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
-    const auto* kept = out.kept;
-    double* sums = out.loss;
-    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
-      if (kept[row.i] == 0) {
-        if (elements)
-          detail::clear_row(row, loss);
-        else
-          detail::clear_row(row, dstudent);
-        return;
-      }
-      const auto half = [=](auto q, auto p) { return A(0.5) * abs(q - p); };
-      if (elements) return row.map(reads(student, teacher), writes(loss), half);
-      A sum;
-      if (write)
-        sum = row.map_sum(reads(student, teacher), writes(often_zero{dstudent}), [=](auto q, auto p) {
-          return pack{factor * sign(q - p), half(q, p)};
-        });
-      else
-        sum = row.sum(reads(student, teacher), half);
-      if (row.first()) sums[row.i] = static_cast<double>(sum);
-    });
+    const kept_rows kept(out.kept);
+    if (elements)
+      map_rows<B>(ctx, program, reads(student, teacher), writes(loss), kept);
+    else if (write)
+      reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(often_zero{dstudent}), saves(out.loss), kept);
+    else
+      reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss), kept);
     if (elements && write) backward<B, T>(student, teacher, {}, A(1), dstudent, out, ctx);
   }
 
@@ -79,26 +66,12 @@ struct kernel<op::tvd, backends::generic> {
   static void backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
                        accumulator_t<T> factor, matrix_view<T> dstudent, const detail::divergence_rows& out,
                        context& ctx) {
-    using A = accumulator_t<T>;
-    const A half = factor / 2;
-    const bool each = upstream.data != nullptr;
-    const auto* kept = out.kept;
-    for_rows<B, A>(ctx, student.rows, student.cols, [=] TIGON_FN(auto row) {
-      if (kept[row.i] == 0) return detail::clear_row(row, dstudent);
-      if (each)
-        row.map(reads(student, teacher, upstream), writes(often_zero{dstudent}),
-                [=](auto q, auto p, auto g) { return half * g * sign(q - p); });
-      else
-        row.map(reads(student, teacher), writes(often_zero{dstudent}),
-                [=](auto q, auto p) { return half * sign(q - p); });
-    });
-  }
-
-  /// -1, 0, 1; of NaN NaN.
-  template <class V>
-  static TIGON_INLINE V sign(V d) {
-    using A = typename V::value_type;
-    return select(abs(d) > V(A(0)), copysign(V(A(1)), d), d);
+    const detail::tvd_gradient<accumulator_t<T>> program{factor / 2};
+    const kept_rows kept(out.kept);
+    if (upstream.data != nullptr)
+      map_rows<B>(ctx, program, reads(student, teacher, upstream), writes(often_zero{dstudent}), kept);
+    else
+      map_rows<B>(ctx, program, reads(student, teacher), writes(often_zero{dstudent}), kept);
   }
 };
 
@@ -152,7 +125,7 @@ struct tvd_door {
   double sign;
 };
 template <class B, class T, class Labels>
-void tvd_gradient(const tvd_door& door, matrix_view<const T> student, matrix_view<const T> teacher,
+void run_tvd_door(const tvd_door& door, matrix_view<const T> student, matrix_view<const T> teacher,
                   matrix_view<const accumulator_t<T>> upstream, matrix_view<T> gradient, const tvd_options& opt,
                   const Labels& labels, context& ctx) {
   using A = accumulator_t<T>;
@@ -176,7 +149,7 @@ void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dstudent,
                   tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::tvd_gradient<B, T>({"tvd_backward", "dstudent", 1}, student_probs, teacher_probs, upstream.view, dstudent,
+  detail::run_tvd_door<B, T>({"tvd_backward", "dstudent", 1}, student_probs, teacher_probs, upstream.view, dstudent,
                              opt, labels, ctx);
 }
 
@@ -186,7 +159,7 @@ void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs
                           std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dteacher,
                           tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::tvd_gradient<B, T>({"tvd_teacher_backward", "dteacher", -1}, student_probs, teacher_probs, upstream.view,
+  detail::run_tvd_door<B, T>({"tvd_teacher_backward", "dteacher", -1}, student_probs, teacher_probs, upstream.view,
                              dteacher, opt, labels, ctx);
 }
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/partial_softmax.hpp>
 #include <tigon/losses/parts/vocab_parallel_cross_entropy_contract.hpp>
 
@@ -214,6 +214,8 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_ATTENTION_HPP
 #define TIGON_OPS_ATTENTION_HPP
 
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/attention_contract.hpp>
 #include <tigon/ops/key_sums.hpp>
 #include <tigon/rows/row.hpp>
@@ -234,6 +234,8 @@ struct kernel<op::attention, backends::generic> {
 };
 
 }  // namespace tigon
+
+#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,11 +2,12 @@
 #ifndef TIGON_OPS_MLP_HPP
 #define TIGON_OPS_MLP_HPP
 
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/geglu.hpp>
 #include <tigon/ops/mlp_blocks.hpp>
 #include <tigon/ops/mlp_contract.hpp>
 #include <tigon/ops/swiglu.hpp>
+#include <tigon/rows/matrices.hpp>
 
 #include <utility>
 
@@ -97,10 +98,10 @@ struct kernel<op::mlp, backends::generic> {
                    if constexpr (wide) {
                      gate_forward<B, A>(g, u, there.of(to.a), opt, own);
                    } else {
-                     if (keep) store<row_backend<B>, A>(g, there.of(to.g), own);
-                     if (keep) store<row_backend<B>, A>(u, there.of(to.u), own);
+                     if (keep) detail::convert_matrix<row_backend<B>>(g, there.of(to.g), own);
+                     if (keep) detail::convert_matrix<row_backend<B>>(u, there.of(to.u), own);
                      gate_forward<B, A>(g, u, u, opt, own);
-                     store<row_backend<B>, A>(u, there.of(to.a), own);
+                     detail::convert_matrix<row_backend<B>>(u, there.of(to.a), own);
                    }
                  });
     });
@@ -121,23 +122,24 @@ struct kernel<op::mlp, backends::generic> {
     detail::for_blocks(rows, cols, most, [&](detail::mlp_block at) {
       matrix_view<A> all(sums[0], at.rows, at.cols);
       if constexpr (wide) all = values.a;
-      product<B>(dy.rows_from(at.row, at.rows), detail::columns_of(down, opt.weights, at), all,
-                 {.alpha = opt.down_multiplier, .b = opt.weights}, ctx,
-                 [&](matrix_view<A> p, std::size_t row, std::size_t col, std::size_t) {
-                   const detail::mlp_block here{row, col, p.rows, p.cols}, there = here.at(at.row, at.col);
-                   const matrix_view<T> gate = there.of(values.g), up = there.of(values.u);
-                   workspace nothing;
-                   context own(serial(), nothing);
-                   if constexpr (wide) {
-                     gate_backward<B, A>(p, gate, up, opt, own);
-                   } else {
-                     const auto g = here.of(matrix_view<A>(sums[1], at.rows, at.cols));
-                     const auto u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
-                     store<row_backend<B>, A>(gate, g, own), store<row_backend<B>, A>(up, u, own);
-                     gate_backward<B, A>(p, g, u, opt, own);
-                     store<row_backend<B>, A>(g, gate, own), store<row_backend<B>, A>(u, up, own);
-                   }
-                 });
+      product<B>(
+          dy.rows_from(at.row, at.rows), detail::columns_of(down, opt.weights, at), all,
+          {.alpha = opt.down_multiplier, .b = opt.weights}, ctx,
+          [&](matrix_view<A> p, std::size_t row, std::size_t col, std::size_t) {
+            const detail::mlp_block here{row, col, p.rows, p.cols}, there = here.at(at.row, at.col);
+            const matrix_view<T> gate = there.of(values.g), up = there.of(values.u);
+            workspace nothing;
+            context own(serial(), nothing);
+            if constexpr (wide) {
+              gate_backward<B, A>(p, gate, up, opt, own);
+            } else {
+              const auto g = here.of(matrix_view<A>(sums[1], at.rows, at.cols));
+              const auto u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
+              detail::convert_matrix<row_backend<B>>(gate, g, own), detail::convert_matrix<row_backend<B>>(up, u, own);
+              gate_backward<B, A>(p, g, u, opt, own);
+              detail::convert_matrix<row_backend<B>>(g, gate, own), detail::convert_matrix<row_backend<B>>(u, up, own);
+            }
+          });
     });
   }
 
@@ -160,7 +162,7 @@ struct kernel<op::mlp, backends::generic> {
                    [&](matrix_view<A> part, std::size_t row, std::size_t col, std::size_t) {
                      workspace nothing;
                      context own(serial(), nothing);
-                     store<row_backend<B>, A>(
+                     detail::convert_matrix<row_backend<B>>(
                          part, detail::mlp_block{at.row + row, at.col + col, part.rows, part.cols}.of(dx), own);
                    });
       });
@@ -190,13 +192,6 @@ struct kernel<op::mlp, backends::generic> {
       kernel_for<op::swiglu, R>::template backward<R, A>(p, g, u, g, u, detail::default_swiglu{}, ctx);
     else
       kernel_for<op::geglu, R>::template backward<R, A>(p, g, u, g, u, detail::default_geglu{}, ctx);
-  }
-
-  /// Widens or rounds.
-  template <backend B, class A, class From, element To>
-  static void store(matrix_view<From> from, matrix_view<To> to, context& ctx) {
-    for_rows<B, A>(ctx, to.rows, to.cols,
-                   [=] TIGON_FN(auto row) { row.map(reads(from), writes(to), [](auto v) { return v; }); });
   }
 
   /// Bytes that a pass takes.
@@ -239,6 +234,8 @@ struct kernel<op::mlp, backends::generic> {
 };
 
 }  // namespace tigon
+
+#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -4,7 +4,7 @@
 
 #include <tigon/ops/modulated_rms_norm_contract.hpp>
 #include <tigon/ops/modulated_rms_norm_program.hpp>
-#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rms_norm_kernel.hpp>
 
 namespace tigon {
 
@@ -191,5 +191,7 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
 }
 
 }  // namespace tigon
+
+#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
 
 #endif  // TIGON_OPS_MODULATED_RMS_NORM_HPP

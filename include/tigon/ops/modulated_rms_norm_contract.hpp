@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
 #define TIGON_OPS_MODULATED_RMS_NORM_CONTRACT_HPP
 
-#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rms_norm_kernel.hpp>
 
 namespace tigon {
 

@@ -4,7 +4,6 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/softmax_program.hpp>
-#include <tigon/rows/pipelined.hpp>
 
 namespace tigon {
 
@@ -35,39 +34,6 @@ struct softmax_options {
   double scale = 1;
 };
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Sums of exponentials over the blocks of a row. Each block has its own reference, which its maximum exceeds by at
-/// most 1 / scale.
-template <class A>
-struct block_sums {
-  static constexpr std::size_t most = 64;
-  A top[most], sum[most];
-  std::size_t count = 0;
-  A highest = std::numeric_limits<A>::lowest();  ///< of the references so far
-
-  /// The reference of the next block, if `largest` is its maximum.
-  TIGON_INLINE A reference(A largest, A scale) const { return (largest - highest) * scale > A(1) ? largest : highest; }
-  TIGON_INLINE void add(A t, A s) {
-    top[count] = highest = t;
-    sum[count++] = s;
-  }
-  /// Replaces the sum of each block by the factor that makes its exponentials the softmax of the row.
-  TIGON_INLINE void to_factors(A scale) {
-    A total(0);
-    for (std::size_t k = 0; k < count; ++k) {
-      top[k] = top[k] == highest ? A(1) : math::exp_nonpositive((top[k] - highest) * scale);
-      total += top[k] * sum[k];
-    }
-    for (std::size_t k = 0; k < count; ++k) sum[k] = top[k] / total;
-  }
-  TIGON_INLINE A factor(std::size_t k) const { return sum[k]; }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 template <>
 struct kernel<op::softmax, backends::generic> {
   template <class>
@@ -76,40 +42,8 @@ struct kernel<op::softmax, backends::generic> {
   template <backend B, element T>
   static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const A scale = static_cast<A>(opt.scale);
-    const bool once = std::same_as<T, A> && x.data == y.data;  // the exponentials take the place of x
-    const auto e = [=](const auto& block) TIGON_LAMBDA {
-      if constexpr (std::same_as<T, A>)
-        if (once) return vector_view<A>{y.row(block.i), block.cols};
-      return block.scratch(0);
-    };
-    const simd::pipelined blocks{.rows = x.rows,
-                                 .cols = x.cols,
-                                 .block_cols = once ? columns_in_place<B>() : columns_per_block<B>(),
-                                 .overlap = !once};
-    for_rows_pipelined<B, A, detail::block_sums<A>>(
-        ctx, blocks,
-        [=] TIGON_FN(auto block, auto& sums) {
-          // The reference is the largest number of the blocks so far. Where this block has a much larger one, its
-          // exponentials are computed again. In place they cannot be, so the maximum of the block is found first.
-          A top = sums.highest;
-          if (once || sums.count == 0) top = sums.reference(block.max(reads(x), [](auto v) { return v; }), scale);
-          for (;;) {
-            const auto [sum, largest] = block.map_sum_max(reads(x), writes(e(block)), [=](auto v) {
-              const auto p = simd::exp_nonpositive<detail::result_bits<B, T>>((v - top) * scale);
-              return pack{p, p, v};
-            });
-            const A wanted = sums.reference(largest, scale);
-            if (once || !(wanted > top)) return sums.add(top, sum);
-            top = wanted;
-          }
-        },
-        [=](auto& sums) { sums.to_factors(scale); },
-        [=] TIGON_FN(auto block, const auto& sums, std::size_t k) {
-          const A r = sums.factor(k);
-          // x is an operand, because y may be x: then its lines are cached, and stores to y are not streamed.
-          block.map(reads(e(block), x), writes(y), [=](auto p, auto) { return p * r; });
-        });
+    const detail::softmax_program<detail::result_bits<B, T>, A> program{static_cast<A>(opt.scale)};
+    map_below_max<B>(ctx, program, reads(x), writes(y));
   }
 
   template <backend B, element T>
@@ -132,7 +66,7 @@ void expect_scale(const expects& expect, double scale) {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::pipelined_workspace<B, accumulator_t<T>>(cols, 1, ctx);
+  return simd::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
 }
 
 /// y from x. See softmax_options for the contract.

@@ -56,6 +56,16 @@ struct saves {
   explicit constexpr TIGON_INLINE saves(S*... numbers) : p(numbers...) {}
 };
 
+/// A flag for every row. Rows whose flag is 0 are not read: their outputs are zeros, and nothing is saved.
+template <class... F>
+struct kept_rows {
+  std::tuple<const F*...> flags;
+  explicit constexpr TIGON_INLINE kept_rows(const F*... of_rows) : flags(of_rows...) {}
+  TIGON_INLINE bool keeps(std::size_t i) const {
+    return std::apply([i](auto... flag) TIGON_LAMBDA { return ((flag[i] != 0) && ...); }, flags);
+  }
+};
+
 namespace detail {
 
 // The group of this kind among the arguments of a driver, or an empty one.
@@ -135,6 +145,20 @@ TIGON_INLINE X of_group(X x, std::size_t) {
 template <class Operand>
 TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
   return vector_of(shared.operand, group);
+}
+
+// A row of zeros in each output.
+template <class Row, class T>
+TIGON_INLINE void clear_output(const Row& row, matrix_view<T> y) {
+  row.map(reads(constant(accumulator_t<T>(0))), writes(y), [](auto zero) TIGON_LAMBDA { return zero; });
+}
+template <class Row, class Output>
+TIGON_INLINE void clear_output(const Row& row, often_zero<Output> y) {
+  clear_output(row, y.output);
+}
+template <class Row, class... Y>
+TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
+  std::apply([&](auto... y) TIGON_LAMBDA { (clear_output(row, y), ...); }, outputs);
 }
 
 template <class B>
@@ -296,6 +320,7 @@ bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, 
 
 namespace tigon {
 using simd::adds_to;
+using simd::kept_rows;
 using simd::map_reads;
 using simd::of_rows;
 using simd::reduce_writes;

@@ -21,11 +21,13 @@
 //   writes(y...)         what map returns: a vector for each output, as a pack if there are several. often_zero{y} where
 //                        scattered numbers are 0
 //   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
-//                        last, these sums with what its row adds
+//                        last, these sums with what its row adds. Without outputs, writes(): sums of columns
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
 //   saves(s...)          a number for every row, to memory: what save(value) returns
 //   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass
 //   row_of_group(m, n)   operand of map: a matrix whose row i / n is read in row i, which n rows in succession share
+//   kept_rows(flags)     rows whose flag is 0 are not read: their outputs are zeros, and nothing is saved. Of programs
+//                        that have a map or a reduction, not both
 //   rows_of_all{n, all}  where many small programs with adds_to run side by side: the rows of one, and of all
 //
 //   reduce(x...)         what is summed over the row: a vector, or a pack of several
@@ -37,14 +39,17 @@
 //                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
+//   both(x...)           what direct and reduce return, in this order, where they share most of their operations
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value
 //
 // A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
+// alone, run by map_rows. One that is reduced below the maximum of its row is run by map_below_max (rows/below_max.hpp).
+// What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
-// A backend with a driver of its own states it as a type `rows` with two functions, reduce_map(ctx, program, groups...)
-// and map_rows(ctx, program, reads, writes, adds_to): the same structs then run there.
+// A backend with a driver of its own states it as a type `rows` with the functions reduce_map(ctx, program, groups...),
+// map_rows(ctx, program, reads, writes, adds_to) and map_below_max, of which it may leave out what its operators do not
+// call: the same structs then run there.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -143,7 +148,10 @@ struct direct_and_reduce {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+    if constexpr (requires { p.both(v...); })
+      return p.both(v...);
+    else
+      return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
 template <class P, class Reduction>
@@ -235,9 +243,11 @@ auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operand
 }
 
 // No map: the reduction alone, which stores what needs no reduction.
-template <class B, class Bound, class... X, class... Y>
-void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct, extents of) {
+template <class B, class Bound, class... X, class... Y, class... F>
+void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct, kept_rows<F...> kept,
+                 extents of) {
   for_rows<B, typename vec_of<B, X...>::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if (!kept.keeps(row.i)) return clear_outputs(row, direct.y);
     if constexpr (sizeof...(Y) == 0) {
       (void)bound.value_of(row, in);
     } else {
@@ -288,7 +298,7 @@ constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, 
 }  // namespace detail
 
 /// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
-/// of_rows, saves, adds_to, reduce_writes. Outputs may be operands. With adds_to it takes
+/// of_rows, saves, adds_to, reduce_writes; where there are none, kept_rows. Outputs may be operands. With adds_to it takes
 /// partials_workspace<B, A>(rows, cols, gradients) from the workspace; without rows the gradients are zero.
 template <class B, class P, class... Group>
 void reduce_map(context& ctx, P program, Group... groups) {
@@ -297,12 +307,15 @@ void reduce_map(context& ctx, P program, Group... groups) {
   const auto out = detail::group<writes>(groups...);
   const auto gradients = detail::group<adds_to>(groups...);
   const auto direct = detail::group<reduce_writes>(groups...);
+  const auto kept = detail::group<kept_rows>(groups...);
   const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
   const detail::extents of = std::apply([](auto... x) { return detail::first_extents(x...); }, in.x);
   const rows_of_all rows = detail::rows_beside(of.rows, groups...);
   constexpr bool adds = std::tuple_size_v<decltype(gradients.g)> != 0;
-  if constexpr (std::tuple_size_v<decltype(out.y)> == 0 && !adds)
-    detail::reduce_rows<B>(ctx, bound, in, direct, of);
+  constexpr bool maps = std::tuple_size_v<decltype(out.y)> != 0 || adds;
+  static_assert(!maps || std::tuple_size_v<decltype(kept.flags)> == 0, "tigon: a program with a map keeps all rows");
+  if constexpr (!maps)
+    detail::reduce_rows<B>(ctx, bound, in, direct, kept, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
     detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
@@ -346,6 +359,20 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
                              [=](std::size_t) TIGON_LAMBDA { return maps; });
   else
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+}
+
+/// The same of the rows that are kept.
+template <class B, class P, class... X, class... Y, class F>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
+  using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
+                              decltype(detail::source<B>(std::declval<X>(), {}))...>;
+  const auto of_columns = detail::mapping<V>(program);
+  const detail::extents of =
+      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if (!kept.keeps(row.i)) return detail::clear_outputs(row, out.y);
+    row.map(in, out, of_columns);
+  });
 }
 
 template <class B, class P, class... X, class... Y, class... T, class... Beside>

@@ -6,6 +6,7 @@
 #include <tigon/backends/ascend/cross_entropy.hpp>
 #include <tigon/backends/ascend/unified_buffer.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
+#include <tigon/rows/matrices.hpp>
 
 namespace tigon {
 
@@ -21,6 +22,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                       context& ctx) {
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::fused_linear_cross_entropy, tiling::pass::forward, A>;
+    using tiles = ub::on_tiles<B, op::fused_linear_cross_entropy, tiling::pass::forward>;
     const linear_layer<T>& head = t.head;
     const linear_gradients<T>& to = t.out;
     const std::size_t rows = head.x.rows, hidden = head.x.cols, vocab = head.w.rows;
@@ -32,7 +34,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * vocab);
     const vector_view<A> bias{head.bias.data() != nullptr ? frame.template take<A>(vocab) : nullptr, vocab};
-    if (head.bias.data() != nullptr) round_into<plan>(ctx, as_row(head.bias), as_row(bias), false);
+    if (head.bias.data() != nullptr) detail::convert_matrix<tiles>(as_row(head.bias), as_row(bias), ctx);
     // Sums over the chunks: dw itself where it is wide enough, db always apart because it is short.
     using chunk_sums = detail::chunk_sums<B, A>;
     const std::size_t chunks = ub::ceil_div(rows, chunk);
@@ -76,15 +78,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
       }
       if (dbias) {
         const auto [sum_row, more] = dbias.next(ctx);
-        ub::for_row_blocks_with_partials<plan, A>(
-            ctx, n, vocab, plan::cut_of(vocab), [](auto&, A*, auto&...) TIGON_LAMBDA {},
-            [](auto& core, const A*, auto& sum, auto& zt) TIGON_LAMBDA {
-              core.part(ub::reads(sum, zt), ub::writes(), [](auto row, auto sv, auto zv) TIGON_LAMBDA {
-                row.map(reads(zv, sv), writes(sv), [](auto d, auto s) { return s + d; });
-              });
-            },
-            std::tuple(parameter_gradient<A>{{sum_row.data, vocab}, more ? gradient::accumulate : gradient::overwrite}),
-            matrix_view<const A>(z));
+        detail::sum_columns<tiles>(z, vector_view<A>{sum_row.data, vocab},
+                                   more ? gradient::accumulate : gradient::overwrite, ctx);
       }
     }
     if (dw) dw.finish(to.dw, add, ctx);
@@ -97,24 +92,6 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                        cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                        context& ctx) {
     forward<B, T, I>(t, target, class_weight, out, scale, opt, ctx);
-  }
-
-  /// to = from, or to += from.
-  template <class Plan, element From, element To>
-  static void round_into(context& ctx, matrix_view<const From> from, matrix_view<To> to, bool add) {
-    ub::for_blocks<Plan>(
-        ctx,
-        [=](auto& core, auto& from_t, auto& old_t, auto& to_t) TIGON_LAMBDA {
-          if (add) core.fetch(old_t);
-          core.flat_part(ub::reads(from_t), ub::writes(to_t), [&](auto row, auto fv, auto tv) TIGON_LAMBDA {
-            if (add)
-              row.map(reads(fv, vector_view<const To>{old_t.data, row.cols}), writes(tv),
-                      [](auto s, auto old) { return old + s; });
-            else
-              row.map(reads(fv), writes(tv), [](auto s) { return s; });
-          });
-        },
-        from, matrix_view<const To>(to), to);
   }
 };
 

@@ -70,6 +70,10 @@ struct kernel<op::gemm, backends::avx512_bf16> : detail::gemm_kernel {
       by_dots<TA, TB> ? std::string_view("panels of bf16 pairs")
                       : kernel<op::gemm, backends::highway>::template layout<TA, TB>;
 
+  template <backend B, element TA, element TB, element TC>
+  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
+    return provider<TA, TB>::template cut_of<B, TA, TB, TC>(m, n, k);
+  }
   template <backend B, element TA, element TB>
   static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
     return provider<TA, TB>::template packed_bytes<B, TA, TB>(k, n);

@@ -4,7 +4,6 @@
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/losses/parts/linear_layer.hpp>
-#include <tigon/rows/gradients.hpp>
 
 #include <bit>
 #include <cstring>
@@ -39,12 +38,16 @@ std::size_t chunk_rows(chunk_tuning by, std::size_t rows, std::size_t hidden, st
   return chunk_rows(by, heads * sizeof(A), rows, hidden, vocab);
 }
 /// By B::chunk, within its bytes.
+template <class B>
+constexpr chunk_tuning chunk_within_bytes() {
+  chunk_tuning by = B::chunk;
+  by.least_rows = 0;
+  return by;
+}
 template <class B, class A>
 std::size_t chunk_rows(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
                        std::size_t heads = 1) {
-  chunk_tuning by = B::chunk;
-  by.least_rows = 0;
-  return chunk_rows<A>(by, rows, hidden, vocab, ctx, heads);
+  return chunk_rows<A>(chunk_within_bytes<B>(), rows, hidden, vocab, ctx, heads);
 }
 
 /// f(begin, n) for chunks of `chunk` rows, the last one shorter.
@@ -60,18 +63,6 @@ void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<T
   if (packed.data != nullptr) opt.b = packed.stored;
   kernel_for<op::gemm, B>::template forward<B, std::remove_const_t<TA>, TB, TC>(a, {b, packed.data}, bias, c,
                                                                                 no_epilogue{}, opt, ctx);
-}
-
-/// sums[j] = sum_i d[i,j], or added to that.
-template <class B, class A>
-void sum_columns(matrix_view<A> d, vector_view<A> sums, gradient mode, context& ctx) {
-  for_row_parts_with_partials<B, A>(
-      ctx, d.rows, d.cols,
-      [=] TIGON_FN(auto part) TIGON_LAMBDA {
-        const auto sum = part.partial(0);
-        part.map(reads(d, sum), writes(sum), [](auto v, auto s) { return s + v; });
-      },
-      parameter_gradient<A>{sums, mode});
 }
 
 /// f(i) for the rows of m that hold a NaN or an infinity while row i of d is 0 throughout, as the gradient of an ignored

@@ -121,12 +121,6 @@ TIGON_NOINLINE void declare_divergence(arguments& args, const divergence_operand
               "a finite number above 0, or 0 to count");
 }
 
-/// A row of zeros, where there is memory for it.
-template <class Row, class T>
-TIGON_INLINE void clear_row(const Row& row, matrix_view<T> out) {
-  if (out.data != nullptr) row.map(reads(constant(accumulator_t<T>(0))), writes(out), [](auto zero) { return zero; });
-}
-
 /// out = factor * saved.
 template <class B, element T>
 void scale_gradient(matrix_view<const T> saved, accumulator_t<T> factor, matrix_view<T> out, context& ctx) {

@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_PARTS_LINEAR_LAYER_HPP
 
 #include <tigon/core/arguments.hpp>
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 
 namespace tigon {
 
@@ -104,7 +104,5 @@ void declare_gradients(arguments& args, const linear_layer<T>& layer, const line
 }  // namespace TIGON_ABI
 }  // namespace detail
 }  // namespace tigon
-
-#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_PARTS_LINEAR_LAYER_HPP

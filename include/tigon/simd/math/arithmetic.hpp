@@ -5,6 +5,7 @@
 #ifndef TIGON_SIMD_MATH_ARITHMETIC_HPP
 #define TIGON_SIMD_MATH_ARITHMETIC_HPP
 
+#include <tigon/backend/cores.hpp>
 #include <tigon/simd/math/polynomial.hpp>
 
 #include <limits>
@@ -16,12 +17,10 @@ namespace detail {
 // 1 / v; within 2^-14 of it where division is slow.
 template <class V>
 TIGON_INLINE V reciprocal_estimate(V v) {
-#if defined(TIGON_X86)
   using L = typename V::lanes;
   if constexpr (raw_reciprocal<L>)
     return V::from(L::from_raw(x86::reciprocal_estimate(L::raw(v.r))));
   else
-#endif
     return V(1) / v;
 }
 
@@ -36,18 +35,18 @@ TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
 
 }  // namespace detail
 
-/// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow. Where
-/// division is slow, on Intel's cores, by an estimate and one Newton step on the remainder. Error at most 0.54 ULP.
+/// a / b for normal b whose reciprocal is normal and a quotient that is neither subnormal nor near overflow, by an
+/// estimate and one step on the remainder where the core's division is slow.
+/// Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
-#if defined(TIGON_X86) && TIGON_CORE_NUMBER(TIGON_CORE) == TIGON_CORE_intel
-  if constexpr (detail::raw_reciprocal<typename vec<E, A>::lanes>) {
+  if constexpr (this_core.slow_division && detail::raw_reciprocal<typename vec<E, A>::lanes>) {
     const auto y = detail::reciprocal_estimate(b);
     const auto q = a * y;
     return fma(fnma(q, b, a), y, q);
-  } else
-#endif
+  } else {
     return a / b;
+  }
 }
 
 /// 1 / v, with the conditions and the error of quotient.
@@ -68,13 +67,11 @@ TIGON_INLINE vec<E, A> normal_or_zero(vec<E, A> x) {
 template <class E, class A>
 TIGON_INLINE vec<E, A> rsqrt(vec<E, A> x) {
   using V = vec<E, A>;
-#if defined(TIGON_X86)
   // Eigen's square root is an approximation that flushes subnormal numbers and loses the sign of zero.
   using L = typename V::lanes;
   if constexpr (detail::raw_square_root<L>)
     return V(A(1)) / V::from(L::from_raw(x86::square_root(L::raw(x.r))));
   else
-#endif
     return V(A(1)) / sqrt(x);
 }
 

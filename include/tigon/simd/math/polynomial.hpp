@@ -17,8 +17,7 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// What a raw register of AVX-512 offers beyond the neutral vector.
-#if defined(TIGON_X86)
+// What a raw register of AVX-512 offers beyond the neutral vector; on other targets no register does.
 template <class L>
 concept raw_parts = requires(decltype(L::raw(typename L::reg{})) v) {
   x86::clamp_magnitude(v, v);
@@ -35,7 +34,6 @@ concept raw_lookup = requires(decltype(L::raw(typename L::reg{})) v) {
 };
 template <class L>
 concept raw_square_root = requires(decltype(L::raw(typename L::reg{})) v) { x86::square_root(v); };
-#endif
 
 // Coefficients minimise the largest relative error of the function that they serve. f32: linear programs, one after the
 // other, each rounding its lowest coefficient and leaving the error to those above. f64: Remez exchange in 160 bits or
