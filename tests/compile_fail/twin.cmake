@@ -57,6 +57,14 @@ function(search_path_without names out)
   set(${out} ${flags} PARENT_SCOPE)
 endfunction()
 
+# Standard headers come precompiled, unless a twin changes more of the compiler than definitions.
+set(prelude -include ${PRELUDE})
+foreach(flag IN LISTS flags reject_flags hide hide_rejected)
+  if(NOT flag MATCHES "^-D")
+    set(prelude)
+  endif()
+endforeach()
+
 # `said` gets everything the compiler prints, `rc` its exit status.
 function(compile hidden)
   get_filename_component(beside ${SOURCE} DIRECTORY)
@@ -78,7 +86,7 @@ function(compile hidden)
   endif()
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env LC_ALL=C ${COMPILER} -std=c++20 -fsyntax-only -Wall -Wextra -fmessage-length=0
-      ${includes} ${flags} ${ARGN} ${SOURCE}
+      ${includes} ${prelude} ${flags} ${ARGN} ${SOURCE}
     RESULT_VARIABLE rc OUTPUT_VARIABLE said ERROR_VARIABLE said)
   set(rc ${rc} PARENT_SCOPE)
   set(said "${said}" PARENT_SCOPE)

@@ -1,9 +1,9 @@
-# cmake -DSOURCE= -DWORK= -DPREFIX= -DGENERATOR= -DCOMPILER= -P run.cmake: the suite accepts a backend that keeps what it
-# promises, and finds the same error where it is not owned up to.
+# cmake -DSOURCE= -DWORK= -DPREFIX= -DGENERATOR= -DCOMPILER= -DFLAGS= -P run.cmake: the suite accepts a backend that keeps
+# what it promises, and finds the same error where it is not owned up to.
 cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE ${WORK})
 set(configure ${CMAKE_COMMAND} -S ${SOURCE} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
-  -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_CXX_FLAGS=-O1)
+  -DCMAKE_PREFIX_PATH=${PREFIX} "-DCMAKE_CXX_FLAGS=${FLAGS}")
 execute_process(COMMAND ${configure} -B ${WORK} -DTIGON_CONFORMANCE_OPS=softmax COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK} COMMAND_ERROR_IS_FATAL ANY)
 
