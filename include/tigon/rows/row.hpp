@@ -15,6 +15,7 @@
 #include <tigon/backend/backend.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/rows/loop.hpp>
+#include <tigon/rows/weighted_rows.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/vec.hpp>
 
