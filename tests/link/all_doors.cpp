@@ -15,6 +15,7 @@ struct arguments {
   tigon::axis_view<T> axis, axis_out;
   std::span<T> p, dp, dp2;
   std::span<A> s, s2;
+  tigon::matrix_view<A> m;
   std::span<const std::int64_t> ids;
   std::span<const std::int32_t> ids32;
   std::span<std::int32_t> tokens;
@@ -93,6 +94,11 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::attention_backward<B>(a.o, a.q, a.k, a.w, {a.o, a.s}, t::attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
   (void)t::attention_workspace<B, T>(1, 1);
   (void)t::attention_backward_workspace<B, T>(1, 1);
+  t::neighborhood_attention_forward<B>(a.q, a.k, a.w, a.o, {a.m, a.s}, {}, ctx);
+  t::neighborhood_attention_backward<B>(a.o, a.q, a.k, a.w, {a.m, a.s},
+                                        t::neighborhood_attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
+  (void)t::neighborhood_attention_workspace<B, T>(1);
+  (void)t::neighborhood_attention_backward_workspace<B, T>(1);
 
   t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
   t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);

@@ -79,14 +79,18 @@ neighborhood_attention_gradients(heads_view<T>, std::type_identity_t<heads_view<
 namespace detail {
 inline namespace TIGON_ABI {
 
+inline void check_neighborhood(const expects& expect, neighborhood_attention_options opt) {
+  expect.option(opt.kernel_size % 2 == 1, "kernel_size", static_cast<double>(opt.kernel_size), "an odd number");
+  expect.option(opt.dilation != 0, "dilation", static_cast<double>(opt.dilation), "at least 1");
+  expect.finite("scale", opt.scale);
+}
+
 /// Declares q, k and v, and checks the options.
 template <class T>
 heads_shape declare_neighborhood(arguments& args, in_heads<T> q, in_heads<T> k, in_heads<T> v,
                                  neighborhood_attention_options opt) {
   args.at_least_one("head_dim", q.head_dim);
-  args.option(opt.kernel_size % 2 == 1, "kernel_size", static_cast<double>(opt.kernel_size), "an odd number");
-  args.option(opt.dilation != 0, "dilation", static_cast<double>(opt.dilation), "at least 1");
-  args.finite("scale", opt.scale);
+  check_neighborhood(args, opt);
   const heads_shape of{q.batch, q.heads, q.seq_len, q.head_dim};
   args.in("q", q, of);
   args.in("k", k, of);
