@@ -99,6 +99,10 @@ void call_all(arguments<T> a, tigon::context& ctx) {
                                         t::neighborhood_attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
   (void)t::neighborhood_attention_workspace<B, T>(1);
   (void)t::neighborhood_attention_backward_workspace<B, T>(1);
+  t::neighborhood_attention_layer_forward<B>(a.x, {a.u, a.u, a.p, a.p, a.p, a.p}, a.y, {a.v, a.s}, {}, ctx);
+  t::neighborhood_attention_layer_backward<B>(a.y, a.x, {a.u, a.u, a.p, a.p, a.p, a.p}, {a.v, a.s}, a.z,
+                                              {a.v, a.v, a.dp, a.dp, a.dp2, a.dp2}, {}, ctx);
+  (void)t::neighborhood_attention_layer_workspace<B, T>(t::neighborhood_attention_layer_pass::backward, 1, 1, {});
 
   t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
   t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);

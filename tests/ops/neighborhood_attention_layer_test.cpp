@@ -29,6 +29,8 @@ struct sizes {
 
   std::size_t hidden() const { return heads * d; }
   std::size_t tokens() const { return batch * seq_len; }
+  /// Of a weight, so that projections keep the size of what they multiply.
+  double size() const { return 1 / std::sqrt(static_cast<double>(hidden())); }
   options opt() const {
     return {.heads = heads,
             .seq_len = seq_len,
@@ -152,8 +154,8 @@ struct problem {
       : s(of),
         x(random_matrix<T>({s.tokens(), s.hidden(), s.padding}, 1, side)),
         dy(random_matrix<T>({s.tokens(), s.hidden(), s.padding}, 2, side)),
-        wqkv(random_matrix<T>({3 * s.hidden(), s.hidden(), s.padding}, 3, side, {.deviation = 0.4})),
-        wo(random_matrix<T>({s.hidden(), s.hidden(), s.padding}, 4, side, {.deviation = 0.4})),
+        wqkv(random_matrix<T>({3 * s.hidden(), s.hidden(), s.padding}, 3, side, {.deviation = s.size()})),
+        wo(random_matrix<T>({s.hidden(), s.hidden(), s.padding}, 4, side, {.deviation = s.size()})),
         y(s.tokens(), s.hidden(), s.padding, side),
         values(s.tokens(), 5 * s.hidden(), s.padding, side),
         dx(s.tokens(), s.hidden(), s.padding, side),
@@ -207,9 +209,9 @@ constexpr by_type gradient_bound{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 
 using layer_pairs = every_pair;
 #else
 /// Not every type on every backend: four products are compiled for each.
-using layer_pairs =
-    testing::Types<on<backends::generic, double>, on<backends::xsimd, float>, on<backends::highway, float>,
-                   on<backends::highway, bfloat16>, on<backends::eigen, float16> >;
+using layer_pairs = testing::Types<on<tigon::backends::generic, double>, on<tigon::backends::xsimd, float>,
+                                   on<tigon::backends::highway, float>, on<tigon::backends::highway, tigon::bfloat16>,
+                                   on<tigon::backends::eigen, tigon::float16> >;
 #endif
 
 template <class On>

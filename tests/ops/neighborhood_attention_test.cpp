@@ -305,9 +305,9 @@ TYPED_TEST(neighborhood_attention, takes_the_workspace_that_it_names) {
       problem<T> p({2, 2, seq_len, 9, 5, 2});
       const auto saved = keep ? p.all_saved() : tigon::neighborhood_attention_saved<accumulator_t<T>>{};
       const auto runs = [](std::size_t bytes, auto call) { with_workspace_of(bytes, call, 3); };
-      const std::size_t forward = tigon::neighborhood_attention_workspace<B, T>(seq_len, p.s.options(), 3, keep);
+      const std::size_t forward = tigon::neighborhood_attention_workspace<B, T>(p.s.queries(), p.s.options(), 3, keep);
       const std::size_t backward =
-          tigon::neighborhood_attention_backward_workspace<B, T>(seq_len, p.s.options(), 3, keep);
+          tigon::neighborhood_attention_backward_workspace<B, T>(p.s.queries(), p.s.options(), 3, keep);
       EXPECT_TIGON_ERROR(runs(forward - 1, [&](context& ctx) { p.template forward<B>(saved, ctx); }), workspace,
                          "neighborhood_attention_forward: workspace is of", p.o, p.lse, p.probs);
       runs(forward, [&](context& ctx) { p.template forward<B>(saved, ctx); });

@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
 #define TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
 
-#include <tigon/core/division.hpp>
+#include <tigon/ops/neighborhood_attention_blocks.hpp>
 #include <tigon/ops/neighborhood_attention_contract.hpp>
 #include <tigon/ops/own_tasks.hpp>
 #include <tigon/ops/softmax.hpp>
@@ -14,49 +14,6 @@
 
 namespace tigon {
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// What a token sees: `count` tokens from `first` on, one every dilation. `tap` is the m of the first.
-struct neighbors {
-  std::size_t tap, count, first;
-};
-
-/// A tap is an m: one of the places of a window.
-struct neighborhood {
-  std::size_t seq_len, taps, dilation;
-
-  TIGON_INLINE neighbors of(std::size_t i) const {
-    const std::size_t most = taps / 2, below = std::min(most, i / dilation);
-    return {most - below, below + 1 + std::min(most, (seq_len - 1 - i) / dilation), i - below * dilation};
-  }
-  /// Tokens from one to the farthest that it sees.
-  std::size_t reach() const { return seq_len == 0 ? 0 : std::min(taps / 2, (seq_len - 1) / dilation) * dilation; }
-  /// From a row of a head to that of the next token that is seen.
-  TIGON_INLINE std::ptrdiff_t step(std::size_t row_stride) const {
-    return static_cast<std::ptrdiff_t>(dilation * row_stride);
-  }
-};
-
-/// Tokens [first, first + count) of a head.
-struct token_range {
-  std::size_t first, count;
-
-  template <class T>
-  TIGON_INLINE matrix_view<T> of(matrix_view<T> head) const {
-    return head.rows_from(first, count);
-  }
-};
-
-/// One head of q, k, v, do, or of dq, dk, dv.
-template <class T>
-struct head_rows {
-  matrix_view<T> q, k, v, d_o;
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 template <>
 struct kernel<op::neighborhood_attention, backends::generic> {
   template <class A>
@@ -67,25 +24,22 @@ struct kernel<op::neighborhood_attention, backends::generic> {
                       neighborhood_attention_saved<accumulator_t<T>> to_save, neighborhood_attention_options opt,
                       context& ctx) {
     using A = accumulator_t<T>;
-    constexpr std::size_t block = B::attention.query_block;
     const detail::neighborhood window{q.seq_len, opt.kernel_size, opt.dilation};
+    const detail::token_blocks<B> blocks{q.batch, q.heads, q.seq_len};
     const A scale = scale_of<A>(opt, q.head_dim);
     const bool keep = to_save.probs.data != nullptr;
-    const std::size_t blocks = detail::ceil_div(q.seq_len, block), taps = opt.kernel_size;
-    const std::size_t bytes = forward_workspace<B, T>(q.seq_len, opt, keep);
-    detail::for_tasks(ctx, q.batch * q.heads * blocks, bytes, [&](std::size_t task, context& own) {
+    const std::size_t bytes = forward_bytes<B, A>(std::min(queries_of(q), blocks.rows), opt, keep);
+    detail::for_tasks(ctx, blocks.size(), bytes, [&](std::size_t task, context& own) {
       workspace::frame scratch(own.workspace());
-      const std::size_t head = task / blocks, b = head / q.heads, h = head % q.heads, first = task % blocks * block;
-      const detail::token_range queries{first, std::min(block, q.seq_len - first)};
-      const std::size_t at = head * q.seq_len + first, rows = queries.count;
+      const detail::token_block at = blocks[task];
+      const std::size_t rows = at.count, taps = opt.kernel_size;
       const vector_view<A> peak{scratch.take<A>(rows), rows},
-          lse{to_save.lse.empty() ? nullptr : to_save.lse.data() + at, rows};
-      const matrix_view<A> p =
-          keep ? to_save.probs.rows_from(at, rows) : matrix_view<A>(scratch.take<A>(rows * taps), rows, taps);
-      products<B, T>(window, queries, {q.head(b, h), k.head(b, h)}, p, {scale, absent_score<A>}, own);
+          lse{to_save.lse.empty() ? nullptr : to_save.lse.data() + at.query, rows};
+      const matrix_view<A> p = keep ? at.of(to_save.probs) : matrix_view<A>(scratch.take<A>(rows * taps), rows, taps);
+      products<B, T>(window, at, {q, k}, p, {scale, absent_score<A>}, own);
       if (lse.data != nullptr) maxima<B>(p, lse, own);
       kernel_for<op::softmax, B>::template forward<B, A>(p, p, softmax_options{}, own);
-      weighted_sums<B, T>(window, queries, p, v.head(b, h), queries.of(o.head(b, h)), A(1), own);
+      weighted_sums<B, T>(window, at, p, v, o, A(1), own);
       if (lse.data == nullptr) return;
       maxima<B>(p, peak, own);
       for_rows<B, A>(own, 1, rows, [=] TIGON_FN(auto row) {  // the highest p is exp(the highest score - lse)
@@ -99,41 +53,34 @@ struct kernel<op::neighborhood_attention, backends::generic> {
                        matrix_view<const accumulator_t<T>> probs, neighborhood_attention_gradients<T> gradients,
                        neighborhood_attention_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    constexpr std::size_t block = B::attention.query_block;
     const detail::neighborhood window{q.seq_len, opt.kernel_size, opt.dilation};
+    const detail::token_blocks<B> blocks{q.batch, q.heads, q.seq_len};
     const A scale = scale_of<A>(opt, q.head_dim);
-    const std::size_t n = q.seq_len, taps = opt.kernel_size, reach = window.reach();
     const bool keep = probs.data != nullptr;
-    const std::size_t bytes = backward_workspace<B, T>(n, opt, keep);
-    detail::for_tasks(ctx, n == 0 ? 0 : q.batch * q.heads, bytes, [&](std::size_t head, context& own) {
-      workspace::frame scratch(own.workspace());
-      const std::size_t b = head / q.heads, h = head % q.heads;
-      const detail::head_rows<const T> in{q.head(b, h), k.head(b, h), v.head(b, h), d_o.head(b, h)};
-      const detail::head_rows<T> out{gradients.dq.head(b, h), gradients.dk.head(b, h), gradients.dv.head(b, h), {}};
-      const matrix_view<A> ds(scratch.take<A>(n * taps), n, taps),
-          again(keep ? nullptr : scratch.take<A>(n * taps), n, taps);
-      const matrix_view<const A> p = keep ? probs.rows_from(head * n, n) : matrix_view<const A>(again);
-      std::size_t done = 0;  // keys whose gradients are written
-      for (std::size_t first = 0; first < n; first += block) {
-        const detail::token_range queries{first, std::min(block, n - first)};
-        if (!keep) {
-          const matrix_view<A> to = queries.of(again);
-          products<B, T>(window, queries, {in.q, in.k}, to, {scale, absent_score<A>}, own);
-          kernel_for<op::softmax, B>::template forward<B, A>(to, to, softmax_options{}, own);
-        }
-        const matrix_view<A> to = queries.of(ds);
-        products<B, T>(window, queries, {in.d_o, in.v}, to, {A(1), A(0)}, own);
-        kernel_for<op::softmax, B>::template backward<B, A>(to, queries.of(p), to, softmax_options{}, own);
-        weighted_sums<B, T>(window, queries, to, in.k, queries.of(out.q), scale, own);
-        // Keys that no later query sees.
-        const std::size_t end = first + queries.count, ready = end == n ? n : end - std::min(end, reach);
-        if (ready <= done) continue;
-        key_gradients<B, T>(window, {done, ready - done}, {p, ds}, in, out, scale, own);
-        done = ready;
+    const std::size_t queries = queries_of(q), taps = opt.kernel_size;
+    workspace::frame frame(ctx.workspace());
+    const matrix_view<A> ds(frame.take<A>(queries * taps), queries, taps),
+        again(keep ? nullptr : frame.take<A>(queries * taps), queries, taps);
+    const matrix_view<const A> p = keep ? probs : matrix_view<const A>(again);
+    detail::for_tasks(ctx, blocks.size(), softmax_bytes<B, A>(opt), [&](std::size_t task, context& own) {
+      const detail::token_block at = blocks[task];
+      if (!keep) {
+        products<B, T>(window, at, {q, k}, at.of(again), {scale, absent_score<A>}, own);
+        kernel_for<op::softmax, B>::template forward<B, A>(at.of(again), at.of(again), softmax_options{}, own);
       }
+      products<B, T>(window, at, {d_o, v}, at.of(ds), {A(1), A(0)}, own);
+      kernel_for<op::softmax, B>::template backward<B, A>(at.of(ds), at.of(p), at.of(ds), softmax_options{}, own);
+      weighted_sums<B, T>(window, at, at.of(ds), k, gradients.dq, scale, own);
+    });
+    detail::for_tasks(ctx, blocks.size(), 0, [&](std::size_t task, context& own) {
+      key_gradients<B, T>(window, blocks[task], {q, d_o}, {ds, p}, {gradients.dk, gradients.dv}, scale, own);
     });
   }
 
+  template <class T>
+  static std::size_t queries_of(heads_view<T> q) {
+    return q.batch * q.heads * q.seq_len;
+  }
   template <class A>
   static constexpr A absent_score = -std::numeric_limits<A>::infinity();
   template <class A>
@@ -146,28 +93,30 @@ struct kernel<op::neighborhood_attention, backends::generic> {
   struct product_options {
     A scale, absent;
   };
-  template <class T>
-  struct two_matrices {
-    matrix_view<T> a, b;
+  template <class M>
+  struct two {
+    M first, second;
   };
 
-  /// to[i,m] = scale * <a[i], b[j]> for every query and what it sees.
+  /// to[i,m] = scale * <a[i], b[j]> for every token of the block and what it sees.
   template <backend B, element T, class A>
-  static void products(detail::neighborhood window, detail::token_range queries, two_matrices<const T> of,
+  static void products(detail::neighborhood window, detail::token_block at, two<heads_view<const T>> of,
                        matrix_view<A> to, product_options<A> opt, context& ctx) {
-    for_rows<B, A>(ctx, queries.count, of.a.cols, [=] TIGON_FN(auto row) {
+    const matrix_view<const T> a = of.first.head(at.batch, at.head), b = of.second.head(at.batch, at.head);
+    for_rows<B, A>(ctx, at.count, a.cols, [=] TIGON_FN(auto row) {
       constexpr std::size_t together = 4;
-      const std::size_t i = queries.first + row.i;
+      const std::size_t i = at.first + row.i;
       const detail::neighbors n = window.of(i);
+      row.prefetch(a, window.ahead(i, false)), row.prefetch(b, window.ahead(i, true));
       A* const s = to.row(row.i);
-      const in_vector<T> a{of.a.row(i), row.cols};
+      const in_vector<T> x{a.row(i), row.cols};
       for (std::size_t t = 0; t < n.count; t += together) {
         const std::size_t some = std::min(together, n.count - t);
-        const auto b = [=](std::size_t k) TIGON_LAMBDA {  // where fewer are left, the last one stands in
-          return in_vector<T>{of.b.row(n.first + (t + std::min(k, some - 1)) * window.dilation), row.cols};
+        const auto y = [=](std::size_t k) TIGON_LAMBDA {  // where fewer are left, the last one stands in
+          return in_vector<T>{b.row(n.first + (t + std::min(k, some - 1)) * window.dilation), row.cols};
         };
-        const auto sums = row.sum(reads(a, b(0), b(1), b(2), b(3)), [](auto x, auto b0, auto b1, auto b2, auto b3) {
-          return pack{x * b0, x * b1, x * b2, x * b3};
+        const auto sums = row.sum(reads(x, y(0), y(1), y(2), y(3)), [](auto u, auto v0, auto v1, auto v2, auto v3) {
+          return pack{u * v0, u * v1, u * v2, u * v3};
         });
         for (std::size_t k = 0; k < some; ++k)
           if (row.first()) s[n.tap + t + k] = sums[k] * opt.scale;
@@ -188,48 +137,65 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     });
   }
 
-  /// y[i] = scale * sum_m weight[i,m] x[j] for every query and what it sees.
+  /// y[i] = scale * sum_m weight[i,m] x[j] for every token of the block and what it sees.
   template <backend B, element T, class A>
-  static void weighted_sums(detail::neighborhood window, detail::token_range queries, matrix_view<A> weight,
-                            matrix_view<const T> x, matrix_view<T> y, A scale, context& ctx) {
-    for_rows<B, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const detail::neighbors n = window.of(queries.first + row.i);
+  static void weighted_sums(detail::neighborhood window, detail::token_block at, matrix_view<A> weight,
+                            heads_view<const T> of, heads_view<T> to, A scale, context& ctx) {
+    const matrix_view<const T> x = of.head(at.batch, at.head);
+    const matrix_view<T> y = to.head(at.batch, at.head);
+    for_rows<B, A>(ctx, at.count, y.cols, [=] TIGON_FN(auto row) {
+      const std::size_t i = at.first + row.i;
+      const detail::neighbors n = window.of(i);
+      row.prefetch(x, window.ahead(i, true)), row.prefetch(y, window.ahead(i, false));
       const weighted_rows<T> seen{x.row(n.first), window.step(x.row_stride), weight.row(row.i) + n.tap, 1, n.count};
-      row.map(reads(seen), writes(y), [=](auto sum) { return sum * scale; });
+      row.on(i).map(reads(seen), writes(y), [=](auto sum) { return sum * scale; });
     });
   }
 
-  /// dk and dv of the keys: sums over the queries i that see key j, whose weights stand at [i, m], one tap less from each
-  /// query to the next. w holds p and ds.
+  /// dk and dv of the keys of a block, from q and do, ds and p: sums over the queries i that see key j, whose weights
+  /// stand at [i, m], one tap less from each query to the next.
   template <backend B, element T, class A>
-  static void key_gradients(detail::neighborhood window, detail::token_range keys, two_matrices<const A> w,
-                            detail::head_rows<const T> in, detail::head_rows<T> out, A scale, context& ctx) {
-    const matrix_view<T> dk = keys.of(out.k), dv = keys.of(out.v);
-    for_rows<B, A>(ctx, keys.count, dk.cols, [=] TIGON_FN(auto row) {
-      const detail::neighbors n = window.of(keys.first + row.i);
-      const auto that_see = [=](matrix_view<const T> x, matrix_view<const A> weight) TIGON_LAMBDA {
-        return weighted_rows<T>{x.row(n.first), window.step(x.row_stride),
-                                weight.row(n.first) + (window.taps - 1 - n.tap), window.step(weight.row_stride) - 1,
-                                n.count};
+  static void key_gradients(detail::neighborhood window, detail::token_block at, two<heads_view<const T>> of,
+                            two<matrix_view<const A>> weights, two<heads_view<T>> to, A scale, context& ctx) {
+    const auto head_of = [=](auto x) { return x.head(at.batch, at.head); };
+    const auto weights_of = [=](matrix_view<const A> w) { return w.rows_from(at.query - at.first, window.seq_len); };
+    const matrix_view<const T> q = head_of(of.first), d_o = head_of(of.second);
+    const matrix_view<const A> ds = weights_of(weights.first), p = weights_of(weights.second);
+    const matrix_view<T> dk = head_of(to.first), dv = head_of(to.second);
+    for_rows<B, A>(ctx, at.count, dk.cols, [=] TIGON_FN(auto row) {
+      const std::size_t j = at.first + row.i;
+      const detail::neighbors n = window.of(j);
+      row.prefetch(q, window.ahead(j, true)), row.prefetch(d_o, window.ahead(j, true));
+      row.prefetch(dk, window.ahead(j, false)), row.prefetch(dv, window.ahead(j, false));
+      const auto that_see = [=](matrix_view<const T> x, matrix_view<const A> w) TIGON_LAMBDA {
+        return weighted_rows<T>{x.row(n.first), window.step(x.row_stride), w.row(n.first) + (window.taps - 1 - n.tap),
+                                window.step(w.row_stride) - 1, n.count};
       };
-      row.map(reads(that_see(in.q, w.b), that_see(in.d_o, w.a)), writes(dk, dv), [=](auto of_q, auto of_do) {
+      row.on(j).map(reads(that_see(q, ds), that_see(d_o, p)), writes(dk, dv), [=](auto of_q, auto of_do) {
         return pack{of_q * scale, of_do};
       });
     });
   }
 
-  /// Bytes of one worker.
+  /// Bytes of all workers.
   template <backend B, element T>
-  static std::size_t forward_workspace(std::size_t seq_len, neighborhood_attention_options opt, bool keep) {
-    using A = accumulator_t<T>;
-    const std::size_t rows = std::min(seq_len, B::attention.query_block);
-    return workspace::bytes_for<A>(rows) + (keep ? 0 : workspace::bytes_for<A>(rows, opt.kernel_size)) +
-           softmax_bytes<B, A>(opt);
+  static std::size_t forward_workspace(std::size_t queries, neighborhood_attention_options opt, std::size_t workers,
+                                       bool keep) {
+    const std::size_t rows = std::min(queries, B::attention.query_block);
+    return workspace::bytes_for<std::byte>(workers, forward_bytes<B, accumulator_t<T>>(rows, opt, keep));
   }
   template <backend B, element T>
-  static std::size_t backward_workspace(std::size_t seq_len, neighborhood_attention_options opt, bool keep) {
+  static std::size_t backward_workspace(std::size_t queries, neighborhood_attention_options opt, std::size_t workers,
+                                        bool keep) {
     using A = accumulator_t<T>;
-    return (keep ? 1 : 2) * workspace::bytes_for<A>(seq_len, opt.kernel_size) + softmax_bytes<B, A>(opt);
+    return (keep ? 1 : 2) * workspace::bytes_for<A>(queries, opt.kernel_size) +
+           workspace::bytes_for<std::byte>(workers, softmax_bytes<B, A>(opt));
+  }
+  /// Bytes of one.
+  template <backend B, class A>
+  static std::size_t forward_bytes(std::size_t rows, neighborhood_attention_options opt, bool keep) {
+    return workspace::bytes_for<A>(rows) + (keep ? 0 : workspace::bytes_for<A>(rows, opt.kernel_size)) +
+           softmax_bytes<B, A>(opt);
   }
   template <backend B, class A>
   static std::size_t softmax_bytes(neighborhood_attention_options opt) {

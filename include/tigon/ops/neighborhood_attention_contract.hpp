@@ -36,12 +36,12 @@ struct neighborhood_attention {
 ///            are rounded once. Softmax is op::softmax of the backend, forward and backward, with its precision.
 /// Writes     o, and of p and lse[i] = log(sum_m exp(s[i,m])) what is given memory; dq, dk, dv. probs holds p, and 0 where
 ///            no key exists. backward makes p again where it is given none, with the same bits; it does not read lse,
-///            which is for callers that merge o with that of other keys. Scratch of a worker: the scores of a block of
-///            queries in forward, where probs is absent; in backward ds of a head, and p where it is absent:
-///            seq_len * kernel_size numbers each. Nothing is of size seq_len * seq_len.
+///            which is for callers that merge o with that of other keys. Scratch: in forward the scores of a
+///            block of queries for each worker, where probs is absent; in backward ds, and p where it is absent: of the
+///            size of probs. Nothing is of size seq_len * seq_len.
 /// Aliasing   none: any layout in which no element is shared.
-/// Threads    the same bits for any number of them, and for any B::attention.query_block. Tasks: forward batch * heads *
-///            query blocks, backward batch * heads.
+/// Threads    the same bits for any number of them, and for any B::attention.query_block. Tasks: batch * heads *
+///            query blocks.
 /// Throws     tigon::error: shape, stride, alias, argument (kernel_size even, dilation 0, scale not finite), workspace;
 ///            before the first write.
 /// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. What a query does not see does not matter: NaN in
@@ -101,20 +101,20 @@ heads_shape declare_neighborhood(arguments& args, in_heads<T> q, in_heads<T> k, 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that neighborhood_attention_forward takes on `workers` workers, ctx.executor().workers(), with
-/// probs of its caller or without.
+/// Bytes of workspace that neighborhood_attention_forward takes for batch * heads * seq_len queries on `workers` workers,
+/// ctx.executor().workers(), with probs of its caller or without.
 template <class B = default_backend, class T>
-std::size_t neighborhood_attention_workspace(std::size_t seq_len, neighborhood_attention_options opt = {},
+std::size_t neighborhood_attention_workspace(std::size_t queries, neighborhood_attention_options opt = {},
                                              std::size_t workers = 1, bool with_probs = true) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::neighborhood_attention, B>::template forward_workspace<B, T>(seq_len, opt, with_probs));
+  using K = kernel_for<op::neighborhood_attention, B>;
+  return K::template forward_workspace<B, T>(queries, opt, workers, with_probs);
 }
 /// Bytes of workspace that neighborhood_attention_backward takes.
 template <class B = default_backend, class T>
-std::size_t neighborhood_attention_backward_workspace(std::size_t seq_len, neighborhood_attention_options opt = {},
+std::size_t neighborhood_attention_backward_workspace(std::size_t queries, neighborhood_attention_options opt = {},
                                                       std::size_t workers = 1, bool with_probs = true) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::neighborhood_attention, B>::template backward_workspace<B, T>(seq_len, opt, with_probs));
+  using K = kernel_for<op::neighborhood_attention, B>;
+  return K::template backward_workspace<B, T>(queries, opt, workers, with_probs);
 }
 
 /// o and what is saved from q, k and v. See neighborhood_attention_options for the contract.
@@ -133,7 +133,7 @@ void neighborhood_attention_forward(
   args.check();
   ctx.workspace().expect(
       "neighborhood_attention_forward",
-      neighborhood_attention_workspace<B, T>(q.seq_len, opt, ctx.executor().workers(), saved.probs.data != nullptr));
+      neighborhood_attention_workspace<B, T>(queries, opt, ctx.executor().workers(), saved.probs.data != nullptr));
   kernel_for<op::neighborhood_attention, B>::template forward<B, T>(q, k, v, o, saved, opt, ctx);
 }
 
@@ -147,14 +147,15 @@ void neighborhood_attention_backward(
   static_assert(admits<B, T>());
   arguments args("neighborhood_attention_backward");
   const detail::heads_shape of = detail::declare_neighborhood<T>(args, q, k, v, opt);
+  const std::size_t queries = q.batch * q.heads * q.seq_len;
   args.in("do", d_o, of);
-  args.optional_in("probs", saved.probs, q.batch * q.heads * q.seq_len, opt.kernel_size);
+  args.optional_in("probs", saved.probs, queries, opt.kernel_size);
   args.out("dv", gradients.dv, of);
   args.out("dk", gradients.dk, of);
   args.out("dq", gradients.dq, of);
   args.check();
   ctx.workspace().expect("neighborhood_attention_backward",
-                         neighborhood_attention_backward_workspace<B, T>(q.seq_len, opt, ctx.executor().workers(),
+                         neighborhood_attention_backward_workspace<B, T>(queries, opt, ctx.executor().workers(),
                                                                          saved.probs.data != nullptr));
   kernel_for<op::neighborhood_attention, B>::template backward<B, T>(d_o, q, k, v, saved.probs, gradients, opt, ctx);
 }

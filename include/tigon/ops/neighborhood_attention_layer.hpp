@@ -94,10 +94,9 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
 
     parameter_gradients<B, T>(dy, values.part(4), dw.wo, dw.bo, opt, ctx);
     product<B, T>(dy, w.wo, d_o.all, {}, {}, ctx);
-    if (tokens != 0)
-      kernel_for<op::neighborhood_attention, R>::template backward<R, T>(
-          d_o.heads(0, opt), values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), numbers.probs,
-          {d_qkv.heads(0, opt), d_qkv.heads(1, opt), d_qkv.heads(2, opt)}, opt.attention, ctx);
+    kernel_for<op::neighborhood_attention, R>::template backward<R, T>(
+        d_o.heads(0, opt), values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), numbers.probs,
+        {d_qkv.heads(0, opt), d_qkv.heads(1, opt), d_qkv.heads(2, opt)}, opt.attention, ctx);
     parameter_gradients<B, T>(d_qkv.all, values.part(0), dw.wqkv, dw.bqkv, opt, ctx);
     const matrix_view<T> dn = d_o.all;
     product<B, T>(d_qkv.all, w.wqkv, dn, {}, {}, ctx);
@@ -135,7 +134,8 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
                                        std::size_t workers) {
     return std::max({gemm_workspace<B, T>(tokens, workspace::product(3, hidden), hidden, workers),
                      gemm_workspace<B, T>(tokens, hidden, hidden, workers),
-                     neighborhood_attention_workspace<row_backend<B>, T>(opt.seq_len, opt.attention, workers)});
+                     neighborhood_attention_workspace<row_backend<B>, T>(workspace::product(tokens, opt.heads),
+                                                                         opt.attention, workers)});
   }
   template <backend B, element T>
   static std::size_t backward_workspace(std::size_t tokens, std::size_t hidden,
@@ -148,7 +148,8 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
                      gemm_workspace<B, T>(hidden, hidden, tokens, workers),
                      gemm_workspace<B, T>(wide, hidden, tokens, workers), layer_norm_workspace<R, T>(tokens, hidden),
                      simd::partials_workspace<R, accumulator_t<T>>(tokens, wide, 1),
-                     neighborhood_attention_backward_workspace<R, T>(opt.seq_len, opt.attention, workers)});
+                     neighborhood_attention_backward_workspace<R, T>(workspace::product(tokens, opt.heads),
+                                                                     opt.attention, workers)});
   }
 };
 

@@ -35,13 +35,13 @@ struct neighborhood_attention_layer {
 ///            the backend.
 /// Writes     y, saved; dx; gradients of parameters are overwritten, or added to with gradient::accumulate.
 /// Aliasing   none: any layout in which no element is shared.
-/// Memory     saved; backward [tokens, 4 * hidden] elements in the workspace and what its operators take. See
+/// Memory     saved; in the workspace what the operators take, and backward [tokens, 4 * hidden] elements. See
 ///            neighborhood_attention_layer_workspace.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape (also hidden that is no multiple of heads, tokens of seq_len), stride, alias, argument
 ///            (those of neighborhood_attention and layer_norm), workspace; before the first write.
-/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2
-///            (tests/ops/neighborhood_attention_layer_test.cpp).
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2, of
+///            projections that keep the size of what they multiply (tests/ops/neighborhood_attention_layer_test.cpp).
 struct neighborhood_attention_layer_options {
   std::size_t heads = 1;
   std::size_t seq_len = 1;  ///< tokens of a sequence
