@@ -60,7 +60,7 @@ struct neighborhood_attention_saved {
   matrix_view<A> probs;
   std::span<A> lse;
 
-  operator neighborhood_attention_saved<const A>() const
+  constexpr TIGON_INLINE operator neighborhood_attention_saved<const A>() const
     requires(!std::is_const_v<A>)
   {
     return {probs, lse};

@@ -56,7 +56,7 @@ struct neighborhood_attention_layer_weights {
   matrix_view<E> wqkv, wo;
   std::span<E> bqkv, bo, norm, norm_bias;
 
-  operator neighborhood_attention_layer_weights<const E>() const
+  constexpr TIGON_INLINE operator neighborhood_attention_layer_weights<const E>() const
     requires(!std::is_const_v<E>)
   {
     return {wqkv, wo, bqkv, bo, norm, norm_bias};
@@ -71,7 +71,7 @@ struct neighborhood_attention_layer_saved {
   matrix_view<T> values;  ///< n, q, k, v and o of a token side by side
   std::span<A> numbers;   ///< mean and rstd of every token, then p of every head and token
 
-  operator neighborhood_attention_layer_saved<const T>() const
+  constexpr TIGON_INLINE operator neighborhood_attention_layer_saved<const T>() const
     requires(!std::is_const_v<T>)
   {
     return {values, numbers};
@@ -79,8 +79,8 @@ struct neighborhood_attention_layer_saved {
 };
 
 /// The size of saved.numbers.
-constexpr std::size_t neighborhood_attention_layer_numbers(std::size_t tokens,
-                                                           neighborhood_attention_layer_options opt) {
+constexpr TIGON_INLINE std::size_t neighborhood_attention_layer_numbers(std::size_t tokens,
+                                                                        neighborhood_attention_layer_options opt) {
   const std::size_t of_token = workspace::product(opt.heads, opt.attention.kernel_size) + 2;
   return workspace::product(tokens, of_token);
 }
