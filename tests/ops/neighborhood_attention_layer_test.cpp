@@ -210,8 +210,11 @@ using layer_pairs = every_pair;
 #else
 /// Not every type on every backend: four products are compiled for each.
 using layer_pairs = testing::Types<on<tigon::backends::generic, double>, on<tigon::backends::xsimd, float>,
-                                   on<tigon::backends::highway, float>, on<tigon::backends::highway, tigon::bfloat16>,
-                                   on<tigon::backends::eigen, tigon::float16> >;
+                                   on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::float16>,
+#if defined(__AVX512BF16__)
+                                   on<tigon::backends::avx512_bf16, tigon::bfloat16>,
+#endif
+                                   on<tigon::backends::highway, tigon::bfloat16> >;
 #endif
 
 template <class On>
