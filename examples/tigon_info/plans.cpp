@@ -49,6 +49,8 @@
   X(sparsemax_backward, dy, y, dx, {}, ctx)                                                    \
   X(attn_res_forward, blocks, w, w, y, rstd, mean, {}, ctx)                                    \
   X(attn_res_backward, dy, blocks, w, w, {rstd, mean}, tigon::attn_res_gradients{blocks, dw, db}, {}, ctx)    \
+  X(neighborhood_attention_forward, q, q, q, q, {x, loss}, {}, ctx)                            \
+  X(neighborhood_attention_backward, q, q, q, q, {x, loss}, tigon::neighborhood_attention_gradients{q, q, q}, {}, ctx) \
   X(cross_entropy_forward, x, ids, loss, dx, {}, w, {}, ctx)                                   \
   X(cross_entropy_backward, y, loss, dx, ctx)                                                  \
   X(jsd_forward, x, r, loss, dx, {}, ids, ctx)                                                 \

@@ -56,6 +56,14 @@ void check(sizes n, context& ctx) {
                        std::same_as<T, A> ? 1 : cols, a));
       EXPECT_TRUE(hold(gemm_pack_bytes<backends::generic, T>(rows, cols), rows, cols, a));
     }
+    const neighborhood_attention_layer_options layer{.heads = 8, .seq_len = 8};
+    const auto backward = neighborhood_attention_layer_pass::backward;
+    EXPECT_TRUE(hold(neighborhood_attention_layer_workspace<B, T>(backward, n, few, layer, workers), n, 4, few, t));
+    EXPECT_TRUE(hold(neighborhood_attention_layer_workspace<B, T>(backward, few, n, layer, workers), few, 4, n, t));
+    EXPECT_TRUE(hold(neighborhood_attention_layer_numbers(n, layer), n, 58));
+    const neighborhood_attention_options window{.kernel_size = n | 1};
+    EXPECT_TRUE(hold(neighborhood_attention_workspace<B, T>(few, window, workers, false), workers, n, a));
+    EXPECT_TRUE(hold(neighborhood_attention_backward_workspace<B, T>(few, window, workers), few, n, a));
     EXPECT_TRUE(few != 1 || hold(attention_backward_workspace<B, T>(n, 8, {}, workers), workers, n, 64, a));
     EXPECT_TRUE(hold(softmax_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(sparsemax_workspace<B, T>(n, ctx), workers, n, a));

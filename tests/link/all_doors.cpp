@@ -24,6 +24,7 @@ struct arguments {
   tigon::axis_view<T> axis, axis_out;
   std::span<T> p, dp, dp2;
   std::span<A> s, s2;
+  tigon::matrix_view<A> m;
   std::span<const std::int64_t> ids;
   std::span<const std::int32_t> ids32;
   std::span<std::int32_t> tokens;
@@ -102,6 +103,15 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::attention_backward<B>(a.o, a.q, a.k, a.w, {a.o, a.s}, t::attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
   (void)t::attention_workspace<B, T>(1, 1);
   (void)t::attention_backward_workspace<B, T>(1, 1);
+  t::neighborhood_attention_forward<B>(a.q, a.k, a.w, a.o, {a.m, a.s}, {}, ctx);
+  t::neighborhood_attention_backward<B>(a.o, a.q, a.k, a.w, {a.m, a.s},
+                                        t::neighborhood_attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);
+  (void)t::neighborhood_attention_workspace<B, T>(1);
+  (void)t::neighborhood_attention_backward_workspace<B, T>(1);
+  t::neighborhood_attention_layer_forward<B>(a.x, {a.u, a.u, a.p, a.p, a.p, a.p}, a.y, {a.v, a.s}, {}, ctx);
+  t::neighborhood_attention_layer_backward<B>(a.y, a.x, {a.u, a.u, a.p, a.p, a.p, a.p}, {a.v, a.s}, a.z,
+                                              {a.v, a.v, a.dp, a.dp, a.dp2, a.dp2}, {}, ctx);
+  (void)t::neighborhood_attention_layer_workspace<B, T>(t::neighborhood_attention_layer_pass::backward, 1, 1, {});
 
   t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
   t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);

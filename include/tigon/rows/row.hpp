@@ -22,6 +22,7 @@
 #include <tigon/backend/backend.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/rows/loop.hpp>
+#include <tigon/rows/weighted_rows.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/vec.hpp>
 
@@ -92,6 +93,14 @@ class row_worker {
 
   // The side work of a map of this row, which is not made.
   TIGON_INLINE void side_work() const { side_work_.template run<B::row.unroll>(cols); }
+
+  /// Prefetches row k of m, to be read or written, where the hardware does not see the rows that come: they are short and
+  /// lie apart, or are visited out of order.
+  template <class T>
+  TIGON_INLINE void prefetch(matrix_view<T> m, std::size_t k) const {
+    for (std::size_t j = 0; j < m.cols; j += 64 / sizeof(T))
+      __builtin_prefetch(m.row(k) + j, std::is_const_v<T> ? 0 : 1, 3);
+  }
 
   /// One element of the row.
   template <class T>

@@ -1,0 +1,54 @@
+// neighborhood_attention on ascend: its parents' kernel, with the chip's softmax inside.
+#include <tigon/ops/neighborhood_attention.hpp>
+
+#include "ascend_chips.hpp"
+
+namespace {
+
+using namespace tigon::test;
+
+template <class T>
+struct problem {
+  static constexpr std::size_t n = 2 * 150, d = 8, taps = 5;
+  using A = tigon::accumulator_t<T>;
+  guarded_matrix<T> q = random_matrix<T>({n, d}, 1), k = random_matrix<T>({n, d}, 2), v = random_matrix<T>({n, d}, 3),
+                    d_o = random_matrix<T>({n, d}, 4), o{n, d}, dq{n, d}, dk{n, d}, dv{n, d};
+  guarded_matrix<A> probs{n, taps};
+
+  static tigon::heads_view<T> of(guarded_matrix<T>& m) {
+    return tigon::heads_view<T>::of_heads(m.view().data, 1, 2, n / 2, d);
+  }
+  template <class B>
+  TIGON_TEST_NOINLINE void run(tigon::context& ctx = tigon::default_context()) {
+    const tigon::neighborhood_attention_options opt{.kernel_size = taps, .dilation = 2};
+    tigon::neighborhood_attention_forward<B, T>(of(q), of(k), of(v), of(o), {probs.view(), {}}, opt, ctx);
+    tigon::neighborhood_attention_backward<B, T>(of(d_o), of(q), of(k), of(v), {probs.view(), {}},
+                                                 tigon::neighborhood_attention_gradients{of(dq), of(dk), of(dv)}, opt,
+                                                 ctx);
+  }
+};
+
+TEST(ascend_neighborhood_attention, runs_the_softmax_of_the_chip_and_agrees_with_its_parents) {
+  problem<float> parents, p;
+  parents.run<tigon::backends::highway>();
+  {
+    const audited ledger;
+    p.run<usual_chip>();
+    EXPECT_GE(counting_ledger::total.copied_in, 2 * p.n * p.taps);  // scores in forward, dp and p in backward
+  }
+  EXPECT_TRUE(close(p.probs.f64(), parents.probs.f64(), parity.f32));
+  EXPECT_TRUE(close(p.o.f64(), parents.o.f64(), parity.f32));
+  EXPECT_TRUE(close(p.dq.f64(), parents.dq.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dk.f64(), parents.dk.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dv.f64(), parents.dv.f64(), 4 * parity.f32));
+}
+
+TEST(ascend_neighborhood_attention, bits_do_not_depend_on_threads) {
+  problem<float> p;
+  EXPECT_TRUE(same_bits_for_any_threads([&](tigon::context& ctx) {
+    p.run<usual_chip>(ctx);
+    return bits_of(p.o, p.probs, p.dq, p.dk, p.dv);
+  }));
+}
+
+}  // namespace
