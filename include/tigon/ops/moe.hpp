@@ -1,0 +1,190 @@
+// Mixture of experts: gathered tokens, a product for every expert, a gate, and a weighted sum back to the tokens.
+#ifndef TIGON_OPS_MOE_HPP
+#define TIGON_OPS_MOE_HPP
+
+#include <tigon/gemm/gemm.hpp>
+#include <tigon/ops/moe_contract.hpp>
+#include <tigon/ops/moe_rows.hpp>
+#include <tigon/ops/swiglu.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::moe, backends::generic> {
+  template <class T>
+  using saved = moe_saved<T>;
+
+  /// Whether x has the type of the sums.
+  template <class T>
+  static constexpr bool wide = std::same_as<T, accumulator_t<T>>;
+
+  /// Leaves g and u in `to_save`, or nothing if that has no memory.
+  template <backend B, element T, element W, token_id I, element R>
+  static void forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w, matrix_view<T> y,
+                      matrix_view<T> to_save, moe_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    using rows = row_backend<B>;
+    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
+    const bool keep = to_save.data != nullptr;
+    workspace::frame frame(ctx.workspace());
+    const detail::moe_pairs pairs = sorted<B, A, I>(choices.indices, s, frame, ctx);
+    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::forward, s, pairs.most);
+    const matrix_view<A> sum = sum_of<A>(frame, y);
+    detail::clear_matrix<rows>(sum, ctx);
+    for (std::size_t e = 0; e < s.experts; ++e) {
+      const auto weights = detail::expert<const W>::of(w.gate_up, w.down, e, s, opt.layout);
+      pairs.for_chunks(e, [&](detail::moe_chunk c) {
+        auto p = planes.first(c.rows);
+        detail::gather_tokens<rows>(x, c, p.x, ctx);
+        if constexpr (wide<T>)
+          if (keep) p.gate = c.gate_of(to_save), p.up = c.up_of(to_save);
+        project<B>(p, weights, ctx);
+        kernel_for<op::swiglu, rows>::template forward<rows, A>(p.gate, p.up, p.act, detail::default_swiglu{}, ctx);
+        if constexpr (wide<T>) {
+          product<B, T>(p.act, weights.down, p.out, {.b = transpose::yes}, ctx);
+        } else {
+          if (keep) copy<rows>(p.gate, c.gate_of(to_save), ctx), copy<rows>(p.up, c.up_of(to_save), ctx);
+          copy<rows>(p.act, p.act_T, ctx);
+          product<B, T>(p.act_T, weights.down, p.out, {.b = transpose::yes}, ctx);
+        }
+        detail::add_to_tokens<rows, A, R>(p.out, c, choices.weights, sum, ctx);
+      });
+    }
+    if constexpr (!wide<T>) copy<rows>(sum, y, ctx);
+  }
+
+  /// Makes g and u anew if `values` has no memory.
+  template <backend B, element T, element W, element G, token_id I, element R>
+  static void backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w,
+                       in_matrix<T> values, moe_gradients<T, G, R> to, moe_options opt, context& ctx) {
+    using A = accumulator_t<T>;
+    using rows = row_backend<B>;
+    using gradient_of = detail::moe_weight_gradient<B, T, G>;
+    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
+    const bool add = opt.dw == gradient::accumulate;
+    workspace::frame frame(ctx.workspace());
+    const detail::moe_pairs pairs = sorted<B, A, I>(choices.indices, s, frame, ctx);
+    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::backward, s, pairs.most);
+    const matrix_view<A> sum = sum_of<A>(frame, to.dx);
+    if (sum.data != nullptr) detail::clear_matrix<rows>(sum, ctx);
+    for (std::size_t e = 0; e < s.experts; ++e) {
+      const auto weights = detail::expert<const W>::of(w.gate_up, w.down, e, s, opt.layout);
+      const auto dw = detail::expert<G>::of(to.dgate_up, to.ddown, e, s, opt.layout);
+      const std::size_t chunks = pairs.chunks(e);
+      workspace::frame of_expert(ctx.workspace());
+      gradient_of dgate(of_expert, dw.gate, chunks, add), dup(of_expert, dw.up, chunks, add),
+          ddown(of_expert, dw.down, chunks, add);
+      pairs.for_chunks(e, [&](detail::moe_chunk c) {
+        auto p = planes.first(c.rows);
+        detail::gather_tokens<rows>(dy, c, p.dy, ctx);
+        if (dgate || values.data == nullptr) detail::gather_tokens<rows>(x, c, p.x, ctx);
+        if (values.data == nullptr)
+          project_again<B>(p, weights, ctx);
+        else
+          read_values<rows>(p, values, c, ctx);
+        kernel_for<op::swiglu, rows>::template forward<rows, A>(p.gate, p.up, p.act, detail::default_swiglu{}, ctx);
+        const bool before_gate = sum.data != nullptr || dgate;
+        if (before_gate || to.dweights.data != nullptr) {
+          product<B, T>(p.dy, weights.down, p.dact, {}, ctx);
+          detail::weigh<rows, T, A, R>(p.dact, p.act, p.weighted(), c, choices.weights, to.dweights, ctx);
+        } else {
+          detail::weigh<rows, T, A, R>(p.act, p.weighted(), c, choices.weights, ctx);
+        }
+        ddown.add_product(p.dy, p.weighted(), ctx);
+        if (!before_gate) return;
+        kernel_for<op::swiglu, rows>::template backward<rows, A>(p.dact, p.gate, p.up, p.gate, p.up,
+                                                                 detail::default_swiglu{}, ctx);
+        if constexpr (!wide<T>) copy<rows>(p.gate, p.gate_T, ctx), copy<rows>(p.up, p.up_T, ctx);
+        dgate.add_product(p.dgate(), p.x, ctx), dup.add_product(p.dup(), p.x, ctx);
+        if (sum.data == nullptr) return;
+        product<B, T>(p.dgate(), weights.gate, p.out, {}, ctx);
+        product<B, T>(p.dup(), weights.up, p.out, {.beta = 1}, ctx);
+        detail::add_to_tokens<rows, A, R>(p.out, c, matrix_view<const R>{}, sum, ctx);
+      });
+      for (gradient_of* one : {&dgate, &dup, &ddown}) one->finish(ctx);
+    }
+    if constexpr (!wide<T>)
+      if (sum.data != nullptr) copy<rows>(sum, to.dx, ctx);
+  }
+
+  /// g and u of the gathered x.
+  template <backend B, element T, element W>
+  static void project(const detail::moe_planes<T>& p, const detail::expert<const W>& w, context& ctx) {
+    product<B, T>(p.x, w.gate, p.gate, {.b = transpose::yes}, ctx);
+    product<B, T>(p.x, w.up, p.up, {.b = transpose::yes}, ctx);
+  }
+  /// The same, rounded as if they had been saved.
+  template <backend B, element T, element W>
+  static void project_again(const detail::moe_planes<T>& p, const detail::expert<const W>& w, context& ctx) {
+    project<B>(p, w, ctx);
+    if constexpr (!wide<T>)
+      detail::round_plane<row_backend<B>, T>(p.gate, ctx), detail::round_plane<row_backend<B>, T>(p.up, ctx);
+  }
+  template <class rows, element T>
+  static void read_values(const detail::moe_planes<T>& p, matrix_view<const T> values, detail::moe_chunk c,
+                          context& ctx) {
+    copy<rows>(c.gate_of(values), p.gate, ctx), copy<rows>(c.up_of(values), p.up, ctx);
+  }
+
+  /// Widens or rounds.
+  template <class rows, class From, element To>
+  static void copy(matrix_view<From> from, matrix_view<To> to, context& ctx) {
+    using E = std::remove_const_t<From>;
+    detail::round_sums<rows, accumulator_t<To>, To, E>(to, from, false, ctx);
+  }
+
+  template <backend B, element T, class W, element A>
+  static void product(matrix_view<const T> a, matrix_view<const W> b, matrix_view<A> c, gemm_options opt,
+                      context& ctx) {
+    kernel_for<op::gemm, B>::template forward<B, T, W, A>(a, {b}, in_vector<A>{}, c, no_epilogue{}, opt, ctx);
+  }
+
+  /// Where what the choices of a token add to y is summed: y itself where it has the type of the sums.
+  template <element A, element T>
+  static matrix_view<A> sum_of(workspace::frame& frame, matrix_view<T> y) {
+    if constexpr (wide<T>)
+      return y;
+    else
+      return y.data == nullptr ? matrix_view<A>{} : matrix_view<A>(frame.take<A>(y.rows * y.cols), y.rows, y.cols);
+  }
+
+  /// The pairs in the order of their experts.
+  template <backend B, class A, token_id I>
+  static detail::moe_pairs sorted(matrix_view<const I> indices, moe_shape s, workspace::frame& frame, context& ctx) {
+    const std::size_t pairs = s.tokens * s.choices;
+    const std::span offsets(frame.template take<std::int64_t>(s.experts + 1), s.experts + 1);
+    const std::span scatter(frame.template take<std::int64_t>(pairs), pairs);
+    const moe_order<std::int64_t> order{
+        .counts = {}, .offsets = offsets, .gather = {}, .scatter = scatter, .positions = {}};
+    kernel_for<op::moe_routing, B>::template forward<B, I, std::int64_t>(indices, s.experts, order, ctx);
+    return {offsets.data(), scatter.data(), s, detail::chunk_rows<B, A>(s)};
+  }
+
+  template <backend B, element T, element W, element G>
+  static std::size_t workspace_bytes(moe_pass pass, moe_shape s, std::size_t workers) {
+    using A = accumulator_t<T>;
+    using gradient_of = detail::moe_weight_gradient<B, T, G>;
+    const std::size_t pairs = workspace::product(s.tokens, s.choices), most = detail::chunk_rows<B, A>(s);
+    const std::size_t n = s.intermediate, h = s.hidden;
+    const bool trains = pass == moe_pass::backward || pass == moe_pass::recompute;
+    std::size_t products = 0;  // the most that a chunk of any size takes
+    for (std::size_t m = 1; m <= most; ++m) {
+      products = std::max(
+          {products, gemm_workspace<B, T, W, A>(m, n, h, workers), gemm_workspace<B, T, W, A>(m, h, n, workers)});
+      if (!trains) continue;
+      products = std::max(
+          {products, gradient_of::product_bytes(n, h, m, workers), gradient_of::product_bytes(h, n, m, workers)});
+    }
+    std::size_t bytes = detail::moe_planes<T>::bytes(pass, s, most) + products;
+    if (trains && most != 0) bytes += 3 * gradient_of::bytes(s, gemm_detail::ceil_div(pairs, most));
+    if constexpr (!wide<T>) bytes += workspace::bytes_for<A>(s.tokens, h);
+    return workspace::bytes_for<std::int64_t>(s.experts == SIZE_MAX ? SIZE_MAX : s.experts + 1) +
+           workspace::bytes_for<std::int64_t>(pairs) + std::max(bytes, moe_routing_workspace(s.experts));
+  }
+};
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_MOE_HPP
