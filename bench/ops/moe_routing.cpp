@@ -38,7 +38,7 @@ plan moe_routing_plan(const request& r) {
 op_entry moe_routing() {
   return {.name = "moe_routing",
           .dims = "tokens x experts x top_k",
-          .dtypes = {"f32"},
+          .dtypes = {dtype::f32},
           .variants = {{"default", {8192, 128, 8}, {mode::forward}}},
           .backends = all_backends::names(),
           .make_plan = [](const request& r) {
