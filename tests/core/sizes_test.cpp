@@ -64,6 +64,7 @@ void check(sizes n, context& ctx) {
     }
     EXPECT_TRUE(few != 1 || hold(attention_backward_workspace<B, T>(n, 8, {}, workers), workers, n, 64, a));
     EXPECT_TRUE(hold(softmax_workspace<B, T>(n, ctx), workers, n, a));
+    EXPECT_TRUE(hold(moe_router_workspace<B, T>(n, ctx), workers, 3, n, a));
     EXPECT_TRUE(hold(sparsemax_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(attn_res_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(gemm_workspace<B, T>(n, few, n, workers), workers == 1 ? 0 : workers));

@@ -18,6 +18,7 @@ struct arguments {
   std::span<const std::int64_t> ids;
   std::span<const std::int32_t> ids32;
   tigon::matrix_view<const std::int32_t> experts;
+  tigon::matrix_view<std::int32_t> chosen;
   std::span<std::int32_t> tokens;
   std::span<std::byte> bytes;
 };
@@ -90,6 +91,10 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
   t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
 
+  t::moe_router_forward<B>(a.x, a.p, a.chosen, a.y, {}, ctx);
+  t::moe_router_forward<B>(a.x, absent, a.chosen, a.y, {}, ctx);
+  t::moe_router_backward<B>(a.y, a.x, a.chosen, a.z, {}, ctx);
+  (void)t::moe_router_workspace<B, T>(1, ctx);
   const t::moe_choices choices{a.experts, a.x};
   const t::moe_weights experts{a.u, a.v, 1};
   t::moe_saved<T> pairs;
