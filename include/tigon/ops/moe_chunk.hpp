@@ -72,6 +72,12 @@ struct moe_pairs {
   moe_shape shape;
   std::size_t most;
 
+  /// Of the two arrays.
+  static constexpr std::size_t bytes(moe_shape s) {
+    return workspace::bytes_for<std::int64_t>(s.experts == SIZE_MAX ? SIZE_MAX : s.experts + 1) +
+           workspace::bytes_for<std::int64_t>(s.tokens, s.choices);
+  }
+
   std::size_t first(std::size_t e) const { return static_cast<std::size_t>(offsets[e]); }
   std::size_t chunks(std::size_t e) const {
     const std::size_t count = first(e + 1) - first(e);
@@ -129,8 +135,8 @@ struct moe_planes {
     });
     return sum;
   }
-  /// In the type of x: w a; dg and du.
-  matrix_view<T> weighted() const {
+  /// In the type of x: a, later w a; dg and du.
+  matrix_view<T> activated() const {
     if constexpr (wide)
       return act;
     else

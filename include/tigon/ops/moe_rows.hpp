@@ -124,6 +124,25 @@ class moe_weight_gradient {
   sums sums_;
 };
 
+/// The gradients of all matrices of an expert.
+template <class B, element T, element G>
+struct expert_gradients {
+  moe_weight_gradient<B, T, G> gate, up, down;
+
+  expert_gradients(workspace::frame& frame, const expert<G>& to, std::size_t chunks, bool add)
+      : gate(frame, to.gate, chunks, add), up(frame, to.up, chunks, add), down(frame, to.down, chunks, add) {}
+  void finish(context& ctx) { gate.finish(ctx), up.finish(ctx), down.finish(ctx); }
+};
+
+/// What backward reads of all tokens, and the gradients of the routing weights; and whether dx is wanted.
+template <class T, class R>
+struct moe_operands {
+  matrix_view<const T> dy, x, values;
+  matrix_view<const R> weights;
+  matrix_view<R> dweights;
+  bool dx;
+};
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
