@@ -105,6 +105,11 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::moe_backward<B>(a.y, a.x, choices, experts, pairs, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
   t::moe_backward_recompute<B>(a.y, a.x, choices, experts, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
   (void)t::moe_workspace<B, T>(t::moe_pass::recompute, {1, 1, 1, 1, 1});
+  const t::comm::serial one_rank;
+  t::expert_parallel_moe_forward<B>(one_rank, a.x, choices, experts, a.y, {}, ctx);
+  t::expert_parallel_moe_backward<B>(one_rank, a.y, a.x, choices, experts, t::moe_gradients{a.z, a.u, a.v, a.x}, {},
+                                     ctx);
+  (void)t::expert_parallel_moe_workspace<B, T>(t::moe_pass::recompute, {1, 1, 1, 1, 1}, 1);
 
   t::attention_forward<B>(a.q, a.k, a.w, a.o, a.s, {}, ctx);
   t::attention_backward<B>(a.o, a.q, a.k, a.w, {a.o, a.s}, t::attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);

@@ -74,7 +74,9 @@ struct kernel<op::moe_routing, backends::generic> {
 };
 
 /// Bytes of workspace that moe_routing_forward takes.
-constexpr std::size_t moe_routing_workspace(std::size_t experts) { return workspace::bytes_for<std::size_t>(experts); }
+constexpr TIGON_INLINE std::size_t moe_routing_workspace(std::size_t experts) {
+  return workspace::bytes_for<std::size_t>(experts);
+}
 
 namespace detail {
 inline namespace TIGON_ABI {
