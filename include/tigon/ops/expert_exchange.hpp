@@ -99,13 +99,13 @@ class expert_exchange {
 
  private:
   struct place {
-    std::size_t expert, begin;
+    std::size_t index, begin;  ///< of an expert; behind its first pair
   };
   /// The next chunk of a rank; without rows where it has no more.
   moe_chunk next(std::size_t rank) {
     place& at = next_[rank];
-    for (; at.expert < (rank + 1) * experts(); ++at.expert, at.begin = 0) {
-      const std::size_t first = all_.first(at.expert), count = all_.first(at.expert + 1) - first;
+    for (; at.index < (rank + 1) * experts(); ++at.index, at.begin = 0) {
+      const std::size_t first = all_.first(at.index), count = all_.first(at.index + 1) - first;
       if (at.begin >= count) continue;
       const std::size_t rows = std::min(even_part(count, all_.most), count - at.begin), p = first + at.begin;
       at.begin += rows;
