@@ -10,8 +10,8 @@
 namespace tigon_bench {
 namespace {
 
-/// Forward has three products for a pair of a token and an expert, backward six; `recompute` saves nothing and makes two
-/// of the three again. Memory of this op means what it needs beside its results: what forward leaves, and scratch.
+/// Forward has three products for a pair of a token and an expert, backward six; `recompute` saves nothing and makes
+/// two of the three again. Memory of this op means what it needs beside its results: what forward leaves, and scratch.
 template <class B, class T>
 plan moe_plan(const request& r) {
   const bool forward = r.direction != mode::backward, backward = r.direction != mode::forward;

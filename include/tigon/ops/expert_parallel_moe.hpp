@@ -130,8 +130,8 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
   }
 };
 
-/// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass recompute)
-/// take on one of so many ranks, for its tokens and experts. I is the type of the indices.
+/// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass
+/// recompute) take on one of so many ranks, for its tokens and experts. I is the type of the indices.
 template <class B = default_backend, element T, element W = T, element G = W, token_id I = std::int64_t>
 std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::size_t ranks, std::size_t workers = 1) {
   return kernel_for<op::expert_parallel_moe, B>::template workspace_bytes<B, T, W, G, I>(pass, shape, ranks, workers);

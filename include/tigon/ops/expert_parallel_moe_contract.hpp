@@ -13,24 +13,25 @@ struct expert_parallel_moe {
 };
 }  // namespace op
 
-/// moe where every rank has tokens and experts of its own: of R ranks with `experts` each, rank r has experts [r experts,
-/// (r + 1) experts) of R experts in all, whose indices the choices of all ranks name. y and dx of the own tokens,
-/// dgate_up and ddown of the own experts, sums over the tokens of all ranks.
+/// moe where every rank has tokens and experts of its own: of R ranks with `experts` each, rank r has experts [r
+/// experts, (r + 1) experts) of R experts in all, whose indices the choices of all ranks name. y and dx of the own
+/// tokens, dgate_up and ddown of the own experts, sums over the tokens of all ranks.
 ///
-/// Formula    docs/formulas/moe.md. Rows of x (and dy) are gathered from all ranks; what the pairs of an expert add to y or
-///            dx comes back in rounds, a chunk of every rank at a time. Backward makes g and u again from x.
-/// Shapes     as moe, of this rank's tokens and experts; tokens, k, experts, hidden and intermediate are equal on all ranks.
+/// Formula    docs/formulas/moe.md. Rows of x (and dy) are gathered from all ranks; what the pairs of an expert add to
+///            y or dx comes back in rounds, a chunk of every rank at a time. Backward makes g and u again from x.
+/// Shapes     as moe, of this rank's tokens and experts; tokens, k, experts, hidden and intermediate are equal on all
+///            ranks.
 /// Types      as moe, the same on all ranks.
 /// Precision  as moe.
-/// Order      as moe: for any number of ranks that share the experts alike, the bits of moe on the tokens of all ranks one
-///            behind the other, with all experts.
+/// Order      as moe: for any number of ranks that share the experts alike, the bits of moe on the tokens of all ranks
+///            one behind the other, with all experts.
 /// Writes     as moe. Which of dx and dweights are computed is the same on all ranks.
 /// Aliasing   none: any layout in which no element is shared.
-/// Memory     x (and dy) and the choices of all ranks; a row of sums for every pair of the own tokens; a chunk as moe, and
-///            that of every rank. See expert_parallel_moe_workspace.
+/// Memory     x (and dy) and the choices of all ranks; a row of sums for every pair of the own tokens; a chunk as moe,
+///            and that of every rank. See expert_parallel_moe_workspace.
 /// Threads    the same bits for any number of them.
-/// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in what
-///            has to be equal; before the first write.
+/// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in
+///            what has to be equal; before the first write.
 /// Max error  as moe, and its bits (tests/ops/expert_parallel_moe_test.cpp).
 using expert_parallel_moe_options = moe_options;
 

@@ -92,8 +92,8 @@ struct moe_pairs {
   }
 };
 
-/// The planes of a pass, in the types in which they are stored (T) and computed (A). Where T is A, what a plane of T holds
-/// is made in one of A.
+/// The planes of a pass, in the types in which they are stored (T) and computed (A). Where T is A, what a plane of T
+/// holds is made in one of A.
 template <class T>
 struct moe_planes {
   using A = accumulator_t<T>;

@@ -31,19 +31,19 @@ struct moe {
 ///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
 /// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up and down any one of them, dgate_up and ddown
 ///            any one, weights and dweights any one (f64 only with f64); indices std::int32_t or std::int64_t.
-/// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs; what the
-///            choices of a token add to y and dx is not rounded before. Products are op::gemm of the backend, gates its
-///            op::swiglu, the order of the pairs its op::moe_routing.
+/// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
+///            what the choices of a token add to y and dx is not rounded before. Products are op::gemm of the backend,
+///            gates its op::swiglu, the order of the pairs its op::moe_routing.
 /// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
 ///            order of the token: the order in which a token names its experts changes no bit.
-/// Writes     y, saved; dx, dgate_up, ddown, dweights; a gradient whose view has no memory is not computed. dgate_up and
-///            ddown, zero for an expert that nobody chose, are added to with gradient::accumulate.
+/// Writes     y, saved; dx, dgate_up, ddown, dweights; a gradient whose view has no memory is not computed. dgate_up
+///            and ddown, zero for an expert that nobody chose, are added to with gradient::accumulate.
 /// Aliasing   none: any layout in which no element is shared.
-/// Memory     saved, or nothing: moe_backward_recompute makes the same numbers again, a chunk at a time. A chunk is at most
-///            512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes where it can
-///            be. In 16 bits also the sums of y or dx; where an expert may have several chunks and dgate_up has 16 bits,
-///            sums of one expert's gradients; of more than 64 chunks (4096 where they are large and in 16 bits) two more.
-///            Weights are not copied. See moe_workspace.
+/// Memory     saved, or nothing: moe_backward_recompute makes the same numbers again, a chunk at a time. A chunk is at
+///            most 512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes
+///            where it can be. In 16 bits also the sums of y or dx; where an expert may have several chunks and
+///            dgate_up has 16 bits, sums of one expert's gradients; of more than 64 chunks (4096 where they are large
+///            and in 16 bits) two more. Weights are not copied. See moe_workspace.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, state (saved holds no forward), workspace, and index (in every build)
 ///            for an index outside [0, experts); before the first write.
@@ -101,8 +101,8 @@ struct moe_shape {
   std::size_t tokens, choices, experts, hidden, intermediate;
 };
 
-/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients. T is the type
-/// of x, W of gate_up and down, G of their gradients.
+/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients. T is the
+/// type of x, W of gate_up and down, G of their gradients.
 template <class B = default_backend, element T, element W = T, element G = W>
 std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 1) {
   return kernel_for<op::moe, B>::template workspace_bytes<B, T, W, G>(pass, shape, workers);

@@ -19,25 +19,28 @@ struct moe_router {
 ///   s[e] = softmax(logits[t])[e], or sigmoid(logits[t,e])
 ///   indices[t] = the k experts with the largest s[e] + bias[e], the largest first
 ///   weights[t,j] = scale * s[e] / sum over the k chosen of s,   or scale * s[e];   e = indices[t,j]
-///   d = scale * dweights[t],   w = weights[t] / scale,   D = sum over j of w d, or 0 with sigmoids that are not normalised
-///   dlogits[t,e] = w (d - D) where e was chosen, times 1 - s[e] with sigmoids;   elsewhere 0, or -s[e] D with a softmax
-///   that is not normalised
+///   d = scale * dweights[t],   w = weights[t] / scale,   D = sum over j of w d; 0 with sigmoids not normalised
+///   dlogits[t,e] = w (d - D) where e was chosen, times 1 - s[e] with sigmoids;
+///                  elsewhere 0, or -s[e] D with a softmax that is not normalised
 ///
 /// Formula    docs/formulas/moe.md.
-/// Shapes     logits, dlogits [tokens, experts]; bias [experts] or `absent`; indices, weights, dweights [tokens, k]. tokens
-///            and k may be 0, k <= experts.
-/// Types      logits and dlogits one of f32, bf16, f16, f64; bias any one, weights and dweights any one (f64 only with f64);
-///            indices std::int32_t or std::int64_t.
+/// Shapes     logits, dlogits [tokens, experts]; bias [experts] or `absent`; indices, weights, dweights [tokens, k].
+///            tokens and k may be 0, k <= experts.
+/// Types      logits and dlogits one of f32, bf16, f16, f64; bias any one, weights and dweights any one (f64 only with
+///            f64); indices std::int32_t or std::int64_t.
 /// Precision  f32 (f64 for f64), one rounding at weights and dlogits.
-/// Order      ties: the lower index first. Without a bias the logits are compared, which have the order of their scores,
-///            with one s + bias as it was computed. A NaN comes before all numbers, so that a bad logit is not passed over.
-/// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in weights.
+/// Order      ties: the lower index first. Without a bias the logits are compared, which have the order of their
+///            scores, with one s + bias as it was computed. A NaN comes before all numbers, so that a bad logit is not
+///            passed over.
+/// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in
+///            weights.
 /// Aliasing   forward: none. backward: dlogits may be logits. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (scale is not finite, k is above experts), workspace, and index
-///            (in every build) for an index outside [0, experts) or twice in a token, in backward; before the first write.
-/// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. A NaN, and with
-///            softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are exact where the
-///            scores themselves underflow.
+/// Throws     tigon::error: shape, stride, alias, argument (scale is not finite, k is above experts), workspace, and
+///            index (in every build) for an index outside [0, experts) or twice in a token, in backward; before the
+///            first write.
+/// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. A NaN,
+///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
+///            exact where the scores themselves underflow.
 /// Max error  f32 2e-6, bf16 8e-3 of |reference| + its root mean square, both ways (tests/ops/moe_router_test.cpp).
 struct moe_router_options {
   router_score score = router_score::softmax;

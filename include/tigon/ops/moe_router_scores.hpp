@@ -68,8 +68,8 @@ struct chosen_scores {
   bool normalise;
   row_scores<A> whole;
 
-  /// weight[j], without the scale, of the logits there. Normalised ones are a softmax of the logarithms of the scores: no
-  /// sum of scores is 0 while one of the logits is above -inf.
+  /// weight[j], without the scale, of the logits there. Normalised ones are a softmax of the logarithms of the scores:
+  /// no sum of scores is 0 while one of the logits is above -inf.
   TIGON_INLINE void weigh(A* weight, std::size_t k) const {
     const bool soft = score == router_score::softmax;
     if (!normalise) {
@@ -87,8 +87,8 @@ struct chosen_scores {
     for (std::size_t j = 0; j < k; ++j) weight[j] /= sum == A(0) ? A(1) : sum;
   }
 
-  /// slope[j], of logits on entry: the gradient of the j-th chosen logit, from the weights and their gradients d. Returns
-  /// the sum of weight d that it has taken off.
+  /// slope[j], of logits on entry: the gradient of the j-th chosen logit, from the weights and their gradients d.
+  /// Returns the sum of weight d that it has taken off.
   TIGON_INLINE A differentiate(const A* weight, const A* d, A* slope, std::size_t k) const {
     const bool soft = score == router_score::softmax;
     A sum = 0;

@@ -33,8 +33,8 @@ struct moe_routing {
 ///            which may choose an expert several times, in the order of its choices. An expert may have no pairs.
 /// Writes     counts, offsets, gather, scatter, positions; those without memory are not written.
 /// Aliasing   none: any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, workspace, argument (more pairs than the type of the outputs counts), and
-///            index (in every build) for an index outside [0, experts); before the first write.
+/// Throws     tigon::error: shape, stride, alias, workspace, argument (more pairs than the type of the outputs counts),
+///            and index (in every build) for an index outside [0, experts); before the first write.
 /// Max error  none (tests/ops/moe_routing_test.cpp).
 template <class O>
 struct moe_order {
