@@ -37,6 +37,8 @@
   X(geglu_backward, dy, x, r, dx, y, {}, ctx)                                                  \
   X(relu_squared_forward, x, y, {}, ctx)                                                       \
   X(relu_squared_backward, dy, x, dx, {}, ctx)                                                 \
+  X(moe_router_forward, x, w, chosen, y, {}, ctx)                                              \
+  X(moe_router_backward, y, x, chosen, dx, {}, ctx)                                            \
   X(rope_forward, q, q, x, x, q, q, {}, ctx)                                                   \
   X(rope_backward, q, q, x, x, q, q, {}, ctx)                                                  \
   X(llama4_rope_forward, q, q, x, q, q, {}, ctx)                                               \
@@ -135,7 +137,7 @@ std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
 inline void name_every_door(tigon::matrix_view<float> x, tigon::heads_view<float> q, tigon::blocks_view<float> blocks,
                             std::span<float> w, std::span<const std::int32_t> ids,
                             tigon::matrix_view<const std::int32_t> targets, std::span<tigon::lse_parts<float>> lse,
-                            tigon::comm::serial& alone, tigon::context& ctx) {
+                            tigon::matrix_view<std::int32_t> chosen, tigon::comm::serial& alone, tigon::context& ctx) {
   const auto r = x, y = x, dx = x, dy = x;
   const auto dw = w, db = w, mean = w, rstd = w, loss = w;
 #define TIGON_INFO_DOOR(name, ...) tigon::name<noting<door::name>>(__VA_ARGS__);

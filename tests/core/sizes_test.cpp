@@ -54,6 +54,12 @@ void check(sizes n, context& ctx) {
       EXPECT_TRUE(hold(mlp_workspace<B, T>(mlp_pass::recompute, rows, 8, cols, workers), rows, 3, cols, t));
       EXPECT_TRUE(hold(tiled_mlp_backward_workspace<B, T>(4096, rows, cols, 4, workers), std::same_as<T, A> ? 1 : rows,
                        std::same_as<T, A> ? 1 : cols, a));
+      const moe_shape experts{rows, 8, 8, cols, 8}, wide{8, 8, 8, rows, cols}, few_tokens{8, 8, rows, 8, cols};
+      EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::forward, experts, workers), rows, 8, sizeof(std::int64_t)));
+      EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::recompute, wide, workers), rows, 3, t));
+      EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::backward, wide, workers), cols, 4, a));
+      EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::inference, few_tokens, workers), rows, sizeof(std::int64_t)));
+      EXPECT_TRUE(hold(moe_routing_workspace(rows), rows, sizeof(sizes)));
       EXPECT_TRUE(hold(gemm_pack_bytes<backends::generic, T>(rows, cols), rows, cols, a));
     }
     const neighborhood_attention_layer_options layer{.heads = 8, .seq_len = 8};
@@ -66,6 +72,7 @@ void check(sizes n, context& ctx) {
     EXPECT_TRUE(hold(neighborhood_attention_backward_workspace<B, T>(few, window, workers), few, n, a));
     EXPECT_TRUE(few != 1 || hold(attention_backward_workspace<B, T>(n, 8, {}, workers), workers, n, 64, a));
     EXPECT_TRUE(hold(softmax_workspace<B, T>(n, ctx), workers, n, a));
+    EXPECT_TRUE(hold(moe_router_workspace<B, T>(n, ctx), workers, 3, n, a));
     EXPECT_TRUE(hold(sparsemax_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(attn_res_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(gemm_workspace<B, T>(n, few, n, workers), workers == 1 ? 0 : workers));

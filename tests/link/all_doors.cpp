@@ -27,6 +27,8 @@ struct arguments {
   tigon::matrix_view<A> m;
   std::span<const std::int64_t> ids;
   std::span<const std::int32_t> ids32;
+  tigon::matrix_view<const std::int32_t> experts;
+  tigon::matrix_view<std::int32_t> chosen;
   std::span<std::int32_t> tokens;
   std::span<std::byte> bytes;
 };
@@ -98,6 +100,26 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::tiled_mlp_forward<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
   t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
   t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
+
+  t::moe_router_forward<B>(a.x, a.p, a.chosen, a.y, {}, ctx);
+  t::moe_router_forward<B>(a.x, absent, a.chosen, a.y, {}, ctx);
+  t::moe_router_backward<B>(a.y, a.x, a.chosen, a.z, {}, ctx);
+  (void)t::moe_router_workspace<B, T>(1, ctx);
+  const t::moe_choices choices{a.experts, a.x};
+  const t::moe_weights experts{a.u, a.v, 1};
+  t::moe_saved<T> pairs;
+  t::moe_routing_forward<B>(a.experts, 1, t::moe_order<std::int32_t>{}, ctx);
+  (void)t::moe_routing_workspace(1);
+  t::moe_forward<B>(a.x, choices, experts, a.y, pairs, {}, ctx);
+  t::moe_forward_inference<B>(a.x, choices, experts, a.y, {}, ctx);
+  t::moe_backward<B>(a.y, a.x, choices, experts, pairs, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
+  t::moe_backward_recompute<B>(a.y, a.x, choices, experts, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
+  (void)t::moe_workspace<B, T>(t::moe_pass::recompute, {1, 1, 1, 1, 1});
+  const t::comm::serial one_rank;
+  t::expert_parallel_moe_forward<B>(one_rank, a.x, choices, experts, a.y, {}, ctx);
+  t::expert_parallel_moe_backward<B>(one_rank, a.y, a.x, choices, experts, t::moe_gradients{a.z, a.u, a.v, a.x}, {},
+                                     ctx);
+  (void)t::expert_parallel_moe_workspace<B, T>(t::moe_pass::recompute, {1, 1, 1, 1, 1}, 1);
 
   t::attention_forward<B>(a.q, a.k, a.w, a.o, a.s, {}, ctx);
   t::attention_backward<B>(a.o, a.q, a.k, a.w, {a.o, a.s}, t::attention_gradients{a.dq, a.dk, a.dv}, {}, ctx);

@@ -5,6 +5,7 @@
 #include <tigon/comm/mpi.hpp>
 #include <tigon/comm/threads.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
+#include <tigon/ops/expert_parallel_moe.hpp>
 
 #include <climits>
 #include <numeric>
@@ -13,6 +14,7 @@
 
 #include "support/guarded.hpp"
 #include "support/logit_loss.hpp"
+#include "support/moe_problem.hpp"
 #include "support/problem.hpp"
 #include "support/throws.hpp"
 
@@ -96,6 +98,28 @@ TEST(vocab_parallel_cross_entropy, a_bad_target_on_one_rank_is_the_error_of_all)
                          world(), logits.view(), {r * cols, world().size() * cols}, target, {loss, top, rest}),
                      index, "target[1] is 4711; expected at least 0 and below " + std::to_string(world().size() * cols),
                      loss, top, rest);
+}
+
+TEST(expert_parallel_moe, has_the_bits_of_one_rank) {
+  const std::size_t r = world().rank(), ranks = world().size();
+  moe_problem<float> whole({6 * ranks, 2, 2 * ranks, 9, 7}), own({6, 2, 2, 9, 7});
+  const auto rows_of_rank = [&](auto& to, const auto& from) {
+    for (std::size_t i = 0; i < to.rows(); ++i)
+      for (std::size_t j = 0; j < to.cols(); ++j) to(i, j) = from(r * to.rows() + i, j);
+  };
+  rows_of_rank(own.indices, whole.indices), rows_of_rank(own.weights, whole.weights);
+  rows_of_rank(own.x, whole.x), rows_of_rank(own.dy, whole.dy);
+  rows_of_rank(own.gate_up, whole.gate_up), rows_of_rank(own.down, whole.down);
+  tigon::moe_forward_inference<usual_backend, float>(whole.x, whole.choices(), whole.experts(), whole.y.view());
+  tigon::moe_backward_recompute<usual_backend, float>(whole.dy, whole.x, whole.choices(), whole.experts(), whole.all());
+  tigon::expert_parallel_moe_forward<usual_backend, float>(world(), own.x, own.choices(), own.experts(), own.y.view());
+  tigon::expert_parallel_moe_backward<usual_backend, float>(world(), own.dy, own.x, own.choices(), own.experts(),
+                                                            own.all());
+  moe_problem<float> wanted({6, 2, 2, 9, 7});
+  rows_of_rank(wanted.y, whole.y), rows_of_rank(wanted.dx, whole.dx), rows_of_rank(wanted.dweights, whole.dweights);
+  rows_of_rank(wanted.dgate_up, whole.dgate_up), rows_of_rank(wanted.ddown, whole.ddown);
+  EXPECT_EQ(bits_of(own.y), bits_of(wanted.y));
+  EXPECT_EQ(own.gradients(), wanted.gradients());
 }
 
 TEST(mpi, gathers_in_the_order_of_ranks_and_in_any_number_of_pieces) {

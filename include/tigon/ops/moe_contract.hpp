@@ -1,0 +1,212 @@
+// Mixture of experts: its contract, its options, its doors, and what every provider of it is given. Nothing is computed
+// here.
+#ifndef TIGON_OPS_MOE_CONTRACT_HPP
+#define TIGON_OPS_MOE_CONTRACT_HPP
+
+#include <tigon/backend/operator.hpp>
+#include <tigon/gemm/contract.hpp>
+#include <tigon/ops/moe_routing.hpp>
+#include <tigon/ops/swiglu_fused.hpp>
+
+namespace tigon {
+
+namespace op {
+struct moe {
+  static constexpr std::string_view name = "moe";
+};
+}  // namespace op
+
+/// The MLP of a transformer split into experts, of which every token chose k.
+///
+///   e = indices[t,j],   w = weights[t,j]:                                     for each choice j < k of token t
+///   g = x[t] gate[e]^T,   u = x[t] up[e]^T,   a = silu(g) * u,   y[t] = sum over j of w * a down[e]^T
+///   p = dy[t] down[e],   dweights[t,j] = p . a
+///   dg = w * p * u * silu'(g),   du = w * p * silu(g),   dx[t] = sum over j of dg gate[e] + du up[e]
+///   ddown[e] = sum of dy[t]^T (w * a),   dgate[e] = sum of dg^T x[t],   dup[e] = sum of du^T x[t]     over e's choices
+///
+/// Formula    docs/formulas/moe.md; Shazeer et al., "Outrageously Large Neural Networks", 2017.
+/// Shapes     x, y, dy, dx [tokens, hidden]; indices, weights, dweights [tokens, k]; gate_up, dgate_up [experts * 2 *
+///            intermediate, hidden], an expert's rows one after the other: gate, then up, or by turns, gate first, with
+///            gate_layout::interleaved; down, ddown [experts * hidden, intermediate]; saved [tokens * k, 2 *
+///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
+/// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up and down any one of them, dgate_up and ddown
+///            any one, weights and dweights any one (f64 only with f64); indices std::int32_t or std::int64_t.
+/// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
+///            what the choices of a token add to y and dx is not rounded before. Products are op::gemm of the backend,
+///            gates its op::swiglu, the order of the pairs its op::moe_routing.
+/// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
+///            order of the token: the order in which a token names its experts changes no bit.
+/// Writes     y, saved; dx, dgate_up, ddown, dweights; a gradient whose view has no memory is not computed. dgate_up
+///            and ddown, zero for an expert that nobody chose, are added to with gradient::accumulate.
+/// Aliasing   none: any layout in which no element is shared.
+/// Memory     saved, or nothing: moe_backward_recompute makes the same numbers again, a chunk at a time. A chunk is at
+///            most 512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes
+///            where it can be. In 16 bits also the sums of y or dx; where an expert may have several chunks and
+///            dgate_up has 16 bits, sums of one expert's gradients; of more than 64 chunks (4096 where they are large
+///            and in 16 bits) two more. Weights are not copied. See moe_workspace.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: shape, stride, alias, state (saved holds no forward), workspace, and index (in every build)
+///            for an index outside [0, experts); before the first write.
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/moe_test.cpp).
+struct moe_options {
+  gate_layout layout = gate_layout::halves;
+  gradient dw = gradient::overwrite;  ///< of dgate_up and ddown
+};
+
+/// moe_choices{indices, weights}
+template <class I, class R>
+struct moe_choices {
+  matrix_view<const I> indices;
+  matrix_view<const R> weights;
+};
+template <class I, class R>
+moe_choices(matrix_view<I>, matrix_view<R>) -> moe_choices<std::remove_const_t<I>, std::remove_const_t<R>>;
+
+/// moe_weights{gate_up, down, experts}
+template <class E>
+struct moe_weights {
+  matrix_view<E> gate_up, down;
+  std::size_t experts = 0;
+
+  constexpr TIGON_INLINE operator moe_weights<const E>() const
+    requires(!std::is_const_v<E>)
+  {
+    return {gate_up, down, experts};
+  }
+};
+template <class E>
+moe_weights(matrix_view<E>, std::type_identity_t<matrix_view<E>>, std::size_t) -> moe_weights<E>;
+
+/// moe_gradients{dx, dgate_up, ddown, dweights}: those without memory are not computed.
+template <class T, class G, class R>
+struct moe_gradients {
+  matrix_view<T> dx;
+  matrix_view<G> dgate_up, ddown;
+  matrix_view<R> dweights;
+};
+template <class T, class G, class R>
+moe_gradients(matrix_view<T>, matrix_view<G>, std::type_identity_t<matrix_view<G>>, matrix_view<R>)
+    -> moe_gradients<T, G, R>;
+
+/// What forward leaves for any number of backwards, in memory of the caller: g and u of a pair side by side.
+template <class T>
+struct moe_saved {
+  matrix_view<T> memory;  ///< [tokens * k, 2 * intermediate]
+  bool filled = false;    ///< by forward
+};
+
+/// The calls whose workspace can be asked for, and the extents that it depends on.
+enum class moe_pass { forward, inference, backward, recompute };
+struct moe_shape {
+  std::size_t tokens, choices, experts, hidden, intermediate;
+};
+
+/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients. T is the
+/// type of x, W of gate_up and down, G of their gradients.
+template <class B = default_backend, element T, element W = T, element G = W>
+std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 1) {
+  return kernel_for<op::moe, B>::template workspace_bytes<B, T, W, G>(pass, shape, workers);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+template <class T, class W, class I, class R>
+moe_shape declare_moe(arguments& args, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w) {
+  const moe_shape s{x.rows, c.indices.cols, w.experts, x.cols, w.down.cols};
+  args.at_least_one("experts", s.experts);
+  args.in("x", x);
+  args.in("indices", c.indices, s.tokens, s.choices);
+  args.in("weights", c.weights, s.tokens, s.choices);
+  args.in("gate_up", w.gate_up, workspace::product(s.experts, 2, s.intermediate), s.hidden);
+  args.in("down", w.down, workspace::product(s.experts, s.hidden), s.intermediate);
+  return s;
+}
+
+/// The doors without and with `saved`.
+template <class B, element T, element W, class I, element R>
+void moe_forward(std::string_view name, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w,
+                 matrix_view<T> y, moe_saved<T>* saved, moe_options opt, context& ctx) {
+  arguments args(name);
+  const moe_shape s = declare_moe<T, W>(args, x, c, w);
+  args.out("y", y, s.tokens, s.hidden);
+  if (saved != nullptr) args.out("saved", saved->memory, workspace::product(s.tokens, s.choices), 2 * s.intermediate);
+  args.check();
+  expect_experts<I>(name, c.indices, s.experts);
+  const moe_pass pass = saved != nullptr ? moe_pass::forward : moe_pass::inference;
+  ctx.workspace().expect(name, moe_workspace<B, T, W>(pass, s, ctx.executor().workers()));
+  kernel_for<op::moe, B>::template forward<B, T, W, I, R>(
+      x, c, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt, ctx);
+  if (saved != nullptr) saved->filled = true;
+}
+
+template <class B, element T, element W, element G, class I, element R>
+void moe_backward(matrix_view<const T> dy, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w,
+                  const moe_saved<T>* saved, const moe_gradients<T, G, R>& to, moe_options opt, context& ctx) {
+  const std::string_view name = saved != nullptr ? "moe_backward" : "moe_backward_recompute";
+  arguments args(name);
+  const moe_shape s = declare_moe<T, W>(args, x, c, w);
+  args.in("dy", dy, s.tokens, s.hidden);
+  if (saved != nullptr) args.in("saved", saved->memory, workspace::product(s.tokens, s.choices), 2 * s.intermediate);
+  args.optional_out("dx", to.dx, s.tokens, s.hidden);
+  args.optional_out("dgate_up", to.dgate_up, w.gate_up.rows, w.gate_up.cols);
+  args.optional_out("ddown", to.ddown, w.down.rows, w.down.cols);
+  args.optional_out("dweights", to.dweights, s.tokens, s.choices);
+  args.check();
+  expect_experts<I>(name, c.indices, s.experts);
+  if (saved != nullptr && !saved->filled)
+    fail_argument(error_code::state, name, "saved", "empty", "what a forward left");
+  const moe_pass pass = saved != nullptr ? moe_pass::backward : moe_pass::recompute;
+  ctx.workspace().expect(name, moe_workspace<B, T, W, G>(pass, s, ctx.executor().workers()));
+  kernel_for<op::moe, B>::template backward<B, T, W, G, I, R>(
+      dy, x, c, w, saved != nullptr ? saved->memory : matrix_view<const T>{}, to, opt, ctx);
+}
+
+template <class B, class T, class W, class G, class I, class R>
+consteval bool admits_moe() {
+  static_assert(gemm_detail::admits_types<B, T, W, G>() && admits<B, R>());
+  static_assert(mixes_with<T, R>, "tigon: double routing weights go only with double activations; convert one of them");
+  static_assert(token_id<I>, "tigon: indices of experts are std::int32_t or std::int64_t");
+  return true;
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y, and in `saved` what moe_backward needs. See moe_options for the contract.
+template <class B = default_backend, class T, class I, class R, class W>
+void moe_forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
+                 std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_options opt = {},
+                 context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
+  detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward", x, choices, w, y, &saved, opt, ctx);
+}
+
+/// y alone.
+template <class B = default_backend, class T, class I, class R, class W>
+void moe_forward_inference(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
+                           moe_options opt = {}, context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
+  detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward_inference", x, choices, w, y, nullptr, opt, ctx);
+}
+
+/// The gradients from what moe_forward left in `saved` for the same x, choices and w.
+template <class B = default_backend, class T, class I, class R, class W, class G>
+void moe_backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
+                  const std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_gradients<T, G, R> gradients,
+                  moe_options opt = {}, context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
+  detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, &saved, gradients, opt, ctx);
+}
+
+/// The same bits from x alone: g and u are made again.
+template <class B = default_backend, class T, class I, class R, class W, class G>
+void moe_backward_recompute(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
+                            moe_gradients<T, G, R> gradients, moe_options opt = {}, context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
+  detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, nullptr, gradients, opt, ctx);
+}
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_MOE_CONTRACT_HPP
