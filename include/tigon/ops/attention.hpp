@@ -5,6 +5,7 @@
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/ops/attention_contract.hpp>
 #include <tigon/ops/key_sums.hpp>
+#include <tigon/ops/own_tasks.hpp>
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>
@@ -52,18 +53,6 @@ struct query_blocks {
     return most;
   }
 };
-
-/// Calls f(task, own) for every task; own is a serial context on the worker's share of the workspace.
-template <class F>
-void for_tasks(context& ctx, std::size_t tasks, std::size_t bytes_of_worker, F f) {
-  workspace::frame frame(ctx.workspace());
-  std::byte* memory = frame.take<std::byte>(bytes_of_worker * ctx.executor().workers());
-  ctx.executor().run(tasks, [&](std::size_t task, std::size_t worker) {
-    workspace share(std::span(memory + worker * bytes_of_worker, bytes_of_worker));
-    context own(serial(), share);
-    f(task, own);
-  });
-}
 
 }  // namespace TIGON_ABI
 }  // namespace detail
