@@ -94,6 +94,12 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::attention_workspace<B, T>(1, 1);
   (void)t::attention_backward_workspace<B, T>(1, 1);
 
+  t::multi_token_attention_forward<B>(a.q, a.w, a.p, a.o, a.k, {}, ctx);
+  t::multi_token_attention_forward<B>(a.q, a.w, absent, a.o, a.k, {}, ctx);
+  t::multi_token_attention_backward<B>(a.o, a.w, a.k, t::multi_token_attention_gradients{a.dq, a.dk, a.dp}, {}, ctx);
+  (void)t::multi_token_attention_workspace<B, T>(1, a.w);
+  (void)t::multi_token_attention_backward_workspace<B, T>(1, 1, a.w);
+
   t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
   t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);
   t::gemm_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);

@@ -41,7 +41,7 @@ struct plane_convolution {
   }
   std::size_t parameter_numbers() const {
     const window_layout in = input_windows();
-    return in.elements(inputs) + workspace::product(outputs + 1, in.tile) +
+    return in.elements(inputs) + workspace::product(outputs, in.tile) + in.tile +
            workspace::product(3, V::size, sums_of_group());
   }
   std::size_t input_numbers() const {
