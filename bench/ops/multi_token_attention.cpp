@@ -20,8 +20,8 @@ struct mixing {
   tigon::multi_token_attention_options options() const { return {.padding = padding(), .sparse = sparse}; }
 };
 
-/// The same as a framework without fusion runs it, each step a pass of its own: mask, softmax, a convolution with a loop for
-/// each of its axes, mask; and back.
+/// The same as a framework without fusion runs it, each step a pass of its own: mask, softmax, a convolution with a
+/// loop for each of its axes, mask; and back.
 template <class B, class T>
 class plain_mixing {
  public:

@@ -1,5 +1,5 @@
-// The contract of include/tigon/ops/multi_token_attention.hpp, promise by promise, on every backend and in every element
-// type.
+// The contract of include/tigon/ops/multi_token_attention.hpp, promise by promise, on single numbers and on lanes of
+// every element type.
 #include <gtest/gtest.h>
 
 #include <tigon/ops/multi_token_attention.hpp>
@@ -80,12 +80,12 @@ TIGON_TEST_NOINLINE void softmax(double* x, std::size_t n) {
 TIGON_TEST_NOINLINE void sparsemax(double* x, std::size_t n) {
   std::vector<double> sorted(x, x + n);
   std::sort(sorted.rbegin(), sorted.rend());
-  double sum = 0, tau = 0;
+  long double sum = 0, tau = 0;
   for (std::size_t r = 0; r < n; ++r) {
     sum += sorted[r];
-    if (sorted[r] * static_cast<double>(r + 1) > sum - 1) tau = (sum - 1) / static_cast<double>(r + 1);
+    if (sorted[r] * static_cast<long double>(r + 1) > sum - 1) tau = (sum - 1) / static_cast<long double>(r + 1);
   }
-  for (std::size_t j = 0; j < n; ++j) x[j] = std::max(0.0, x[j] - tau);
+  for (std::size_t j = 0; j < n; ++j) x[j] = static_cast<double>(std::max(0.0L, x[j] - tau));
 }
 
 /// The definition in f64. What lies above the diagonal is not looked at.
@@ -94,7 +94,7 @@ struct reference {
 
   TIGON_TEST_NOINLINE reference(const sizes& s, const std::vector<double>& scores, const std::vector<double>& w,
                                 const std::vector<double>& b, const std::vector<double>& dy)
-      : p(s.score_count()), y(s.y_count()), dscores(p.size()), dw(w.size()), db(s.outputs) {
+      : p(s.score_count()), y(s.y_count()), dscores(p.size()), sums_w(w.size()), sums_b(s.outputs) {
     const std::size_t n = s.len, out = s.out();
     for (std::size_t row = 0; row < s.batch * s.inputs * n; ++row) {
       const std::size_t some = row % n + 1;
@@ -107,13 +107,16 @@ struct reference {
         for (std::size_t j = 0; j <= i; ++j) {
           const std::size_t o = head % s.outputs, at = (head * out + i) * out + j;
           y[at] = (s.bias ? b[o] : 0);
-          db[o] += dy[at];
+          sums_b[o] += dy[at];
           for (std::size_t c = 0; c < s.group_inputs(); ++c) position(s, head, c, i, j, at, w, dy, dp);
         }
     for (std::size_t row = 0; row < s.batch * s.inputs * n; ++row) normaliser_gradient(s, row, dp);
+    dw.assign(sums_w.begin(), sums_w.end()), db.assign(sums_b.begin(), sums_b.end());
   }
 
  private:
+  std::vector<long double> sums_w, sums_b;  // over very many positions
+
   void position(const sizes& s, std::size_t head, std::size_t c, std::size_t i, std::size_t j, std::size_t at,
                 const std::vector<double>& w, const std::vector<double>& dy, std::vector<double>& dp) {
     const std::size_t o = head % s.outputs, input = o / (s.outputs / s.groups) * s.group_inputs() + c;
@@ -125,7 +128,7 @@ struct reference {
                                  static_cast<std::size_t>(l);
         const std::size_t tap = ((o * s.group_inputs() + c) * s.queries.taps + u) * s.keys.taps + v;
         y[at] += w[tap] * p[from];
-        dw[tap] += dy[at] * p[from];
+        sums_w[tap] += static_cast<long double>(dy[at]) * p[from];
         dp[from] += dy[at] * w[tap];
       }
   }
@@ -202,14 +205,14 @@ struct problem {
 };
 
 // In units of |reference| + its root mean square. p is rounded to the element type before it is mixed.
-constexpr by_type forward_bound{.f32 = 2e-6, .bf16 = 1.6e-2, .f16 = 2e-3, .f64 = 4e-15};
+constexpr by_type forward_bound{.f32 = 2e-6, .bf16 = 1.6e-2, .f16 = 2e-3, .f64 = 1e-14};
 constexpr by_type probs_bound{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
 constexpr by_type score_bound{.f32 = 4e-6, .bf16 = 1.2e-2, .f16 = 2e-3, .f64 = 1e-14};
 constexpr by_type parameter_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
 
-/// Lengths that no vector divides, one and a few; planes of several tiles; strides that divide and that do not, smaller and
-/// larger than the taps; dilations that share a divisor with the stride and that do not; axes that differ; groups; more than
-/// 64 taps; rows that lie close and apart.
+/// Lengths that no vector divides, one and a few; planes of several tiles; strides that divide and that do not, smaller
+/// and larger than the taps; dilations that share a divisor with the stride and that do not; axes that differ; groups;
+/// more than 64 taps; rows that lie close and apart.
 TIGON_TEST_NOINLINE std::vector<sizes> every_size() {
   return {{2, 4, 4, 8},
           {1, 1, 1, 1},
@@ -226,7 +229,7 @@ TIGON_TEST_NOINLINE std::vector<sizes> every_size() {
           {1, 2, 1, 100, {2, 40, 3, 1}},
           {1, 2, 2, 60, {2, 1, 25, 50}},
           {1, 1, 2, 6, {3, 1, 7}},
-          {1, 8, 1, 600, {}, {}, 1, true},
+          {1, 8, 1, 530, {}, {}, 1, true},
           {1, 1, 1, 1030, {3, 1, 2}}};
 }
 
@@ -255,7 +258,8 @@ TYPED_TEST(multi_token_attention, keeps_its_error_and_the_padding) {
       p.template both_ways<B>();
       const reference& wanted = p.wanted_once();
       EXPECT_TRUE(close(p.y.f64(), wanted.y, forward_bound.of<T>()));
-      EXPECT_TRUE(close(p.probs.f64(), causal(wanted.p, s.len), probs_bound.of<T>()));  // NaN: not written
+      // NaN: not written. Of few numbers that are not 0 the bound means their root mean square.
+      EXPECT_TRUE(close(p.probs.f64(), causal(wanted.p, s.len), probs_bound.of<T>(), {.scale = s.sparse ? 0.25 : 0}));
       // Where there is one key, or dp is the same for all keys, the terms of dscores cancel.
       EXPECT_TRUE(close(p.dscores.f64(), wanted.dscores, score_bound.of<T>(), {.scale = 0.5}));
       EXPECT_TRUE(close(p.dw.f64(), wanted.dw, parameter_bound.of<T>(), {.scale = 0.5}));

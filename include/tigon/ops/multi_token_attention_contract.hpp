@@ -20,8 +20,8 @@ struct multi_token_attention {
 struct query_key {
   std::size_t queries, keys;
 
-  constexpr query_key(std::size_t both) : queries(both), keys(both) {}  // NOLINT: a number stands for both
-  constexpr query_key(std::size_t of_queries, std::size_t of_keys) : queries(of_queries), keys(of_keys) {}
+  constexpr TIGON_INLINE query_key(std::size_t both) : queries(both), keys(both) {}  // NOLINT: a number stands for both
+  constexpr TIGON_INLINE query_key(std::size_t of_queries, std::size_t of_keys) : queries(of_queries), keys(of_keys) {}
 };
 
 /// Causal attention weights of heads, mixed by a grouped convolution over queries and keys, and made causal again. With
@@ -35,33 +35,34 @@ struct query_key {
 ///   dp[b,c,k,l] = sum w[o,c,u,v] e[b,o,i,j] over all o, u, v, i, j with s i + d u - p = k and s j + d v - p = l
 ///   dscores[b,c,i,0..i] = the gradient of softmax, or of sparsemax, of dp[b,c,i,0..i];   0 for j > i
 ///
-/// With padding of the queries, and with a stride, y[i] depends on scores of queries after i: that is how the operator is
-/// defined.
+/// With padding of the queries, and with a stride, y[i] depends on scores of queries after i: that is how the operator
+/// is defined.
 ///
 /// Formula    docs/formulas/multi_token_attention.md; Golovneva et al., "Multi-Token Attention", 2025.
 /// Shapes     scores, probs, dscores [batch, heads_in, len, len]; w, dw [heads_out, heads_in / groups, taps of queries,
-///            taps of keys]; b, db [heads_out]; y, dy [batch, heads_out, out, out], out = (len + 2 p - d (taps - 1) - 1) / s
-///            + 1 rounded down, the same on both axes. Any strides. groups divides heads_in and heads_out, which are at least
-///            1, as taps are; batch and len may be 0. Any len, and any stride: it need not divide.
+///            taps of keys]; b, db [heads_out]; y, dy [batch, heads_out, out, out], out = (len + 2 p - d (taps - 1) -
+///            1) / s + 1 rounded down, the same on both axes. Any strides. groups divides heads_in and heads_out, which
+///            are at least 1, as taps are; batch and len may be 0. Any len, and any stride: it need not divide.
 /// Types      one of f32, bf16, f16, f64 for all.
-/// Precision  softmax and sparsemax are op::softmax and op::sparsemax of the backend, with their precision; p is rounded once,
-///            to probs. Sums of y, dp, dw and db in f32 (f64 for f64); dp is not rounded to 16 bits. y, dscores, dw and db are
-///            rounded once. Sums of y and dp are made of sums of 64 terms; those of dw and db are compensated, so that their
-///            error does not grow with batch and len.
-/// Writes     y, and of probs p[i,j] for j <= i: what lies above the diagonal is neither written nor read. dscores; dw and db
-///            where they are given memory, overwritten or added to. Without both, nothing is summed for them. Above the
-///            diagonal scores and dy are not read. What is saved is probs: batch * heads_in * len * len elements. Scratch
-///            memory of a worker grows with taps and heads, and with up to 32 len; not with batch, nor with len * len.
-/// Aliasing   forward: probs may be scores, and then rows of more than 1024 keys of f32 or f64 may round otherwise. backward:
-///            dscores may be probs. Otherwise any layout in which no element is shared.
-/// Threads    the same bits for any number of them. Tasks: blocks of 16 rows of probs, 8 rows of y, 8 rows of dscores, of a
-///            sequence and head or group; up to 64 sums of dw and db of a group.
-/// Throws     tigon::error: shape (also planes of y that are not square, and taps that reach over len + 2 p), stride, alias,
-///            argument (groups, stride, padding, dilation), workspace; before the first write.
-/// Edges      a row of p whose scores up to the diagonal hold NaN, +inf or only -inf is NaN. Zeros outside of the plane of p
-///            are multiplied with w too, which infinite weights show.
-/// Max error  of |reference| + its root mean square: y f32 2e-6, bf16 1.6e-2; dscores 4e-6, 1.2e-2; dw and db 4e-6, 8e-3
-///            (tests/ops/multi_token_attention_test.cpp), for up to 64 taps in all of an output, and of any len.
+/// Precision  softmax and sparsemax are op::softmax and op::sparsemax of the backend, with their precision; p is
+///            rounded once, to probs. Sums of y, dp, dw and db in f32 (f64 for f64); dp is not rounded to 16 bits. y,
+///            dscores, dw and db are rounded once. Sums of y and dp are made of sums of 64 terms; those of dw and db
+///            are compensated, so that their error does not grow with batch and len.
+/// Writes     y, and of probs p[i,j] for j <= i: what lies above the diagonal is neither written nor read. dscores; dw
+///            and db where they are given memory, overwritten or added to. Without both, nothing is summed for them.
+///            Above the diagonal scores and dy are not read. What is saved is probs: batch * heads_in * len * len
+///            elements. Scratch memory of a worker grows with taps and heads, and with up to 32 len; not with batch,
+///            nor with len * len.
+/// Aliasing   forward: probs may be scores, and then rows of more than 1024 keys of f32 or f64 may round otherwise.
+///            backward: dscores may be probs. Otherwise any layout in which no element is shared.
+/// Threads    the same bits for any number of them. Tasks: blocks of 16 rows of probs, 8 rows of y, 8 rows of dscores,
+///            of a sequence and head or group; up to 64 sums of dw and db of a group.
+/// Throws     tigon::error: shape (also planes of y that are not square, and taps that reach over len + 2 p), stride,
+///            alias, argument (groups, stride, padding, dilation), workspace; before the first write.
+/// Edges      a row of p whose scores up to the diagonal hold NaN, +inf or only -inf is NaN. Zeros outside of the plane
+///            of p are multiplied with w too, which infinite weights show.
+/// Max error  of |reference| + its root mean square: y f32 2e-6, bf16 1.6e-2; dscores 4e-6, 1.2e-2; dw and db 4e-6,
+///            8e-3 (tests/ops/multi_token_attention_test.cpp), for up to 64 taps in all of an output, and of any len.
 struct multi_token_attention_options {
   query_key stride = 1, padding = 0, dilation = 1;
   std::size_t groups = 1;
@@ -69,7 +70,7 @@ struct multi_token_attention_options {
   gradient dparams = gradient::overwrite;  ///< dw and db
 };
 
-/// multi_token_attention_gradients{dscores, dw, db}, or with the names of the fields. Of frozen parameters, dw = {}, db = {}.
+/// multi_token_attention_gradients{dscores, dw, db}, or with the names of the fields; {} stands for frozen parameters.
 template <class T>
 struct multi_token_attention_gradients {
   heads_view<T> dscores, dw;
@@ -121,8 +122,8 @@ heads_shape declare_convolution(arguments& args, heads_shape scores, in_heads<T>
 }  // namespace detail
 
 /// Queries, and keys, of y: `taps` of w along the queries.
-inline std::size_t multi_token_attention_length(std::size_t len, std::size_t taps,
-                                                multi_token_attention_options opt = {}) {
+TIGON_INLINE std::size_t multi_token_attention_length(std::size_t len, std::size_t taps,
+                                                      multi_token_attention_options opt = {}) {
   return detail::query_axis(len, taps, opt).out();
 }
 

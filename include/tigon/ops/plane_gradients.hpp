@@ -61,8 +61,8 @@ struct plane_gradients : plane_convolution<V> {
     }
   }
 
-  /// Sums of parameter gradients of the blocks slice, slice + slices, ...: sums_of_group() numbers at `result`, an output's
-  /// weights and then its bias.
+  /// Sums of parameter gradients of the blocks slice, slice + slices, ...: sums_of_group() numbers at `result`, an
+  /// output's weights and then its bias.
   template <class T>
   void of_parameters(heads_view<const T> x, heads_view<const T> dy, std::size_t group, std::size_t slice,
                      const std::size_t* offset, bool of_weights, double* result, A* scratch) const {

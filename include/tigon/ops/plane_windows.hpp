@@ -1,4 +1,5 @@
-// Convolution over a plane whose upper triangle is 0: what a tap reads, and how rows are laid out so that it reads a line.
+// Convolution over a plane whose upper triangle is 0: what a tap reads, and how rows are laid out so that it reads a
+// line.
 #ifndef TIGON_OPS_PLANE_WINDOWS_HPP
 #define TIGON_OPS_PLANE_WINDOWS_HPP
 
@@ -7,7 +8,6 @@
 #include <tigon/rows/tap_sums.hpp>
 
 #include <algorithm>
-#include <numeric>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -26,7 +26,14 @@ struct convolution_axis {
   /// dilation * u = stride * steps(u) + remainder(u). Every period() taps the remainders are the same again.
   constexpr std::size_t steps(std::size_t u) const { return dilation * u / stride; }
   constexpr std::size_t remainder(std::size_t u) const { return dilation * u % stride; }
-  constexpr std::size_t period() const { return stride / std::gcd(stride, dilation); }
+  constexpr std::size_t period() const {
+    std::size_t divisor = stride;
+    for (std::size_t rest = dilation; rest != 0;) {
+      const std::size_t next = divisor % rest;
+      divisor = rest, rest = next;
+    }
+    return stride / divisor;
+  }
   constexpr std::size_t remainders() const { return std::min(taps, period()); }
   /// steps(taps - 1).
   constexpr std::size_t reach() const { return span() / stride; }

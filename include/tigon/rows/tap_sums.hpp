@@ -1,5 +1,5 @@
-// The inner loops of a convolution: a tap is a number times a shifted line of numbers. Lines are accumulators in scratch
-// memory, so long that whole vectors may be read behind what is wanted.
+// The inner loops of a convolution: a tap is a number times a shifted line of numbers. Lines are accumulators in
+// scratch memory, so long that whole vectors may be read behind what is wanted.
 #ifndef TIGON_ROWS_TAP_SUMS_HPP
 #define TIGON_ROWS_TAP_SUMS_HPP
 
@@ -64,8 +64,8 @@ struct line_list {
 
 namespace detail {
 
-// y[o * y_stride + j] = start[o] + sum_t weight x for O outputs and U vectors of columns at a time. 64 terms are added one
-// after the other, and then their sums: the rounding error grows with the number of these.
+// y[o * y_stride + j] = start[o] + sum_t weight x for O outputs and U vectors of columns at a time. 64 terms are added
+// one after the other, and then their sums: the rounding error grows with the number of these.
 template <class V, std::size_t O, std::size_t U, class A = typename V::value_type>
 [[gnu::noinline]] void sum_taps(tap_list<A> taps, const A* start, A* y, std::size_t y_stride, std::size_t n) {
   constexpr std::size_t plain = 64, N = V::size;
@@ -123,8 +123,8 @@ template <class V, std::size_t O, std::size_t K, class A = typename V::value_typ
 
 }  // namespace detail
 
-/// Line o of y at column j = start[first + o] + the taps of output first + o. The width is rounded up to tap_vectors vectors.
-/// Where start is null, sums begin at 0.
+/// Line o of y at column j = start[first + o] + the taps of output first + o. The width is rounded up to tap_vectors
+/// vectors. Where start is null, sums begin at 0.
 template <class V, class A = typename V::value_type>
 void sum_taps(tap_list<A> taps, std::size_t first, const std::type_identity_t<A>* start, line_list<A> y,
               std::size_t width) {
@@ -141,8 +141,8 @@ void sum_taps(tap_list<A> taps, std::size_t first, const std::type_identity_t<A>
   }
 }
 
-/// sums[(o * row + t) * V::size + lane] += d[o][j] * x[offset[t] + j] for outputs o, taps t and so many vectors of columns
-/// j. An output has `row` sums.
+/// sums[(o * row + t) * V::size + lane] += d[o][j] * x[offset[t] + j] for outputs o, taps t and so many vectors of
+/// columns j. An output has `row` sums.
 template <class V, class A = typename V::value_type>
 void add_tap_products(const A* x, const std::size_t* offset, std::size_t taps, line_list<const A> d, A* sums,
                       std::size_t row, std::size_t vectors) {
