@@ -65,9 +65,10 @@ struct kernel<op::multi_token_attention, backends::generic> {
                           const matrix_view<const T> x(scores.at(b, h, i), 1, i + 1);
                           const matrix_view<T> p(probs.at(b, h, i), 1, i + 1);
                           if (opt.sparse)
-                            kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(p), {}, own);
+                            kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(p),
+                                                                                 sparsemax_options{}, own);
                           else
-                            kernel_for<op::softmax, B>::template forward<B, T>(x, p, {}, own);
+                            kernel_for<op::softmax, B>::template forward<B, T>(x, p, softmax_options{}, own);
                         }
                       });
   }
@@ -159,9 +160,10 @@ struct kernel<op::multi_token_attention, backends::generic> {
   static void normaliser_backward(in_matrix<A> dp, in_matrix<A> p, matrix_view<A> to, multi_token_attention_options opt,
                                   context& ctx) {
     if (opt.sparse)
-      kernel_for<op::sparsemax, B>::template backward<B, A>(axis_view(dp), axis_view(p), axis_view(to), {}, ctx);
+      kernel_for<op::sparsemax, B>::template backward<B, A>(axis_view(dp), axis_view(p), axis_view(to),
+                                                            sparsemax_options{}, ctx);
     else
-      kernel_for<op::softmax, B>::template backward<B, A>(dp, p, to, {}, ctx);
+      kernel_for<op::softmax, B>::template backward<B, A>(dp, p, to, softmax_options{}, ctx);
   }
 
   template <class B, class T>
