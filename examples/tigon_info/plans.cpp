@@ -49,6 +49,8 @@
   X(softmax_backward, dy, y, dx, {}, ctx)                                                      \
   X(sparsemax_forward, x, y, {}, ctx)                                                          \
   X(sparsemax_backward, dy, y, dx, {}, ctx)                                                    \
+  X(multi_token_attention_forward, q, q, tigon::absent, q, q, {}, ctx)                         \
+  X(multi_token_attention_backward, q, q, q, tigon::multi_token_attention_gradients{q, q, {}}, {}, ctx)       \
   X(attn_res_forward, blocks, w, w, y, rstd, mean, {}, ctx)                                    \
   X(attn_res_backward, dy, blocks, w, w, {rstd, mean}, tigon::attn_res_gradients{blocks, dw, db}, {}, ctx)    \
   X(neighborhood_attention_forward, q, q, q, q, {x, loss}, {}, ctx)                            \

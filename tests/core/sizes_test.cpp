@@ -70,6 +70,10 @@ void check(sizes n, context& ctx) {
     const neighborhood_attention_options window{.kernel_size = n | 1};
     EXPECT_TRUE(hold(neighborhood_attention_workspace<B, T>(few, window, workers, false), workers, n, a));
     EXPECT_TRUE(hold(neighborhood_attention_backward_workspace<B, T>(few, window, workers), few, n, a));
+    const heads_view<T> taps(nullptr, n, few, few, 3, 0, 0, 0);
+    EXPECT_TRUE(hold(multi_token_attention_workspace<B, T>(1000, taps, {}, workers), n, few, few, 3, a));
+    EXPECT_TRUE(hold(multi_token_attention_backward_workspace<B, T>(8, n, taps, {}, workers), workers, 32, n, a));
+    EXPECT_TRUE(hold(multi_token_attention_backward_workspace<B, T>(8, 1000, taps, {}, workers), n, few, few, 3, 8));
     EXPECT_TRUE(few != 1 || hold(attention_backward_workspace<B, T>(n, 8, {}, workers), workers, n, 64, a));
     EXPECT_TRUE(hold(softmax_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(moe_router_workspace<B, T>(n, ctx), workers, 3, n, a));

@@ -135,6 +135,12 @@ void call_all(arguments<T> a, tigon::context& ctx) {
                                               {a.v, a.v, a.dp, a.dp, a.dp2, a.dp2}, {}, ctx);
   (void)t::neighborhood_attention_layer_workspace<B, T>(t::neighborhood_attention_layer_pass::backward, 1, 1, {});
 
+  t::multi_token_attention_forward<B>(a.q, a.w, a.p, a.o, a.k, {}, ctx);
+  t::multi_token_attention_forward<B>(a.q, a.w, absent, a.o, a.k, {}, ctx);
+  t::multi_token_attention_backward<B>(a.o, a.w, a.k, t::multi_token_attention_gradients{a.dq, a.dk, a.dp}, {}, ctx);
+  (void)t::multi_token_attention_workspace<B, T>(1, a.w);
+  (void)t::multi_token_attention_backward_workspace<B, T>(1, 1, a.w);
+
   t::gemm<B>(a.x, a.u, a.y, a.p, t::no_epilogue{}, {}, ctx);
   t::gemm<B>(a.x, t::gemm_pack<B, T>(a.u, a.bytes), a.y, {}, ctx);
   t::gemm_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
