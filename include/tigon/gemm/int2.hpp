@@ -50,18 +50,19 @@ struct tile_shape {
 template <std::size_t N>
 struct plan {
   static constexpr std::size_t U = tile_shape<N>::rows, W = tile_shape<N>::cols;
-  static constexpr std::size_t depth = 128;  ///< words of a block
 
   std::size_t m, n, quarter;
+  std::size_t depth;       ///< words of a block: fewer where every row of weights is a stream from memory
   std::size_t chunk;       ///< rows of a chunk
   std::size_t rows, cols;  ///< of a task
 
   plan(std::size_t m_, std::size_t n_, std::size_t q) : m(m_), n(n_), quarter(q) {
     constexpr std::size_t chunk_words = std::size_t{1} << 20;
-    const std::size_t fitting = chunk_words / std::max<std::size_t>(quarter, 1);
     const std::size_t all = std::max(round_up(m, U), U);
-    rows = std::min(all, 128 / U * U);
-    chunk = std::min(all, std::max(fitting / rows, std::size_t{1}) * rows);
+    const std::size_t fitting = std::max(chunk_words / std::max<std::size_t>(quarter, 1) / U * U, U);
+    depth = m <= U ? 64 : 128;
+    rows = std::min({all, fitting, std::size_t{128}});
+    chunk = std::min(all, fitting / rows * rows);
     cols = std::clamp(round_up(ceil_div(n, 16), W), W, 16 * W);
   }
   std::size_t tasks(std::size_t count) const { return ceil_div(count, rows) * ceil_div(n, cols); }
@@ -96,6 +97,7 @@ void tile(std::size_t length, const std::uint32_t* a, block_of_weights<T> w, con
   });
   const auto step = [&](lanes(&to)[R][V], std::size_t r) TIGON_LAMBDA {
     lanes u[V];
+    if constexpr (sizeof(T) == 1) __builtin_prefetch(w.data + r * w.stride + 256);  // the columns of later tiles
     unroll<V>([&](auto j) TIGON_LAMBDA {
       const T* p = w.data + r * w.stride + j * N;
       if constexpr (sizeof(T) == 1)

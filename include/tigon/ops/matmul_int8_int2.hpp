@@ -66,8 +66,8 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 ///            rows, of which there are q for this w.rows.
 /// Types      a, w int8; packed uint8; c int32.
 /// Precision  exact. 4 q < 2^23, so that no sum leaves int32.
-/// Writes     c; packed; w. Inputs are left alone. Scratch: a, 4 MiB of it at a time, and one block of weights for each
-///            worker.
+/// Writes     c; packed; w. Inputs are left alone. Scratch: rows of a in another order, 4 MiB of them at a time or 8 rows,
+///            and one block of weights for each worker.
 /// Aliasing   none: any layout in which no element is shared, and any row stride.
 /// Threads    the same result for any number of them.
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside

@@ -104,6 +104,12 @@ struct quads {
   /// The four codes of each of the N bytes at p, the first in the lowest byte of a lane.
   static TIGON_INLINE lanes codes(const std::uint8_t* p) {
     lanes x = widened(p);
+#if defined(__AVX512VBMI__)
+    if constexpr (N == 16) {  // eight bits of a pair of lanes, from bit 0, 2, 4 and 6 of each on
+      const __m512i from = _mm512_set1_epi64(0x2624222006040200);
+      return (lanes)_mm512_multishift_epi64_epi8(from, (__m512i)x) & 0x03030303u;
+    }
+#endif
     x |= x << 12;
     x |= x << 6;
     return x & 0x03030303u;
