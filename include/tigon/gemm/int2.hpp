@@ -97,7 +97,7 @@ void tile(std::size_t length, const std::uint32_t* a, block_of_weights<T> w, con
   });
   const auto step = [&](lanes(&to)[R][V], std::size_t r) TIGON_LAMBDA {
     lanes u[V];
-    if constexpr (sizeof(T) == 1) __builtin_prefetch(w.data + r * w.stride + 256);  // the columns of later tiles
+    if constexpr (sizeof(T) == 1) __builtin_prefetch(w.data + r * w.stride + 128, 0, 2);  // the columns of later tiles
     unroll<V>([&](auto j) TIGON_LAMBDA {
       const T* p = w.data + r * w.stride + j * N;
       if constexpr (sizeof(T) == 1)

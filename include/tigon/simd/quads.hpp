@@ -123,9 +123,21 @@ struct quads {
 #if defined(__AVX2__)
     if constexpr (N == 8) return (lanes)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 #endif
-    lanes x = {};
-    for (std::size_t i = 0; i < N; ++i) x[i] = p[i];
-    return x;
+#if defined(__SSE2__)
+    if constexpr (N == 4) {
+      int four;
+      std::memcpy(&four, p, 4);
+      const __m128i zero = _mm_setzero_si128();
+      return (lanes)_mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero);
+    }
+#endif
+    if constexpr (N == 1) {
+      return broadcast(*p);
+    } else {
+      typename vector_of<std::uint8_t, N>::type narrow;
+      std::memcpy(&narrow, p, N);
+      return __builtin_convertvector(narrow, lanes);
+    }
   }
 };
 
