@@ -109,6 +109,7 @@ R with_types(const request& r, F&& f) {
 #else
       case dtype::f16: return f.template operator()<B, tigon::float16>();
       case dtype::f64: return f.template operator()<B, double>();
+      case dtype::i8: break;
 #endif
     }
     throw unsupported("has no such dtype");

@@ -230,15 +230,45 @@ double dot_peak(std::size_t threads) {
 double dot_peak(std::size_t) { return 0; }
 #endif
 
+#if defined(__AVX512VNNI__)
+words bytes_dotted(words a, words b, words c) { return _mm512_dpbusd_epi32(c, a, b); }
+#define TIGON_BENCH_VNNI 1
+#elif defined(__AVXVNNI__)
+words bytes_dotted(words a, words b, words c) { return _mm256_dpbusd_avx_epi32(c, a, b); }
+#define TIGON_BENCH_VNNI 1
+#endif
+#if defined(TIGON_BENCH_VNNI)
+void byte_chains(std::size_t) {
+  constexpr int chains = 12;
+  words a{}, b{};
+  keep(a), keep(b);
+  words sum[chains]{};
+  for (std::size_t turn = 0; turn < peak_turns; ++turn)
+#pragma GCC unroll 12
+    for (int k = 0; k < chains; ++k) {
+      sum[k] = bytes_dotted(a, b, sum[k]);
+      keep(sum[k]);
+    }
+}
+double byte_peak(std::size_t threads) {
+  return 1e-9 * 2.0 * sizeof(words) * 12 * peak_turns * static_cast<double>(threads) /
+         median_seconds(threads, cache_state::warm, byte_chains);
+}
+#else
+double byte_peak(std::size_t) { return 0; }
+#endif
+
 limit measure_product(const limit_request& r, std::size_t threads) {
   const double peak = measure_peak(r.bound, threads);
   if (peak > 0) {
-    const char* const kind = r.bound == limit_bound::fma_f32   ? "fma_f32_peak"
-                             : r.bound == limit_bound::fma_f64 ? "fma_f64_peak"
-                                                               : "bf16_dot_peak";
+    const char* const kind = r.bound == limit_bound::fma_f32    ? "fma_f32_peak"
+                             : r.bound == limit_bound::fma_f64  ? "fma_f64_peak"
+                             : r.bound == limit_bound::bf16_dot ? "bf16_dot_peak"
+                                                                : "int8_dot_peak";
     return {1e-6 * r.flops / peak, kind};
   }
-  return {1e-6 * r.flops / measure_peak(limit_bound::fma_f32, threads), "fma_f32_peak_for_lack_of_avx512_bf16"};
+  return {1e-6 * r.flops / measure_peak(limit_bound::fma_f32, threads),
+          r.bound == limit_bound::int8_dot ? "fma_f32_peak_for_lack_of_vnni" : "fma_f32_peak_for_lack_of_avx512_bf16"};
 }
 
 }  // namespace
@@ -256,6 +286,7 @@ double measure_peak(limit_bound bound, std::size_t threads) {
     case limit_bound::fma_f32: return fma_peak<floats, float>(threads);
     case limit_bound::fma_f64: return fma_peak<doubles, double>(threads);
     case limit_bound::bf16_dot: return dot_peak(threads);
+    case limit_bound::int8_dot: return byte_peak(threads);
     case limit_bound::stream: break;
   }
   return 0;

@@ -11,6 +11,7 @@ std::string_view name_of(dtype element) {
     case dtype::bf16: return "bf16";
     case dtype::f16: return "f16";
     case dtype::f64: return "f64";
+    case dtype::i8: return "i8";
   }
   return "?";
 }
@@ -25,9 +26,9 @@ std::string_view name_of(mode direction) {
 }
 
 dtype dtype_named(std::string_view name) {
-  for (const dtype d : {dtype::f32, dtype::bf16, dtype::f16, dtype::f64})
+  for (const dtype d : {dtype::f32, dtype::bf16, dtype::f16, dtype::f64, dtype::i8})
     if (name_of(d) == name) return d;
-  throw std::invalid_argument("dtype is " + std::string(name) + "; expected f32, bf16, f16 or f64");
+  throw std::invalid_argument("dtype is " + std::string(name) + "; expected f32, bf16, f16, f64 or i8");
 }
 
 mode mode_named(std::string_view name) {
@@ -42,6 +43,7 @@ std::size_t size_of(dtype element) {
     case dtype::bf16:
     case dtype::f16: return 2;
     case dtype::f64: return 8;
+    case dtype::i8: return 1;
   }
   return 0;
 }

@@ -15,7 +15,7 @@
 
 namespace tigon_bench {
 
-enum class dtype { f32, bf16, f16, f64 };
+enum class dtype { f32, bf16, f16, f64, i8 };
 enum class mode { forward, backward, full };
 using extents = std::vector<std::size_t>;
 

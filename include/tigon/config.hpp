@@ -58,9 +58,17 @@
 #define TIGON_TARGET avx512_bf16
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
     defined(__AVX512CD__)
+#if defined(__AVX512VNNI__)
+#define TIGON_TARGET avx512_vnni
+#else
 #define TIGON_TARGET avx512
+#endif
 #elif defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVXVNNI__)
+#define TIGON_TARGET avx2_vnni
+#else
 #define TIGON_TARGET avx2
+#endif
 #elif defined(__AVX__)
 #define TIGON_TARGET avx
 #elif defined(__SSE4_1__)
@@ -68,7 +76,11 @@
 #elif defined(__SSE2__)
 #define TIGON_TARGET sse2
 #elif defined(__ARM_NEON)
+#if defined(__ARM_FEATURE_DOTPROD)
+#define TIGON_TARGET neon_dot
+#else
 #define TIGON_TARGET neon
+#endif
 #else
 #define TIGON_TARGET baseline
 #endif

@@ -37,6 +37,7 @@
 #include <tigon/ops/group_norm.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/llama4_rope.hpp>
+#include <tigon/ops/matmul_int8_int2.hpp>
 #include <tigon/ops/mlp.hpp>
 #include <tigon/ops/modulated_rms_norm.hpp>
 #include <tigon/ops/moe.hpp>
@@ -60,7 +61,7 @@ namespace tigon {
 
 /// Every operator there is, for audit and coverage.
 using all_ops =
-    op_list<op::gemm, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::modulated_rms_norm, op::layer_norm,
+    op_list<op::gemm, op::matmul_int8_int2, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::modulated_rms_norm, op::layer_norm,
             op::group_norm, op::poly_norm, op::dyt, op::swiglu, op::swiglu_fused, op::geglu, op::relu_squared, op::mlp,
             op::tiled_mlp, op::moe_router, op::moe_routing, op::moe, op::expert_parallel_moe, op::rope, op::llama4_rope,
             op::qwen2vl_mrope, op::softmax, op::sparsemax, op::attention, op::multi_token_attention,

@@ -189,18 +189,24 @@ TYPED_TEST(gemm_on, keeps_its_error_over_equal_terms_of_any_depth) {
   }
 }
 
-/// The least number that is rounded up, after a one: all roundings are of a unit.
+/// The least number that is rounded up, after a one: all roundings are of a unit. As every term, or as the sum of every
+/// 64 after the first ones, so that each addition of a chain to what is before it is rounded up.
 TYPED_TEST(gemm_on, has_a_bound_for_any_terms) {
   using B = typename TypeParam::backend;
   if (B::info.name == "onednn" || !std::same_as<typename TypeParam::element, float>) return;
-  for (const std::size_t k : {std::size_t{64}, std::size_t{500}, std::size_t{5000}, std::size_t{1} << 17}) {
-    std::vector<float> a(k, 1.0f), b(k, std::nextafter(0x1p-24f, 1.0f)), c(1);
-    b[0] = 1;
-    gemm<B>(matrix_view<const float>(a.data(), 1, k), matrix_view<const float>(b.data(), k, 1),
-            matrix_view<float>(c.data(), 1, 1));
-    const double want = 1 + static_cast<double>(k - 1) * static_cast<double>(b[1]);
-    EXPECT_LE(std::abs(c[0] / want - 1), 0x1p-24 * static_cast<double>(4 + std::min<std::size_t>(k, 704))) << k;
-  }
+  for (const std::size_t k : {std::size_t{64}, std::size_t{500}, std::size_t{5000}, std::size_t{1} << 17})
+    for (const std::size_t step : {1u, 64u}) {
+      const float least = std::nextafter(0x1p-24f, 1.0f);
+      std::vector<float> a(k, 1.0f), b(k), c(1);
+      double want = 1;
+      for (std::size_t p = 1; p < k; ++p)
+        if (p < 64 || p % step == 0) b[p] = least, want += static_cast<double>(least);
+      b[0] = 1;
+      gemm<B>(matrix_view<const float>(a.data(), 1, k), matrix_view<const float>(b.data(), k, 1),
+              matrix_view<float>(c.data(), 1, 1));
+      const double got = static_cast<double>(c[0]) / want - 1;
+      EXPECT_LE(std::abs(got), 0x1p-24 * static_cast<double>(4 + std::min<std::size_t>(k, 704))) << k << ", " << step;
+    }
 }
 
 TYPED_TEST(gemm_on, scales_adds_and_biases) {

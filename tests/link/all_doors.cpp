@@ -31,6 +31,9 @@ struct arguments {
   tigon::matrix_view<std::int32_t> chosen;
   std::span<std::int32_t> tokens;
   std::span<std::byte> bytes;
+  tigon::matrix_view<std::int8_t> numbers, weights;
+  tigon::matrix_view<std::uint8_t> packed;
+  tigon::matrix_view<std::int32_t> sums;
 };
 
 template <class B, class T>
@@ -147,6 +150,10 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::gemm_workspace<B, T>(1, 1, 1);
   (void)t::gemm_packed_workspace<B, T>(1, 1, 1);
   (void)t::gemm_backward_workspace<B, T>(1, 1, 1);
+  t::matmul_int8_int2<B>(a.numbers, a.packed, a.sums, ctx);
+  t::matmul_int8_int2_pack<B>(a.weights, a.packed, ctx);
+  t::matmul_int8_int2_unpack<B>(a.packed, a.weights, ctx);
+  (void)t::matmul_int8_int2_workspace<B>(1, 1, 1);
 
   t::cross_entropy_forward<B>(a.x, a.ids, a.s, a.y, {}, a.p, {}, ctx);
   t::cross_entropy_backward<B>(a.y, a.s, a.z, ctx);

@@ -293,6 +293,14 @@ struct counting : tigon::backends::generic {
   using overrides = tigon::op_list<tigon::op::gemm>;
 };
 std::size_t products = 0;
+
+/// Products that add up their terms one after the other, of few keys each.
+struct plain_sums : tigon::backends::generic {
+  using parent = tigon::backends::generic;
+  static constexpr tigon::backend_info info{"plain_sums", {tigon::device::cpu}};
+  static constexpr tigon::attention_tuning attention{.key_block = 30};
+  using overrides = tigon::op_list<tigon::op::gemm>;
+};
 }  // namespace mine
 
 template <>
@@ -303,6 +311,26 @@ struct tigon::kernel<tigon::op::gemm, mine::counting> : tigon::kernel<tigon::op:
                       tigon::context& ctx) {
     ++mine::products;
     tigon::kernel<tigon::op::gemm, tigon::backends::generic>::forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
+  }
+};
+
+template <>
+struct tigon::kernel<tigon::op::gemm, mine::plain_sums> : tigon::kernel<tigon::op::gemm, tigon::backends::generic> {
+  template <tigon::backend B, tigon::element TA, tigon::element TB, tigon::element TC, class Epilogue>
+  static void forward(tigon::matrix_view<const TA> a, tigon::gemm_operand<TB> b, tigon::in_vector<TC>,
+                      tigon::matrix_view<TC> c, const Epilogue&, tigon::gemm_options opt, tigon::context&) {
+    using A = tigon::accumulator_t<TC>;
+    const bool ta = opt.a == tigon::transpose::yes, tb = opt.b == tigon::transpose::yes;
+    for (std::size_t i = 0; i < c.rows; ++i)
+      for (std::size_t j = 0; j < c.cols; ++j) {
+        A sum = 0;
+        for (std::size_t p = 0; p < (ta ? a.rows : a.cols); ++p)
+          sum +=
+              static_cast<A>(ta ? a.row(p)[i] : a.row(i)[p]) * static_cast<A>(tb ? b.view.row(j)[p] : b.view.row(p)[j]);
+        sum *= static_cast<A>(opt.alpha);
+        if (opt.beta != 0) sum += static_cast<A>(opt.beta) * static_cast<A>(c.row(i)[j]);
+        c.row(i)[j] = static_cast<TC>(sum);
+      }
   }
 };
 
@@ -381,6 +409,55 @@ TEST(attention_sums, over_very_many_blocks_of_queries_keep_their_error) {
 
 TEST(attention_sums, over_a_large_group_of_heads_keep_their_error) {
   sums_over_queries_keep_their_error<float, 1>(128, 48, attention_mask::none, gradient_bound.f32);
+}
+
+/// Scores of 0, so that every key adds the same to o, and to dq of every query.
+template <class B, class T>
+void sums_over_keys_keep_their_error(std::size_t n, std::initializer_list<double> values, double forward,
+                                     double backward) {
+  using A = accumulator_t<T>;
+  for (const double value : values) {
+    SCOPED_TRACE(value);
+    const std::vector<T> q(n, from_f64<T>(0)), d_o(n, from_f64<T>(1));
+    std::vector<T> k(n, from_f64<T>(1)), v(n, from_f64<T>(value)), o(n), dq(n), dk(n), dv(n);
+    std::vector<A> lse(n);
+    const auto view = [&](auto& of) {
+      return heads_view<std::remove_reference_t<decltype(of[0])>>::of_heads(of.data(), 1, 1, n, 1);
+    };
+    const auto f64 = [](const std::vector<T>& from) {
+      std::vector<double> to;
+      for (const T x : from) to.push_back(to_f64(x));
+      return to;
+    };
+    const tigon::attention_options opt{.mask = attention_mask::none};
+    const auto run = [&](context& ctx) {
+      tigon::attention_forward<B, T>(view(q), view(std::as_const(k)), view(std::as_const(v)), view(o), lse, opt, ctx);
+    };
+    with_workspace_of(tigon::attention_workspace<B, T>(n, 1, opt), run);
+    EXPECT_TRUE(close(f64(o), std::vector<double>(n, to_f64(v[0])), forward));
+    if (backward == 0) continue;
+    for (std::size_t j = 0; j < n; ++j) {  // ds are 1 and -1 over n
+      v[j] = from_f64<T>(j % 2 == 0 ? 1 : -1);
+      k[j] = from_f64<T>(j % 2 == 0 ? value : -value);
+      o[j] = from_f64<T>(0);
+    }
+    with_workspace_of(tigon::attention_backward_workspace<B, T>(n, 1, opt), [&](context& ctx) {
+      tigon::attention_backward<B, T>(view(d_o), view(q), view(std::as_const(k)), view(std::as_const(v)),
+                                      {view(std::as_const(o)), lse},
+                                      tigon::attention_gradients{view(dq), view(dk), view(dv)}, opt, ctx);
+    });
+    EXPECT_TRUE(close(f64(dq), std::vector<double>(n, to_f64(k[0])), backward));
+  }
+}
+
+TEST(attention_sums, over_very_many_keys_keep_their_error) {
+  sums_over_keys_keep_their_error<usual_backend, float>(20480, {0.191}, forward_bound.f32, 0);
+}
+
+TEST(attention_sums, over_keys_do_not_grow_with_the_blocks_of_keys) {
+  using B = mine::plain_sums;
+  sums_over_keys_keep_their_error<B, float>(2048, {0.1, 1.0 / 3, 0.7}, forward_bound.f32, gradient_bound.f32);
+  sums_over_keys_keep_their_error<B, tigon::bfloat16>(256, {0.1, 0.7}, forward_bound.bf16, gradient_bound.bf16);
 }
 
 /// The doors, which are the same for every backend: refused before the first write.

@@ -47,9 +47,10 @@ struct chunk_tuning {
   }
 };
 
-/// Attention: extent of a block of queries.
+/// Attention: extents of blocks of queries and of keys.
 struct attention_tuning {
   std::size_t query_block = 64;  ///< rows of scores that exist at a time, per worker
+  std::size_t key_block = 4096;  ///< keys whose terms one product adds up for o and dq
   friend constexpr bool operator==(attention_tuning, attention_tuning) = default;
 };
 

@@ -6,6 +6,7 @@
 #include <tigon/ops/attention_contract.hpp>
 #include <tigon/ops/key_sums.hpp>
 #include <tigon/ops/own_tasks.hpp>
+#include <tigon/ops/query_sums.hpp>
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>
@@ -74,14 +75,14 @@ struct kernel<op::attention, backends::generic> {
       const std::size_t head = task / blocks.size(), b = head / q.heads, h = head % q.heads;
       const detail::query_block at = blocks[task % blocks.size()];
       const matrix_view p = detail::scores<A>(scratch, at);
-      const matrix_view sums(scratch.take<A>(at.rows * d), at.rows, d);
       const vector_view<A> inverse{scratch.take<A>(at.rows), at.rows};
       const vector_view<A> lse_of_block{lse.data() + head * q.seq_len + at.first, at.rows};
 
       gemm<B>(q.head(b, h).rows_from(at.first, at.rows), k.head(b, h / group).rows_from(0, at.keys), p,
               {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, own);
       exponentials<row_backend<B>>(p, at, opt.mask, lse_of_block, inverse, own);
-      gemm<B>(p, v.head(b, h / group).rows_from(0, at.keys), sums, {}, own);
+      const matrix_view sums =
+          detail::sum_over_keys<B, A, T>(p, v.head(b, h / group).rows_from(0, at.keys), 1, scratch, own);
       scaled_rows<row_backend<B>>(sums, inverse, o.head(b, h).rows_from(at.first, at.rows), own);
     });
   }
@@ -118,7 +119,7 @@ struct kernel<op::attention, backends::generic> {
           gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, own);
           gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, own);
           score_gradients<row_backend<B>>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
-          gemm<B>(ds, keys_of(k), block_of(dq), {.alpha = scale}, own);
+          detail::sum_over_keys_to<B, A>(block_of(dq), ds, keys_of(k), scale, own);
           const auto add_share = [&](auto& sums, matrix_view<A> of, matrix_view<const T> x) {
             const auto [to, more] = sums.next();
             gemm<B>(of, x, to.rows_from(0, at.keys), {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
@@ -205,8 +206,9 @@ struct kernel<op::attention, backends::generic> {
   static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
     using A = accumulator_t<T>;
     return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows, d) + workspace::bytes_for<A>(at.rows) +
-             std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, A>(at.rows, d, at.keys));
+      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows) +
+             std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
+                      detail::sum_over_keys_bytes<B, A, T>(at.rows, d, at.keys));
     });
   }
   template <backend B, element T>
@@ -214,9 +216,9 @@ struct kernel<op::attention, backends::generic> {
     using A = accumulator_t<T>;
     const detail::query_blocks<B> blocks{seq_len, opt.mask};
     const std::size_t of_block = blocks.most([=](detail::query_block at) {
-      return 2 * detail::scores_bytes<A>(at) +
-             std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d), gemm_workspace<B, A, T, T>(at.rows, d, at.keys),
-                       gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
+      return 2 * detail::scores_bytes<A>(at) + std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
+                                                         detail::sum_over_keys_to_bytes<B, A, T>(at.rows, d, at.keys),
+                                                         gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
     });
     return of_block + 2 * detail::key_sums<row_backend<B>, T>::bytes(seq_len, d, blocks.size());
   }

@@ -38,8 +38,9 @@ struct attention {
 ///            products. o, dq, dk, dv are rounded once; delta is made of p and do v^T where o is rounded. Products are
 ///            op::gemm of the backend, with its precision.
 /// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
-///            in f32) for each worker, B::attention.query_block rows high. Sequences of more than 64 blocks take one more
-///            dk and dv, of more than 1024 in 16 bits two more.
+///            in f32) for each worker, B::attention.query_block rows high; where it sees more than B::attention.key_block
+///            keys, two or three blocks of o or dq. Sequences of more than 64 blocks take one more dk and dv, of more
+///            than 1024 in 16 bits two more.
 /// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them. Tasks: forward batch * heads * query blocks, backward batch *
 ///            kv_heads.
@@ -47,8 +48,8 @@ struct attention {
 /// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. Keys that are not seen do not matter; NaN and
 ///            infinity in v (backward: in q and do) may also reach their neighbours across the diagonal.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
-///            (tests/ops/attention_test.cpp). dk and dv add up blocks of queries: their error does not grow with the
-///            number of blocks, for groups of up to 128 query heads.
+///            (tests/ops/attention_test.cpp). Of any seq_len: o and dq add up blocks of keys, dk and dv blocks of
+///            queries, and their error does not grow with the number of blocks, for groups of up to 128 query heads.
 struct attention_options {
   attention_mask mask = attention_mask::causal;
   double scale = 0;  ///< 0: 1 / sqrt(d)
