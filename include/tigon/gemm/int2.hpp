@@ -4,7 +4,7 @@
 //   word     four bytes that are multiplied in one lane: of a, columns r, q + r, 2 q + r and 3 q + r of a row; of w, the
 //            codes of a byte
 //   panel    tile-high rows of a, word after word: word (r, i) at r * rows + i
-//   block    words of depth of one pass of the tile kernel: codes of a tile's columns stay in the first-level cache
+//   block    words of depth of one pass of the tile kernel: codes of a tile's columns stay in L1
 //   tile     rows x vectors of sums in registers
 //   chunk    rows of a that are packed at a time, for all tasks
 //

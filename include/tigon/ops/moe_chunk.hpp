@@ -14,7 +14,7 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// The three matrices of one expert; gate and up are rows of gate_up by turns where that is interleaved.
+/// The three matrices of one expert; gate and up are alternate rows of gate_up where that is interleaved.
 template <class E>
 struct expert {
   matrix_view<E> gate, up, down;

@@ -26,7 +26,7 @@ struct moe {
 ///
 /// Formula    docs/formulas/moe.md; Shazeer et al., "Outrageously Large Neural Networks", 2017.
 /// Shapes     x, y, dy, dx [tokens, hidden]; indices, weights, dweights [tokens, k]; gate_up, dgate_up [experts * 2 *
-///            intermediate, hidden], an expert's rows one after the other: gate, then up, or by turns, gate first, with
+///            intermediate, hidden], an expert's rows one after the other: gate, then up, or interleaved, gate first, with
 ///            gate_layout::interleaved; down, ddown [experts * hidden, intermediate]; saved [tokens * k, 2 *
 ///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
 /// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up and down any one of them, dgate_up and ddown
@@ -95,7 +95,7 @@ struct moe_saved {
   bool filled = false;    ///< by forward
 };
 
-/// The calls whose workspace can be asked for, and the extents that it depends on.
+/// The calls that have a workspace, and the extents that it depends on.
 enum class moe_pass { forward, inference, backward, recompute };
 struct moe_shape {
   std::size_t tokens, choices, experts, hidden, intermediate;
