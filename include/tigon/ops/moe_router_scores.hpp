@@ -61,7 +61,7 @@ struct row_scores {
   }
 };
 
-/// The number that an option selects, and the k chosen logits of a token.
+/// The scores that the options select, and the k chosen logits of a token.
 template <class A>
 struct chosen_scores {
   router_score score;

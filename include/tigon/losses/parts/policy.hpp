@@ -21,7 +21,7 @@ inline double phi(double d) {
 /// rho * a, which is 0 for a = 0 and an infinite ratio.
 inline double times(double rho, double a) { return a == 0 && !math::is_nan(rho) ? 0 : rho * a; }
 
-inline double held_between(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+inline double clamp(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
 
 /// A sequence's own numbers.
 struct policy_sequence {
@@ -73,9 +73,9 @@ struct policy {
 
   policy_sequence sequence(std::size_t b, const double* logp) const {
     policy_sequence s;
-    double sum = 0, held = 0, weight = 0;
+    double sum = 0, clamped = 0, weight = 0;
     const double lowest = math::log(1e-8);
-    const auto log_omega = [&](std::size_t t) { return held_between(math::log(omega(b, t)), lowest, 20); };
+    const auto log_omega = [&](std::size_t t) { return clamp(math::log(omega(b, t)), lowest, 20); };
     const bool vespo = opt.type == policy_loss::vespo;
     for (std::size_t t = 0; t < at.len; ++t) {
       if (!counts(b, t)) continue;
@@ -83,7 +83,7 @@ struct policy {
       if (by_token()) continue;
       const double r = log_ratio(b, t, logp[t]);
       sum += opt.type == policy_loss::gmpo ? clipped_log_ratio(b, r) : r;
-      held += held_between(r, -20, 20);
+      clamped += clamp(r, -20, 20);
       if (vespo && in.sampling_ratio.data != nullptr && !of_sequence()) weight += log_omega(t);
     }
     s.log_ratio = sum / math::max(s.count, 1.0);
@@ -92,7 +92,7 @@ struct policy {
       const bool up = static_cast<double>(in.advantages[b]) >= 0;
       const double k = up ? opt.k_positive : opt.k_negative;
       const double lambda = math::max(up ? opt.lambda_positive : opt.lambda_negative, 1e-4);
-      const double total = held_between(held + weight, lowest, 20);
+      const double total = clamp(clamped + weight, lowest, 20);
       s.weight = math::exp(lambda + k * total - lambda * math::exp(total));
       if (!(s.weight <= std::numeric_limits<double>::max())) s.weight = 0;
     }
@@ -103,8 +103,8 @@ struct policy {
     const double a = static_cast<double>(in.advantages[b]);
     const bool of_sequence = by_sequence();
     double r = of_sequence ? s.log_ratio : log_ratio(b, t, logp);
-    const bool held = opt.max_log_ratio > 0 && math::abs(r) > opt.max_log_ratio;
-    if (held) r = held_between(r, -opt.max_log_ratio, opt.max_log_ratio);
+    const bool clamped = opt.max_log_ratio > 0 && math::abs(r) > opt.max_log_ratio;
+    if (clamped) r = clamp(r, -opt.max_log_ratio, opt.max_log_ratio);
     const double rho = math::exp(r), low = 1 - opt.epsilon_low, high = 1 + opt.epsilon_high;
     double f = 0, by_ratio = 0;  // and df / dr
     policy_term out;
@@ -137,7 +137,7 @@ struct policy {
       case policy_loss::vespo: f = -times(logp, s.weight * a), out.direct = -s.weight * a; break;
       default: {
         const double free = times(opt.delta > 0 && rho > opt.delta ? opt.delta : rho, a);
-        const double inside = times(held_between(rho, low, high), a);
+        const double inside = times(clamp(rho, low, high), a);
         const bool is_free = free <= inside;
         f = is_free ? -free : -inside;
         if (is_free ? !(opt.delta > 0) || rho <= opt.delta : low <= rho && rho <= high) by_ratio = -times(rho, a);
@@ -148,7 +148,7 @@ struct policy {
     const double weight = opt.type == policy_loss::vespo ? 1 : omega(b, t);
     out.loss = f * weight;
     out.direct *= weight;
-    if (!held) (of_sequence ? out.through_ratio : out.direct) += by_ratio * weight;
+    if (!clamped) (of_sequence ? out.through_ratio : out.direct) += by_ratio * weight;
     if (referenced()) {
       const double d = reference(b, t) - logp;
       const double factor = opt.bias_corrected_kl ? rho : 1, distance = phi(d);
@@ -156,7 +156,7 @@ struct policy {
       if (opt.beta != 0) {
         out.loss += opt.beta * out.kl;
         // d (rho phi) / dlogp = rho phi - rho (exp(d) - 1) = -rho d.
-        const bool moves = opt.bias_corrected_kl && !held;
+        const bool moves = opt.bias_corrected_kl && !clamped;
         out.direct -= opt.beta * factor * (moves && !of_sequence ? d : math::expm1(d));
         if (moves && of_sequence) out.through_ratio += opt.beta * factor * distance;
       }

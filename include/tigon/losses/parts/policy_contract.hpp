@@ -73,7 +73,7 @@ struct policy_options {
   double epsilon_high = 0.2;                   ///< at least 0; cispo: the upper bound itself; gmpo: of the logarithm
   double delta = 0;                            ///< upper bound of the ratio where A < 0 too, or 0 for none
   bool bias_corrected_kl = false;              ///< the KL penalty times the ratio
-  double max_log_ratio = 0;                    ///< the logarithm of the ratio is held within it, or 0 for no limit
+  double max_log_ratio = 0;                    ///< the logarithm of the ratio is clamped to it, or 0 for no limit
   double tau_positive = 1;                     ///< sapo, A > 0
   double tau_negative = 1.05;                  ///< sapo, otherwise
   double k_positive = 2, lambda_positive = 3;  ///< vespo, A >= 0
