@@ -302,7 +302,7 @@ int main(int argc, char** argv) {
   const auto several = [](CLI::Option* option) { option->delimiter(','); };
   several(app.add_option("--op", args.ops, "Operators, all if none is named")->check(CLI::IsMember(op_names)));
   several(app.add_option("--dtype", args.dtypes, "f32 (default), bf16, f16, f64, i8")
-              ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"})));
+              ->check(CLI::IsMember({"f32", "bf16", "f16", "f64", "i8"})));
   several(app.add_option("--backend", args.backends, "Backends, all if none is named, or for `all`"));
   auto* const shapes = app.add_option("--shape", args.shapes, "As 2048x4096; --list says what the numbers mean");
   several(shapes);
