@@ -13,6 +13,8 @@ using B = tigon::default_backend;
 using std::size_t;
 
 constexpr size_t tokens = 4096, hidden = 4096, intermediate = 14336, vocab = 128256;  // llama_3_8b
+constexpr size_t experts = 8, choices = 2;
+using tile = tigon::int2::tile_shape<tigon::simd::vec<B::engine, float>::size>;
 
 void print_cut(const char* types, const tigon::gemm_cut& cut) {
   std::printf("    %-10s tiles of %zu x %zu sums, blocks of %zu terms", types, cut.tile_rows, cut.tile_cols, cut.depth);
@@ -66,12 +68,20 @@ void print_product_plans() {
   std::puts("  gemm");
   print_product<float>("f32");
   print_product<tigon::bfloat16>("bf16");
-  std::printf("  attention\n    blocks of %zu queries and every key that they see\n", B::attention.query_block);
+  std::printf("  attention\n    blocks of %zu queries, and of %zu of the keys that they see\n",
+              B::attention.query_block, B::attention.key_block);
+  std::puts("  neighborhood_attention_layer\n    as gemm, layer_norm and neighborhood_attention");
+  std::printf("  matmul_int8_int2\n    tiles of %zu x %zu sums\n", tile::rows, tile::cols);
   std::puts("  mlp");
   print_mlp<float>("f32");
   print_mlp<tigon::bfloat16>("bf16");
   std::printf("  tiled_mlp\n    shards of %zu tokens, each as mlp\n",
               tigon::detail::shard_rows(tokens, hidden, std::nullopt));
+  std::puts("  moe_routing\n    one pass over the choices, in one task");
+  const size_t pairs = tigon::detail::chunk_rows<B, float>({tokens, choices, experts, hidden, intermediate});
+  for (const std::string_view op : {tigon::op::moe::name, tigon::op::expert_parallel_moe::name})
+    std::printf("  %s\n    chunks of %zu choices of one of %zu experts, %zu choices a token\n", op.data(), pairs,
+                experts, choices);
   print_chunk(tigon::op::fused_linear_cross_entropy::name, 1, true);
   print_chunk(tigon::op::fused_linear_scaled_cross_entropy::name);
   print_chunk(tigon::op::scaled_cross_entropy::name);  // of that loss's logits

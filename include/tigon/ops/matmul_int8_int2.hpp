@@ -44,8 +44,10 @@ struct kernel<op::matmul_int8_int2, backends::generic> {
   }
 };
 
+inline namespace TIGON_ABI {
 /// Rows of packed weights for a depth of k.
 constexpr std::size_t matmul_int8_int2_packed_rows(std::size_t k) { return detail::ceil_div(k, 4); }
+}  // namespace TIGON_ABI
 
 /// Bytes of workspace that matmul_int8_int2 takes on `workers` workers: ctx.executor().workers().
 template <class B = default_backend>
