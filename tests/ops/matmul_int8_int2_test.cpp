@@ -174,12 +174,13 @@ TYPED_TEST(matmul_int8_int2, of_nothing_is_nothing) {
 
 TYPED_TEST(matmul_int8_int2, sums_of_the_most_terms_stay_in_32_bits) {
   using B = typename TypeParam::backend;
-  constexpr std::size_t q = (std::size_t{1} << 21) - 1;
-  std::vector<std::int8_t> a(4 * q, -128);
+  // So many rows that a sum is one chain.
+  constexpr std::size_t q = (std::size_t{1} << 21) - 1, rows = 8;
+  std::vector<std::int8_t> a(rows * 4 * q, -128);
   std::vector<std::uint8_t> packed(q, 0xff);  // weights of 2
-  std::int32_t c = 0;
-  tigon::matmul_int8_int2<B>({a.data(), 1, 4 * q}, {packed.data(), q, 1}, {&c, 1, 1});
-  EXPECT_EQ(c, -256 * static_cast<std::int64_t>(4 * q));
+  std::array<std::int32_t, rows> c{};
+  tigon::matmul_int8_int2<B>({a.data(), rows, 4 * q}, {packed.data(), q, 1}, {c.data(), rows, 1});
+  for (const std::int32_t sum : c) EXPECT_EQ(sum, -256 * static_cast<std::int64_t>(4 * q));
 }
 
 TYPED_TEST(matmul_int8_int2, is_the_same_for_any_threads) {
