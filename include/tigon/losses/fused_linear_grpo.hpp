@@ -70,16 +70,6 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// What fused_linear_grpo_forward is called with beside the layers.
-template <class A>
-struct policy_call {
-  const policy_batch<A>& batch;
-  const policy_results<A>& to;
-  const policy_options& opt;
-  std::span<const A> upstream{};
-  const token_loss* own = nullptr;
-};
-
 template <class B, element T, class A = accumulator_t<T>>
 void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const linear_gradients<T>& out,
                  const reference_model<T>& reference, context& ctx) {

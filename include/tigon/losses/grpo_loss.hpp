@@ -168,11 +168,10 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 template <class B, element T, class A = accumulator_t<T>>
-void grpo_loss_at_once(matrix_view<const T> logits, const policy_batch<A>& batch, const policy_request<A>& call,
-                       matrix_view<T> dlogits, context& ctx) {
+void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, matrix_view<T> dlogits, context& ctx) {
   using K = kernel_for<op::grpo_loss, B>;
   constexpr std::string_view name = "grpo_loss_forward_backward";
-  const auto& [to, opt, upstream, own] = call;
+  const auto& [batch, to, opt, upstream, own] = call;
   arguments args(name);
   const token_rows at = declare_grpo<A>(args, name, logits, batch, opt, own);
   declare_policy_results<A>(args, at, opt, to, batch.ref_logp.data != nullptr);
@@ -214,7 +213,7 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
                                 std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                 context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::grpo_loss_at_once<B, T>(logits, batch, {{loss, metrics}, opt, upstream}, dlogits, ctx);
+  detail::grpo_loss_at_once<B, T>(logits, {batch, {loss, metrics}, opt, upstream}, dlogits, ctx);
 }
 
 /// The same with a policy loss of one's own. opt.type is policy_loss::own; the gradient is that of the loss.
@@ -223,7 +222,7 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
                                 token_loss f, const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
                                 matrix_view<T> dlogits, const policy_options& opt, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::grpo_loss_at_once<B, T>(logits, batch, {to, opt, {}, &f}, dlogits, ctx);
+  detail::grpo_loss_at_once<B, T>(logits, {batch, to, opt, {}, &f}, dlogits, ctx);
 }
 
 }  // namespace tigon

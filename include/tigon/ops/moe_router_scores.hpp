@@ -102,7 +102,7 @@ struct chosen_scores {
   }
 };
 
-/// to[j] = scale * from[at[j]]
+/// to[j] = from[at[j]], and back: to[at[j]] = from[j].
 template <class A, class T, class I>
 TIGON_INLINE void take_chosen(const T* from, const I* at, std::size_t k, A* to) {
   for (std::size_t j = 0; j < k; ++j) to[j] = static_cast<A>(from[static_cast<std::size_t>(at[j])]);

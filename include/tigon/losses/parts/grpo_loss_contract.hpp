@@ -39,15 +39,6 @@ void declare_upstream(arguments& args, token_rows at, const policy_options& opt,
   if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
 }
 
-/// What grpo_loss_forward_backward is called with beside logits and the batch.
-template <class A>
-struct policy_request {
-  policy_results<A> to;
-  policy_options opt;
-  std::span<const A> upstream{};
-  const token_loss* own = nullptr;
-};
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 

@@ -111,6 +111,16 @@ struct policy_results {
 namespace detail {
 inline namespace TIGON_ABI {
 
+/// What the doors that make loss and gradient in one call have beside logits or layers.
+template <class A>
+struct policy_call {
+  const policy_batch<A>& batch;
+  const policy_results<A>& to;
+  const policy_options& opt;
+  std::span<const A> upstream{};
+  const token_loss* own = nullptr;  ///< of policy_loss::own
+};
+
 /// Each token's loss needs nothing of other tokens.
 inline bool policy_by_token(const policy_options& opt) {
   return opt.level == importance::token && opt.type != policy_loss::vespo && opt.type != policy_loss::gmpo;
