@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_MOE_HPP
 #define TIGON_OPS_MOE_HPP
 
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/moe_contract.hpp>
 #include <tigon/ops/moe_rows.hpp>
 #include <tigon/ops/swiglu.hpp>

@@ -3,7 +3,7 @@
 #define TIGON_OPS_MOE_ROWS_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/moe_chunk.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #define TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/neighborhood_attention.hpp>
 #include <tigon/ops/neighborhood_attention_layer_contract.hpp>

@@ -3,7 +3,7 @@
 #define TIGON_OPS_QUERY_SUMS_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
-#include <tigon/gemm/gemm.hpp>
+#include <tigon/gemm/kernel.hpp>
 
 #include <algorithm>
 
