@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
