@@ -31,6 +31,12 @@ measure --op $op --variant $variant --mode forward --sweep-mode model_config --b
 expect "$(rows ',model_config,model,')" $((7 * 2 * backends)) "rows of models"
 expect "$(rows ',model_config,model,qwen2.5_72b,')" $((2 * backends)) "rows of a model"
 
+# One number of the shape alone, and a word that no shape has.
+measure --op $op --variant $variant --mode forward --shape 8x64 --sweep-axis tokens,moons --values 4,16
+expect "$(rows ',tokens,[^,]*,16,')" $((2 * backends)) "rows of an axis"
+expect "$(rows 'has no moons')" $((2 * backends)) "rows without an axis"
+sed -i '/has no moons/d; /,tokens,[^,]*,\(4\|16\),/d' "$csv"
+
 # Again: nothing is measured, nothing is changed. --overwrite: the same rows, measured anew.
 cp "$csv" "$folder/before"
 measure --op $op --variant $variant --mode forward --sweep-mode token_length --tokens 8,16
@@ -53,7 +59,7 @@ expect "$(rows 'takes a shape of 2 numbers')" $((2 * backends)) "rows without a 
 expect "$(rows 'NaN,NaN,NaN,"')" $((2 + 4 * backends)) "rows without numbers"
 
 # Refused options.
-for options in "--shape 8x64 --sweep-mode token_length" "--tokens 8" "--sweep-mode moon" "--shape 8xx64" "--budget nan" \
+for options in "--shape 8x64 --sweep-mode token_length" "--tokens 8" "--values 8" "--sweep-mode moon" "--shape 8xx64" "--budget nan" \
   "--memory nan" "--shape 99999999999999999999x2"; do
   set +e
   # shellcheck disable=SC2086

@@ -23,8 +23,8 @@ namespace tb = tigon_bench;
 namespace {
 
 struct arguments {
-  std::vector<std::string> ops, dtypes, backends, shapes, modes, variants, sweeps;
-  std::vector<std::size_t> threads, lengths;
+  std::vector<std::string> ops, dtypes, backends, shapes, modes, variants, sweeps, axes;
+  std::vector<std::size_t> threads, lengths, values;
   std::string csv, model, cache = "warm";
   bool overwrite = false, list = false, pin = false, digest = false;
   std::size_t repetitions = 10, tokens = 2048;
@@ -240,7 +240,7 @@ tb::byte_counter counter_for(const tb::op_entry& op, const tb::variant_entry& va
   };
 }
 
-/// The points of all sweeps that were asked for, and without one the shapes.
+/// The points of all sweeps that were asked for, those over an axis from every shape; without a sweep the shapes.
 std::vector<tb::sweep> sweeps_for(const tb::op_entry& op, const tb::variant_entry& variant, tb::dtype element,
                                   const arguments& args, double usable_bytes) {
   const std::string& dims = dims_of(op, variant);
@@ -252,11 +252,14 @@ std::vector<tb::sweep> sweeps_for(const tb::op_entry& op, const tb::variant_entr
                                      .lengths = args.lengths,
                                      .usable_bytes = usable_bytes},
                                     dims, variant.shape, counter_for(op, variant, element)));
+  std::vector<tb::extents> fixed;
+  for (const std::string& s : args.shapes) fixed.push_back(tb::parse_shape(s));
+  if (fixed.empty()) fixed.push_back(variant.shape);
+  for (const std::string& axis : args.axes)
+    for (const tb::extents& shape : fixed) sweeps.push_back(tb::make_axis_sweep(axis, args.values, dims, shape));
   if (!sweeps.empty()) return sweeps;
   tb::sweep shapes{"shape", dims, {}, {}, {}};
-  for (const std::string& s : args.shapes)
-    shapes.points.push_back({tb::text_of(tb::parse_shape(s)), tb::parse_shape(s), {}});
-  if (shapes.points.empty()) shapes.points.push_back({tb::text_of(variant.shape), variant.shape, {}});
+  for (const tb::extents& shape : fixed) shapes.points.push_back({tb::text_of(shape), shape, {}});
   return {shapes};
 }
 
@@ -325,6 +328,14 @@ int main(int argc, char** argv) {
   app.add_option("--bt", args.tokens, "Tokens of model_config, at most (default 2048)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
       ->needs(sweeps);
+  auto* const axes = app.add_option(
+      "--sweep-axis", args.axes,
+      "One number of the shape (default or --shape) alone: batch, seq_len, tokens, hidden, vocab, blocks, "
+      "experts or another word of --list");
+  several(axes);
+  several(app.add_option("--values", args.values, "Of --sweep-axis (default: a quarter to four times)")
+              ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
+              ->needs(axes));
   app.add_option("--memory", args.memory_gib, "GiB that the arrays may take (default 0.4 of the memory)")
       ->check(example::between(1e-3, 1e6));
   several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));

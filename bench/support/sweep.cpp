@@ -116,6 +116,18 @@ sweep over_models(const sweep_settings& s, std::string_view dims, const extents&
   return result;
 }
 
+/// Words of dims that mean the same axis.
+constexpr std::array<std::array<std::string_view, 3>, 3> synonyms{
+    {{"tokens", "rows", ""}, {"hidden", "cols", "channels"}, {"seq_len", "positions", ""}}};
+
+bool same_axis(std::string_view a, std::string_view b) {
+  const auto among = [](const auto& words, std::string_view w) {
+    return std::find(words.begin(), words.end(), w) != words.end();
+  };
+  return a == b || std::any_of(synonyms.begin(), synonyms.end(),
+                               [&](const auto& words) { return among(words, a) && among(words, b); });
+}
+
 }  // namespace
 
 std::span<const model_shape> models() { return model_table; }
@@ -175,6 +187,32 @@ sweep make_sweep(const sweep_settings& settings, std::string_view dims, const ex
     case sweep_kind::none: break;
   }
   throw std::invalid_argument("no sweep was asked for");
+}
+
+sweep make_axis_sweep(std::string_view axis, const std::vector<std::size_t>& values, std::string_view dims,
+                      const extents& usual) {
+  const std::vector<std::string_view> words = words_of(dims);
+  sweep result{std::string(axis), std::string(dims), "shape", {}, {}};
+  const auto word = std::find_if(words.begin(), words.end(), [&](std::string_view w) { return same_axis(w, axis); });
+  const auto k = static_cast<std::size_t>(word - words.begin());
+  if (k >= usual.size()) {
+    result.value = text_of(usual);
+    result.points.push_back({"", {}, "shape (" + std::string(dims) + ") has no " + std::string(axis)});
+    return result;
+  }
+  for (std::size_t n = 0; n < usual.size(); ++n)
+    result.value += (n == 0 ? "" : "x") + (n == k ? "*" : std::to_string(usual[n]));
+  std::vector<std::size_t> at = values;
+  if (at.empty())
+    for (const std::size_t quarters : {1, 2, 4, 8, 16})
+      if (const std::size_t value = usual[k] * quarters / 4; value > 0 && !(!at.empty() && at.back() == value))
+        at.push_back(value);
+  for (const std::size_t value : at) {
+    extents shape = usual;
+    shape[k] = value;
+    result.points.push_back({std::to_string(value), shape, {}});
+  }
+  return result;
 }
 
 }  // namespace tigon_bench

@@ -1,5 +1,5 @@
-// Shapes of a row of cases: one model at growing numbers of tokens, or one number of tokens in seven models. The words
-// of an op's dims say which of a shape's numbers follow:
+// Shapes of a row of cases: one model at growing numbers of tokens, one number of tokens in seven models, or one number of
+// a shape alone. The words of an op's dims say which of a shape's numbers follow a model:
 //
 //   tokens, rows                batch times sequence length
 //   batch; seq_len, positions   its two factors
@@ -73,6 +73,12 @@ using byte_counter = std::function<double(const extents&)>;
 /// At least 1024 tokens are tried; what does not fit even so is refused when its memory is asked for.
 sweep make_sweep(const sweep_settings& settings, std::string_view dims, const extents& usual,
                  const byte_counter& bytes_of);
+
+/// One number of the shape `usual` at these values; without values at a quarter, half, twice and four times what it is,
+/// and as it is. `axis` is a word of dims, or another for the same: tokens, rows; hidden, cols, channels; seq_len,
+/// positions. Where dims have none, the sweep is one point with a reason.
+sweep make_axis_sweep(std::string_view axis, const std::vector<std::size_t>& values, std::string_view dims,
+                      const extents& usual);
 
 }  // namespace tigon_bench
 

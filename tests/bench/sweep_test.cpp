@@ -146,6 +146,35 @@ TEST(model_config, a_counter_that_throws_ends_no_sweep) {
   EXPECT_EQ(refused.points[0].shape, (extents{4096, 4096}));
 }
 
+TEST(axis, changes_one_number_of_the_shape) {
+  const sweep vocab = make_axis_sweep("vocab", {1000, 32000}, "tokens x vocab x hidden", {8, 9, 10});
+  EXPECT_EQ(vocab.x_name + ", " + vocab.x_label, "vocab, tokens x vocab x hidden");
+  EXPECT_EQ(vocab.setting + " " + vocab.value, "shape 8x*x10") << "what holds for all points";
+  EXPECT_EQ(x_values(vocab), (std::vector<std::string>{"1000", "32000"}));
+  EXPECT_EQ(vocab.points[0].shape, (extents{8, 1000, 10}));
+  EXPECT_EQ(vocab.points[1].shape, (extents{8, 32000, 10}));
+}
+
+TEST(axis, has_values_around_the_usual_one_by_itself) {
+  const auto values = [](std::size_t usual) {
+    return x_values(make_axis_sweep("hidden", {}, "tokens x hidden", {3, usual}));
+  };
+  EXPECT_EQ(values(4096), (std::vector<std::string>{"1024", "2048", "4096", "8192", "16384"}));
+  EXPECT_EQ(values(2), (std::vector<std::string>{"1", "2", "4", "8"})) << "never 0";
+  EXPECT_EQ(values(1), (std::vector<std::string>{"1", "2", "4"}));
+}
+
+TEST(axis, is_known_by_other_words_too) {
+  EXPECT_EQ(make_axis_sweep("hidden", {5}, "rows x cols", {1, 2}).points[0].shape, (extents{1, 5}));
+  EXPECT_EQ(make_axis_sweep("tokens", {5}, "rows x cols", {1, 2}).points[0].shape, (extents{5, 2}));
+  EXPECT_EQ(make_axis_sweep("seq_len", {5}, "batch x channels x positions", {1, 2, 3}).points[0].shape,
+            (extents{1, 2, 5}));
+  const sweep none = make_axis_sweep("experts", {5}, "rows x cols", {1, 2});
+  ASSERT_EQ(none.points.size(), 1u);
+  EXPECT_EQ(none.points[0].reason, "shape (rows x cols) has no experts");
+  EXPECT_TRUE(none.points[0].shape.empty());
+}
+
 TEST(memory, is_counted_without_being_touched) {
   const counting_scope counted;
   {
