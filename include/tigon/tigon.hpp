@@ -27,6 +27,8 @@
 #include <tigon/losses/selective_logprob.hpp>
 #include <tigon/losses/tvd.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/dyt.hpp>
@@ -67,11 +69,12 @@ using all_ops =
             op::rope, op::llama4_rope, op::qwen2vl_mrope, op::softmax, op::sparsemax, op::attention,
             op::multi_token_attention, op::neighborhood_attention, op::neighborhood_attention_layer, op::attn_res,
             op::cross_entropy, op::fused_linear_cross_entropy, op::scaled_cross_entropy,
-            op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy, op::jsd, op::kl_div, op::tvd,
-            op::selective_log_softmax, op::selective_logprob, op::grpo_loss, op::fused_linear_grpo,
-            op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo, op::fused_linear_cpo,
-            op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto, op::distillation,
-            op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
+            op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,
+            op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy,
+            op::jsd, op::kl_div, op::tvd, op::selective_log_softmax, op::selective_logprob, op::grpo_loss,
+            op::fused_linear_grpo, op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo,
+            op::fused_linear_cpo, op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto,
+            op::distillation, op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
             op::fused_linear_cosine_distillation>;
 
 }  // namespace tigon

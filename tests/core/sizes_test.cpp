@@ -92,6 +92,12 @@ void check(sizes n, context& ctx) {
     EXPECT_TRUE(hold(fused_linear_cross_entropy_workspace<B, T>(n, few, 8, ctx), n, sizeof(double)));
     EXPECT_TRUE(hold(fused_linear_cross_entropy_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(fused_linear_scaled_cross_entropy_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
+    EXPECT_TRUE(
+        hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(n, few, 8, 8, 1, ctx), n, sizeof(double)));
+    EXPECT_TRUE(hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(8, few, n, n, 1, ctx), n, of_dw, a));
+    EXPECT_TRUE(hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(8, 8, few, few, n, ctx), n, a));
+    EXPECT_TRUE(
+        hold(vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(8, few, n, n, 1, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(selective_logprob_workspace<B, T>(n, few, 8, ctx), n, sizeof(double)));
     EXPECT_TRUE(hold(selective_logprob_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(fused_linear_distillation_workspace<B, T>(8, few, n, few, n, ctx), n, of_dw, a));

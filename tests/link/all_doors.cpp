@@ -208,6 +208,13 @@ void call_losses(arguments<T> a, tigon::context& ctx) {
 
   t::fused_linear_scaled_cross_entropy_forward<B>(layer, a.ids, {}, gradients, {}, {}, ctx);
   t::fused_linear_scaled_cross_entropy_backward<B>(layer, a.ids, {}, gradients, {}, ctx);
+  const t::linear_shard shard{layer, t::vocab_shard{0, 1}};
+  t::vocab_parallel_fused_linear_cross_entropy_forward<B>(alone, shard, a.ids, {a.s}, gradients, {}, a.p, ctx);
+  t::vocab_parallel_fused_linear_cross_entropy_backward<B>(alone, shard, a.ids, a.s, gradients, {}, a.p, ctx);
+  (void)t::vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, 1, 1, ctx);
+  t::vocab_parallel_fused_linear_scaled_cross_entropy_forward<B>(alone, shard, a.ids, {}, gradients, {}, {}, ctx);
+  t::vocab_parallel_fused_linear_scaled_cross_entropy_backward<B>(alone, shard, a.ids, {}, gradients, {}, ctx);
+  (void)t::vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(1, 1, 1, 1, 1, ctx);
   t::fused_linear_jsd_forward<B>(layer, teacher, a.ids, a.s, gradients, {}, ctx);
   t::fused_linear_jsd_backward<B>(layer, teacher, absent, 1, gradients, {}, ctx);
   t::fused_linear_jsd_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);
