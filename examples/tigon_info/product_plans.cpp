@@ -98,4 +98,5 @@ void print_product_plans() {
        {tigon::op::distillation::name, tigon::op::fused_linear_distillation::name, tigon::op::fused_linear_jsd::name,
         tigon::op::fused_linear_jsd_distillation::name, tigon::op::fused_linear_cosine_distillation::name})
     print_chunk(op, 2);
+  print_chunk(tigon::op::fused_linear_kl_div::name);
 }

@@ -208,6 +208,12 @@ TYPED_TEST(vocab_parallel_fused_linear, ignored_rows_contribute_nothing) {
     EXPECT_EQ(p.bits(), zeros.bits());
     for (const double g : p.dw.f64()) ASSERT_TRUE(std::isfinite(g));
     for (std::size_t h = 0; h < 17; ++h) EXPECT_EQ(to_f64(p.of[1].dx(7, h)), 0);
+    problem<T> w(s, v, even_cuts(67, 3));
+    for (const std::size_t i : {1, 7, 19}) w.target[i] = v.opt.loss.ignore_index;
+    w.w(40, 3) = from_f64<T>(nan);  // of rank 1
+    w.template run<B>();
+    for (const auto& r : w.of)
+      for (std::size_t h = 0; h < 17; ++h) EXPECT_EQ(to_f64(r.dx(7, h)), 0) << "w has a NaN";
   }
 }
 

@@ -83,7 +83,6 @@ class shard_scaled_cross_entropy {
       double moment = 0;  // sum_j exp(s_j - top) (s_j - top)
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * step + row.i;
-        if (of[0] == -std::numeric_limits<A>::infinity()) continue;
         const double below = (static_cast<double>(of[0]) - parts.top) * scale, p = math::exp(below);
         if (!(p == 0)) moment += p * (static_cast<double>(of[3 * n]) + below * (static_cast<double>(of[n]) + 1));
       }
