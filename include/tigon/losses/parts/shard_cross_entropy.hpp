@@ -87,17 +87,16 @@ class shard_cross_entropy {
     const bool predicts = predicts_;
     for_rows<B, A>(ctx, n, ranks, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(target[row.i]);
-      if (t == ignored || !row.first()) return;
+      if (t == ignored) return;
       lse_parts<double> parts{-std::numeric_limits<double>::infinity(), -1};
       A own(0), best(0);
-      bool found = false;
+      std::int64_t best_column = -1;
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * step + row.i;
         add_part<A>(parts, {of[0], of[n]}, scale);
         if (static_cast<std::size_t>(t) - shards[r].first < shards[r].cols) own = of[2 * n];
-        if (predicts && shards[r].cols != 0 && (!found || of[of_loss * n] > best)) {
-          found = true, best = of[of_loss * n];
-          predicted[row.i] = columns[r * n + row.i];
+        if (predicts && shards[r].cols != 0 && (best_column < 0 || of[of_loss * n] > best)) {
+          best = of[of_loss * n], best_column = columns[r * n + row.i];
         }
       }
       double weighted = 0;
@@ -106,7 +105,10 @@ class shard_cross_entropy {
           const A* of = all + r * step + row.i;
           weighted += seen_from(of[3 * n], of[0], parts.top, scale, weights[r]);
         }
-      rows.parts[row.i] = parts, rows.own[row.i] = own, rows.weighted[row.i] = weighted;
+      if (row.first()) {
+        rows.parts[row.i] = parts, rows.own[row.i] = own, rows.weighted[row.i] = weighted;
+        if (predicts) predicted[row.i] = best_column;
+      }
     });
   }
 

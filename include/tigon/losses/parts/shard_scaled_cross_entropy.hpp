@@ -94,9 +94,8 @@ class shard_scaled_cross_entropy {
       sums.below = (own - sums.top) * inverse;
       const A tail = math::log1p(sums.rest);
       sums.nll = tail - sums.below;
-      if (!row.first()) return;
-      to[row.i] = sums;
-      out.put(row.i, sums.nll, tail - sums.u, sums.top * inverse + tail);
+      if (row.first()) to[row.i] = sums;
+      if (row.first()) out.put(row.i, sums.nll, tail - sums.u, sums.top * inverse + tail);
     });
   }
 
