@@ -81,8 +81,7 @@ void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const 
     const plain_logits<A> kind;
     const vector_view<A> e = row.scratch(0), u = row.scratch(2);
     const auto part = part_of_row<false>(row, e, kind, of.logits, constant(A(1))).parts;
-    const A top = part.top;
-    const A d = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::quiet_NaN() : part.rest;
+    const A top = part.top, d = part.rest;
     A weighted(0);
     if (of.smooth)
       weighted = row.sum(reads(of.logits, of.weight), [=](auto v, auto w) {
