@@ -37,7 +37,7 @@ struct vocab_parallel_fused_linear_scaled_cross_entropy {
 ///            where ranks differ in what has to be equal; before the first write.
 /// Edges      as fused_linear_scaled_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
 /// Max error  as fused_linear_scaled_cross_entropy: results 2e-6 of |reference| + their root mean square, in bf16 too;
-///            gradients f32 2e-5, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_test.cpp).
+///            gradients f32 2e-5, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_scaled_cross_entropy_test.cpp).
 using vocab_parallel_fused_linear_scaled_cross_entropy_options = fused_linear_scaled_cross_entropy_options;
 
 template <>

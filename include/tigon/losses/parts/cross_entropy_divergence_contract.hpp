@@ -42,7 +42,7 @@ struct cross_entropy_jsd {
 /// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of
 ///            logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0; there, KL(P || Q) is inf
 ///            where P is not 0. A gradient below the smallest normal f32 (f64) is written as 0.
-/// Max error  each loss 3e-6 of |reference| + its root mean square where sums are f32; dlogits f32 4e-6, bf16 4e-3 of the
+/// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of the
 ///            same (tests/losses/cross_entropy_divergence_test.cpp).
 struct cross_entropy_divergence_options {
   std::int64_t ignore_index = -100;

@@ -39,7 +39,7 @@ struct vocab_parallel_fused_linear_cross_entropy {
 ///            in what has to be equal; before the first write.
 /// Edges      as fused_linear_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
 /// Max error  as fused_linear_cross_entropy: loss 4e-7 of |reference| + its root mean square, in bf16 too; gradients f32
-///            2e-6, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_test.cpp).
+///            2e-6, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_cross_entropy_test.cpp).
 struct vocab_parallel_fused_linear_cross_entropy_options {
   cross_entropy_options loss;
   bool token_scaling = false;  ///< loss and gradient of a row times the probability of its target
