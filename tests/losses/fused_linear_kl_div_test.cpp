@@ -41,9 +41,9 @@ const variant variants[] = {
 
 // The loss in units of sum P (|log P| + |y|), the others of |reference| + its root mean square; at most ten times the
 // worst that was seen.
-constexpr by_type loss_bound{.f32 = 2e-6, .bf16 = 2e-6, .f16 = 2e-6, .f64 = 4e-15};
-constexpr by_type element_bound{.f32 = 3e-6, .bf16 = 3e-6, .f16 = 3e-6, .f64 = 1e-14};
-constexpr by_type gradient_bound{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
+constexpr by_type loss_bound{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 8e-16};
+constexpr by_type element_bound{.f32 = 1e-6, .bf16 = 1e-6, .f16 = 1e-6, .f64 = 4e-15};
+constexpr by_type gradient_bound{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1.2e-14};
 
 /// Every buffer at a guard page, outputs full of canaries.
 template <class T>
