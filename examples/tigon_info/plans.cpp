@@ -57,6 +57,8 @@
   X(neighborhood_attention_backward, q, q, q, q, {x, loss}, tigon::neighborhood_attention_gradients{q, q, q}, {}, ctx) \
   X(cross_entropy_forward, x, ids, loss, dx, {}, w, {}, ctx)                                   \
   X(cross_entropy_backward, y, loss, dx, ctx)                                                  \
+  X(cross_entropy_tvd_forward, x, ids, r, {loss}, dx, {}, w, ctx)                              \
+  X(cross_entropy_jsd_forward, x, ids, r, {loss}, dx, {}, w, ctx)                              \
   X(jsd_forward, x, r, loss, dx, {}, ids, ctx)                                                 \
   X(jsd_backward, y, loss, dx, ctx)                                                            \
   X(kl_div_forward, x, r, loss, dx, {}, ctx)                                                   \

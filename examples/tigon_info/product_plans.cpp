@@ -84,7 +84,9 @@ void print_product_plans() {
                 experts, choices);
   print_chunk(tigon::op::fused_linear_cross_entropy::name, 1, true);
   print_chunk(tigon::op::fused_linear_scaled_cross_entropy::name);
-  print_chunk(tigon::op::scaled_cross_entropy::name);  // of that loss's logits
+  print_chunk(tigon::op::scaled_cross_entropy::name);                                // of that loss's logits
+  print_chunk(tigon::op::vocab_parallel_fused_linear_cross_entropy::name, 1, true);  // of one rank
+  print_chunk(tigon::op::vocab_parallel_fused_linear_scaled_cross_entropy::name);
   print_chunk(tigon::op::selective_logprob::name);
   print_chunk(tigon::op::fused_linear_grpo::name);
   for (const std::string_view op :
@@ -96,4 +98,5 @@ void print_product_plans() {
        {tigon::op::distillation::name, tigon::op::fused_linear_distillation::name, tigon::op::fused_linear_jsd::name,
         tigon::op::fused_linear_jsd_distillation::name, tigon::op::fused_linear_cosine_distillation::name})
     print_chunk(op, 2);
+  print_chunk(tigon::op::fused_linear_kl_div::name);
 }

@@ -6,6 +6,7 @@
 #include <tigon/comm/threads.hpp>
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/cross_entropy_divergence.hpp>
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>
 #include <tigon/losses/fused_linear_cpo.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
@@ -14,6 +15,7 @@
 #include <tigon/losses/fused_linear_grpo.hpp>
 #include <tigon/losses/fused_linear_jsd.hpp>
 #include <tigon/losses/fused_linear_jsd_distillation.hpp>
+#include <tigon/losses/fused_linear_kl_div.hpp>
 #include <tigon/losses/fused_linear_kto.hpp>
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_preference.hpp>
@@ -27,6 +29,8 @@
 #include <tigon/losses/selective_logprob.hpp>
 #include <tigon/losses/tvd.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/dyt.hpp>
@@ -66,13 +70,14 @@ using all_ops =
             op::relu_squared, op::mlp, op::tiled_mlp, op::moe_router, op::moe_routing, op::moe, op::expert_parallel_moe,
             op::rope, op::llama4_rope, op::qwen2vl_mrope, op::softmax, op::sparsemax, op::attention,
             op::multi_token_attention, op::neighborhood_attention, op::neighborhood_attention_layer, op::attn_res,
-            op::cross_entropy, op::fused_linear_cross_entropy, op::scaled_cross_entropy,
-            op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy, op::jsd, op::kl_div, op::tvd,
-            op::selective_log_softmax, op::selective_logprob, op::grpo_loss, op::fused_linear_grpo,
-            op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo, op::fused_linear_cpo,
-            op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto, op::distillation,
-            op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
-            op::fused_linear_cosine_distillation>;
+            op::cross_entropy, op::cross_entropy_tvd, op::cross_entropy_jsd, op::fused_linear_cross_entropy,
+            op::scaled_cross_entropy, op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,
+            op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy,
+            op::jsd, op::kl_div, op::tvd, op::selective_log_softmax, op::selective_logprob, op::grpo_loss,
+            op::fused_linear_grpo, op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo,
+            op::fused_linear_cpo, op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto,
+            op::distillation, op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
+            op::fused_linear_cosine_distillation, op::fused_linear_kl_div>;
 
 }  // namespace tigon
 

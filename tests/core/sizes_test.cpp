@@ -81,17 +81,27 @@ void check(sizes n, context& ctx) {
     EXPECT_TRUE(hold(attn_res_workspace<B, T>(n, ctx), workers, n, a));
     EXPECT_TRUE(hold(gemm_workspace<B, T>(n, few, n, workers), workers == 1 ? 0 : workers));
     // Losses.
+    const sizes of_dw = std::same_as<T, A> ? 1 : few;  // sums of dw are kept apart in 16 bits
     EXPECT_TRUE(hold(cross_entropy_workspace<B, T>(n, few, ctx), n, sizeof(double)));
     EXPECT_TRUE(hold(cross_entropy_workspace<B, T>(few, n, ctx), workers, n, a));
+    EXPECT_TRUE(hold(cross_entropy_divergence_workspace<B, T>(n, few, ctx), n, sizeof(double)));
+    EXPECT_TRUE(hold(cross_entropy_divergence_workspace<B, T>(few, n, ctx), workers, 3, n, a));
     EXPECT_TRUE(hold(kl_div_workspace(n), n, sizeof(double)));
+    EXPECT_TRUE(hold(fused_linear_kl_div_workspace<B, T>(n, few, 8, ctx), n, sizeof(double)));
+    EXPECT_TRUE(hold(fused_linear_kl_div_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(selective_log_softmax_workspace<B, T>(n), n, sizeof(double)));
     EXPECT_TRUE(hold(grpo_loss_workspace<B, T>(n, few), n, sizeof(double)));
     EXPECT_TRUE(hold(grpo_loss_workspace<B, T>(few, n), n, 3, sizeof(double)));
     EXPECT_TRUE(hold(vocab_parallel_cross_entropy_workspace<B, T>(n, 8, few, {}, ctx), n, few == 1 ? 1 : few, a));
-    const sizes of_dw = std::same_as<T, A> ? 1 : few;  // sums of dw are kept apart in 16 bits
     EXPECT_TRUE(hold(fused_linear_cross_entropy_workspace<B, T>(n, few, 8, ctx), n, sizeof(double)));
     EXPECT_TRUE(hold(fused_linear_cross_entropy_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(fused_linear_scaled_cross_entropy_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
+    EXPECT_TRUE(
+        hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(n, few, 8, 8, 1, ctx), n, sizeof(double)));
+    EXPECT_TRUE(hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(8, few, n, n, 1, ctx), n, of_dw, a));
+    EXPECT_TRUE(hold(vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(8, 8, few, few, n, ctx), n, a));
+    EXPECT_TRUE(
+        hold(vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(8, few, n, n, 1, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(selective_logprob_workspace<B, T>(n, few, 8, ctx), n, sizeof(double)));
     EXPECT_TRUE(hold(selective_logprob_workspace<B, T>(8, few, n, ctx), n, of_dw, a));
     EXPECT_TRUE(hold(fused_linear_distillation_workspace<B, T>(8, few, n, few, n, ctx), n, of_dw, a));

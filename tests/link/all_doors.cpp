@@ -159,6 +159,9 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::cross_entropy_backward<B>(a.y, a.s, a.z, ctx);
   t::cross_entropy_backward_recompute<B>(a.x, a.ids, a.s, a.y, {}, a.p, ctx);
   (void)t::cross_entropy_workspace<B, T>(1, 1, ctx);
+  t::cross_entropy_tvd_forward<B>(a.x, a.ids, a.u, {a.s}, a.y, {}, a.p, ctx);
+  t::cross_entropy_jsd_forward<B>(a.x, a.ids, a.u, {a.s}, a.y, {}, a.p, ctx);
+  (void)t::cross_entropy_divergence_workspace<B, T>(1, 1, ctx);
   const t::linear_layer layer{a.x, a.u, a.p};
   t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {}, absent, {}, ctx);
   t::fused_linear_cross_entropy_backward<B>(layer, a.ids32, a.s, {a.y, a.z}, {}, a.p, ctx);
@@ -208,6 +211,16 @@ void call_losses(arguments<T> a, tigon::context& ctx) {
 
   t::fused_linear_scaled_cross_entropy_forward<B>(layer, a.ids, {}, gradients, {}, {}, ctx);
   t::fused_linear_scaled_cross_entropy_backward<B>(layer, a.ids, {}, gradients, {}, ctx);
+  const t::linear_shard shard{layer, t::vocab_shard{0, 1}};
+  t::vocab_parallel_fused_linear_cross_entropy_forward<B>(alone, shard, a.ids, {a.s}, gradients, {}, a.p, ctx);
+  t::vocab_parallel_fused_linear_cross_entropy_backward<B>(alone, shard, a.ids, a.s, gradients, {}, a.p, ctx);
+  (void)t::vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, 1, 1, ctx);
+  t::vocab_parallel_fused_linear_scaled_cross_entropy_forward<B>(alone, shard, a.ids, {}, gradients, {}, {}, ctx);
+  t::vocab_parallel_fused_linear_scaled_cross_entropy_backward<B>(alone, shard, a.ids, {}, gradients, {}, ctx);
+  (void)t::vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(1, 1, 1, 1, 1, ctx);
+  t::fused_linear_kl_div_forward<B>(layer, a.x, a.ids, a.m, gradients, {}, ctx);
+  t::fused_linear_kl_div_backward<B>(layer, a.x, absent, a.s, gradients, {}, ctx);
+  t::fused_linear_jsd_forward<B>(layer, a.x, a.ids, a.s, gradients, {}, ctx);
   t::fused_linear_jsd_forward<B>(layer, teacher, a.ids, a.s, gradients, {}, ctx);
   t::fused_linear_jsd_backward<B>(layer, teacher, absent, 1, gradients, {}, ctx);
   t::fused_linear_jsd_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);

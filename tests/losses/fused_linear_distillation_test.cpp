@@ -193,7 +193,11 @@ struct problem : linear_problem<T> {
   }
   void clear() { this->clear_gradients(), loss.clear(), soft.clear(), hard.clear(); }
 
-  tigon::linear_layer<T> teacher() { return {tx.view(), tw.view(), given(tbias)}; }
+  bool by_logits = false;  ///< tx has the teacher's logits
+  tigon::distillation_teacher<T> teacher() {
+    if (by_logits) return tx.view();
+    return {tx.view(), tw.view(), given(tbias)};
+  }
   template <class B>
   TIGON_TEST_NOINLINE void forward(matrix_view<T> to_dx, matrix_view<T> to_dw, std::span<T> to_db,
                                    context& ctx = tigon::default_context(), double upstream = 1) {
@@ -338,6 +342,60 @@ TYPED_TEST(fused_linear_distillation, each_gradient_may_be_left_out) {
   using T = typename TypeParam::element;
   for (const std::size_t kind : {1u, 6u})
     expect_gradients_may_be_left_out<B>([=] { return problem<T>({20, 17, 9, 67}, variants[kind]); });
+}
+
+/// Logits that are given are those of a layer with the identity for w.
+TYPED_TEST(fused_linear_distillation, a_teachers_logits_may_be_given) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const variant& v : variants) {
+    SCOPED_TRACE(v.name);
+    const sizes s{20, 17, 67 + v.more, 67, 2};
+    problem<T> layer(s, v), logits(s, v);
+    logits.by_logits = true;
+    for (std::size_t j = 0; j < layer.wide; ++j)
+      for (std::size_t h = 0; h < layer.wide; ++h) layer.tw(j, h) = from_f64<T>(j == h);
+    std::ranges::fill(layer.tbias, from_f64<T>(0));
+    const auto wanted = layer.wanted(-2.5);
+    layer.template forward<B>(), logits.template forward<B>();
+    EXPECT_EQ(logits.bits(), layer.bits());
+    EXPECT_FALSE(logits.loss.untouched());
+    logits.clear();
+    logits.template backward<B>(-2.5);
+    logits.expect_gradients(wanted);
+    // Ignored rows of it are not read.
+    if (!v.opt.mask_soft) continue;
+    const auto before = logits.bits();
+    for (std::size_t j = 0; j < logits.wide; ++j) logits.tx(1, j) = from_f64<T>(nan);
+    logits.clear();
+    logits.template backward<B>(-2.5);
+    EXPECT_EQ(logits.bits(), before);
+  }
+}
+
+TEST(teacher_logits, are_refused_where_they_do_not_fit) {
+  using B = small_chunks;
+  problem<float> p({4, 5, 9, 9}, variants[0]);
+  p.by_logits = true;
+  const auto call = [&](matrix_view<const float> logits, tigon::linear_gradients<float> to, options opt = {}) {
+    tigon::fused_linear_jsd_distillation_forward<B>(p.head(), logits, p.target, {p.loss}, to, {opt, 0.5});
+  };
+  const auto cosine = [&](matrix_view<const float> logits) {
+    tigon::fused_linear_cosine_distillation_forward<B>(p.head(), logits, p.target, {p.loss});
+  };
+  const matrix_view<const float> all = p.tx;
+  const std::string name = "fused_linear_jsd_distillation_forward: teacher.logits ";
+  EXPECT_TIGON_ERROR(call(all.cols_from(0, 8), {}), shape, name + "is 4 x 8; expected at least the student's 9 columns",
+                     p.loss);
+  EXPECT_TIGON_ERROR(call(all.rows_from(0, 3), {}), shape, name + "is 3 x 9; expected 4 x 9", p.loss);
+  EXPECT_TIGON_ERROR(call({nullptr, 4, 9}, {}), shape, name + "is a null pointer", p.loss);
+  EXPECT_TIGON_ERROR(call(all, {.dx = p.tx.view().cols_from(0, 5)}), alias, "dx overlaps teacher.logits", p.loss);
+  const guarded_matrix<float> wide = random_matrix<float>({4, 10}, 3);
+  EXPECT_TIGON_ERROR(cosine(wide), argument, "padding is neg_inf; expected zero_logit or drop_teacher", p.loss);
+  problem<float> none({0, 5, 9, 9}, variants[0]);
+  none.by_logits = true;
+  none.forward<B>();
+  EXPECT_EQ(none.loss[0], 0);
 }
 
 TYPED_TEST(fused_linear_distillation, nothing_kept_is_zero_and_bad_rows_stay_alone) {

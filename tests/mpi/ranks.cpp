@@ -5,6 +5,8 @@
 #include <tigon/comm/mpi.hpp>
 #include <tigon/comm/threads.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
 #include <tigon/ops/expert_parallel_moe.hpp>
 
 #include <climits>
@@ -98,6 +100,57 @@ TEST(vocab_parallel_cross_entropy, a_bad_target_on_one_rank_is_the_error_of_all)
                          world(), logits.view(), {r * cols, world().size() * cols}, target, {loss, top, rest}),
                      index, "target[1] is 4711; expected at least 0 and below " + std::to_string(world().size() * cols),
                      loss, top, rest);
+}
+
+/// Both fused linear losses on rank r's classes, several chunks of them.
+template <class T>
+std::vector<std::byte> bits_of_linear_rank(communicator_ref c) {
+  using A = tigon::accumulator_t<T>;
+  const std::size_t r = c.rank(), ranks = c.size(), tokens = 24, hidden = 19, classes = 131;
+  const std::size_t first = r == 0 ? 0 : 3 + (classes - 3) * r / ranks,
+                    end = r + 1 == ranks ? classes : 3 + (classes - 3) * (r + 1) / ranks;
+  const auto x = random_matrix<T>({tokens, hidden}, 1);
+  const auto all = random_matrix<T>({classes, hidden}, 2, guard::behind, {.deviation = 0.4});
+  const auto w = all.view().rows_from(first, end - first);
+  const auto target = random_labels(tokens, classes, -100, 3);
+  guarded_matrix<T> dx(tokens, hidden), dw(end - first, hidden), dx2(tokens, hidden), dw2(end - first, hidden);
+  guarded<A> loss(1), nll(tokens), entropy(tokens);
+  const auto g = random_vector<A>(tokens, 4);
+  const tigon::linear_shard part{tigon::linear_layer<T>{x, w}, tigon::vocab_shard{first, classes}};
+  tigon::workspace scratch;
+  tigon::serial_executor executor;
+  tigon::context ctx(executor, scratch);
+  ctx.logit_rows(7);
+  tigon::vocab_parallel_fused_linear_cross_entropy_forward(c, part, target, {loss}, {dx.view(), dw.view()},
+                                                           {.loss = {.label_smoothing = 0.1}}, tigon::absent, ctx);
+  tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward(c, part, target, {nll, entropy},
+                                                                  {dx2.view(), dw2.view()}, {}, {g, g}, ctx);
+  return bits_of(loss, dx, dw, nll, entropy, dx2, dw2);
+}
+template <class T>
+void same_linear_bits() {
+  const auto mine = bits_of_linear_rank<T>(world());
+  std::vector<std::vector<std::byte>> by_threads(world().size());
+  threads::run(world().size(), [&](const threads& c) { by_threads[c.rank()] = bits_of_linear_rank<T>(c); });
+  EXPECT_EQ(mine, by_threads[world().rank()]);
+  EXPECT_FALSE(mine.empty());
+}
+
+TEST(vocab_parallel_fused_linear, has_the_bits_of_threads) {
+  same_linear_bits<float>();
+  same_linear_bits<bfloat16>();
+}
+
+TEST(vocab_parallel_fused_linear, a_bad_target_on_one_rank_is_the_error_of_all) {
+  const std::size_t bad = world().size() - 1, r = world().rank();
+  std::vector<std::int64_t> target{0, 1};
+  if (r == bad) target[1] = 4711;
+  guarded_matrix<float> x(2, 3), w(4, 3), dx(2, 3);
+  guarded<float> loss(1);
+  const tigon::linear_shard part{tigon::linear_layer<float>{x, w}, tigon::vocab_shard{4 * r, 4 * world().size()}};
+  EXPECT_TIGON_ERROR(
+      tigon::vocab_parallel_fused_linear_cross_entropy_forward(world(), part, target, {loss}, {dx.view()}), index,
+      "target[1] is 4711; expected at least 0 and below " + std::to_string(4 * world().size()), loss, dx);
 }
 
 TEST(expert_parallel_moe, has_the_bits_of_one_rank) {

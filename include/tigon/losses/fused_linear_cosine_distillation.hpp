@@ -94,7 +94,7 @@ struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
 /// for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
-                                              const std::type_identity_t<linear_layer<T>>& teacher,
+                                              const std::type_identity_t<distillation_teacher<T>>& teacher,
                                               const Target& target,
                                               std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                               std::type_identity_t<linear_gradients<T>> gradients = {},
@@ -112,7 +112,7 @@ void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
 template <class B = default_backend, class T, class Target>
 void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
-                                               const std::type_identity_t<linear_layer<T>>& teacher,
+                                               const std::type_identity_t<distillation_teacher<T>>& teacher,
                                                const Target& target, double upstream,
                                                std::type_identity_t<linear_gradients<T>> gradients,
                                                fused_linear_cosine_distillation_options opt = {},

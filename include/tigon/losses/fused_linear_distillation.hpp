@@ -124,17 +124,19 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
   static void forward(detail::distillation_call<T> t, const I* target, Soft soft,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t vocab = t.student.w.rows, wide = t.teacher.w.rows;
+    const std::size_t vocab = t.student.w.rows, wide = t.teacher.vocab();
     const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, t.student.x.cols, wide, ctx, 2);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk * wide);
     A* teacher_logits = frame.template take<A>(chunk * wide);
     detail::chunked_linear<B, T> student(frame, t.student, t.out, gemm_detail::ceil_div(t.student.x.rows, chunk), ctx);
-    detail::chunked_linear<B, T> teacher(frame, t.teacher, {}, 0, ctx);
+    detail::chunked_linear<B, T> teacher(frame, t.teacher.layer, {}, 0, ctx);
     detail::for_chunks(t.student.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
       student.logits(begin, z);
-      if (rows.soft != nullptr) teacher.logits(begin, of_teacher);
+      if (rows.soft != nullptr && t.teacher.is_layer) teacher.logits(begin, of_teacher);
+      if (rows.soft != nullptr && !t.teacher.is_layer)
+        detail::round_sums<row_backend<B>, A, A, T>(of_teacher, t.teacher.logits.rows_from(begin, n), false, ctx);
       kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
           matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
           rows.from(begin), ctx);
@@ -151,7 +153,8 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
   }
 };
 
-/// Bytes of workspace that a fused linear distillation takes for a call with all gradients and both biases.
+/// Bytes of workspace that a fused linear distillation takes for a call with all gradients and both biases; for a teacher
+/// whose logits are given teacher_hidden is 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                 std::size_t teacher_hidden, std::size_t teacher_vocab,
@@ -173,7 +176,8 @@ inline namespace TIGON_ABI {
 /// What the doors of distillation are called with; losses is null in backward.
 template <element T, class Target>
 struct distillation_arguments {
-  linear_layer<T> student, teacher;
+  linear_layer<T> student;
+  distillation_teacher<T> teacher;
   const Target& target;
   const distillation_losses<accumulator_t<T>>* losses;
   linear_gradients<T> gradients;
@@ -199,7 +203,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   door.template check<B>(of.takes_neg_inf, of.indices);
   ctx.workspace().expect(
       name, fused_linear_distillation_workspace<B, T>(of.student.x.rows, of.student.x.cols, of.student.w.rows,
-                                                      of.teacher.x.cols, of.teacher.w.rows, ctx));
+                                                      of.teacher.layer.x.cols, of.teacher.vocab(), ctx));
   door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
 }
 
@@ -210,8 +214,8 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
 /// contract, soft_loss_row for the soft loss.
 template <class B = default_backend, class T, class Target, class Soft>
 void fused_linear_distillation_forward(const linear_layer<T>& student,
-                                       const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
-                                       const Soft& soft,
+                                       const std::type_identity_t<distillation_teacher<T>>& teacher,
+                                       const Target& target, const Soft& soft,
                                        std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                        std::type_identity_t<linear_gradients<T>> gradients = {},
                                        fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
@@ -226,8 +230,8 @@ void fused_linear_distillation_forward(const linear_layer<T>& student,
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
 template <class B = default_backend, class T, class Target, class Soft>
 void fused_linear_distillation_backward(const linear_layer<T>& student,
-                                        const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
-                                        const Soft& soft, double upstream,
+                                        const std::type_identity_t<distillation_teacher<T>>& teacher,
+                                        const Target& target, const Soft& soft, double upstream,
                                         std::type_identity_t<linear_gradients<T>> gradients,
                                         fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
   detail::distil<B, T, Target>("fused_linear_distillation_backward",

@@ -67,8 +67,9 @@ struct kernel<op::fused_linear_jsd, backends::generic> {
 
 /// The loss and the student's gradients in one call. See fused_linear_jsd_options for the contract.
 template <class B = default_backend, class T, class Labels = absent_t>
-void fused_linear_jsd_forward(const linear_layer<T>& student, const std::type_identity_t<linear_layer<T>>& teacher,
-                              const Labels& labels, std::type_identity_t<std::span<accumulator_t<T>>> loss,
+void fused_linear_jsd_forward(const linear_layer<T>& student,
+                              const std::type_identity_t<distillation_teacher<T>>& teacher, const Labels& labels,
+                              std::type_identity_t<std::span<accumulator_t<T>>> loss,
                               std::type_identity_t<linear_gradients<T>> gradients = {},
                               fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_forward";
@@ -84,10 +85,10 @@ void fused_linear_jsd_forward(const linear_layer<T>& student, const std::type_id
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
 template <class B = default_backend, class T, class Labels = absent_t>
-void fused_linear_jsd_backward(const linear_layer<T>& student, const std::type_identity_t<linear_layer<T>>& teacher,
-                               const Labels& labels, double upstream,
-                               std::type_identity_t<linear_gradients<T>> gradients, fused_linear_jsd_options opt = {},
-                               context& ctx = default_context()) {
+void fused_linear_jsd_backward(const linear_layer<T>& student,
+                               const std::type_identity_t<distillation_teacher<T>>& teacher, const Labels& labels,
+                               double upstream, std::type_identity_t<linear_gradients<T>> gradients,
+                               fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_backward";
   detail::expect_beta(name, opt.beta);
   const auto of = detail::distillation_options(opt).distillation;

@@ -86,7 +86,8 @@ inline void expect_beta(std::string_view name, double beta) {
 /// for the contract.
 template <class B = default_backend, class T, class Target>
 void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
-                                           const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
+                                           const std::type_identity_t<distillation_teacher<T>>& teacher,
+                                           const Target& target,
                                            std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                            std::type_identity_t<linear_gradients<T>> gradients = {},
                                            fused_linear_jsd_distillation_options opt = {},
@@ -103,8 +104,9 @@ void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
 template <class B = default_backend, class T, class Target>
 void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
-                                            const std::type_identity_t<linear_layer<T>>& teacher, const Target& target,
-                                            double upstream, std::type_identity_t<linear_gradients<T>> gradients,
+                                            const std::type_identity_t<distillation_teacher<T>>& teacher,
+                                            const Target& target, double upstream,
+                                            std::type_identity_t<linear_gradients<T>> gradients,
                                             fused_linear_jsd_distillation_options opt = {},
                                             context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_backward";

@@ -14,6 +14,25 @@ enum class teacher_padding {
   drop_teacher  ///< nothing: the teacher's columns beyond the student's vocabulary do not exist
 };
 
+inline namespace TIGON_ABI {
+/// The teacher: a linear layer, of which only the logits matter, or logits that were made before.
+template <element T>
+struct distillation_teacher {
+  linear_layer<T> layer{};
+  matrix_view<const T> logits{};  ///< [rows, teacher_vocab], where they are given
+  bool is_layer = true;
+
+  distillation_teacher(const linear_layer<T>& of) : layer(of) {}
+  distillation_teacher(in_matrix<T> x, in_matrix<T> w, std::span<const T> bias = {}, packed_weights<T> packed = {})
+      : layer{x, w, bias, packed} {}
+  template <class M>
+    requires std::convertible_to<const M&, matrix_view<const T>>
+  distillation_teacher(const M& of_rows) : logits(of_rows), is_layer(false) {}
+
+  constexpr std::size_t vocab() const { return is_layer ? layer.w.rows : logits.cols; }
+};
+}  // namespace TIGON_ABI
+
 /// With z = x w^T + bias, t the teacher's logits, n the number of rows whose target is not ignore_index:
 ///
 ///   hard = 1/n sum_i -log softmax(z_i)[target_i],   soft = 1/n sum_i soft_i(z_i / temperature, t_i / temperature)
@@ -24,8 +43,9 @@ enum class teacher_padding {
 ///
 /// Formula    docs/formulas/distillation.md.
 /// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; of the teacher x [rows,
-///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab], or none; target [rows]; losses
-///            [1]. vocab >= 1, teacher_vocab >= vocab; rows and both hidden may be 0.
+///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab], or none, or in their place
+///            logits [rows, teacher_vocab] that were made before; target [rows]; losses [1]. vocab >= 1, teacher_vocab
+///            >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
 ///            or std::int64_t.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
@@ -33,7 +53,7 @@ enum class teacher_padding {
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
 ///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
-///            D is 0: they contribute nothing, whatever stands in x and teacher.x, and their dx is 0.
+///            D is 0: they contribute nothing, whatever stands in x and the teacher, and their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32
 ///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_layer).
@@ -84,7 +104,8 @@ struct distillation_rows {
 /// What a call reads and writes.
 template <element T>
 struct distillation_call {
-  linear_layer<T> student, teacher;
+  linear_layer<T> student;
+  distillation_teacher<T> teacher;
   linear_gradients<T> out;
 };
 
@@ -117,13 +138,20 @@ struct distillation_door {
   template <class B>
   TIGON_NOINLINE void check(bool takes_neg_inf, bool indices) const {
     arguments args(name);
-    const linear_layer<T>&student = call.student, &teacher = call.teacher;
+    const linear_layer<T>& student = call.student;
+    const distillation_teacher<T>& teacher = call.teacher;
     const std::size_t rows = student.x.rows, vocab = student.w.rows;
     declare_layer<B>(args, name, student);
-    if (teacher.w.rows < vocab)
-      fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.w.rows, teacher.x.cols),
+    if (teacher.is_layer && teacher.layer.w.rows < vocab)
+      fail_argument(error_code::shape, name, "teacher.w", shape_text(teacher.layer.w.rows, teacher.layer.x.cols),
                     "at least the student's " + std::to_string(vocab) + " rows");
-    declare_layer<B>(args, name, teacher, rows, teacher.w.rows, teacher_names);
+    if (!teacher.is_layer && teacher.logits.cols < vocab)
+      fail_argument(error_code::shape, name, "teacher.logits", shape_text(teacher.logits.rows, teacher.logits.cols),
+                    "at least the student's " + std::to_string(vocab) + " columns");
+    if (teacher.is_layer)
+      declare_layer<B>(args, name, teacher.layer, rows, teacher.layer.w.rows, teacher_names);
+    else
+      args.in("teacher.logits", teacher.logits, rows, teacher.logits.cols);
     if (target.data() != nullptr || indices) args.in("target", target, rows);
     declare_gradients(args, student, call.out);
     if (!backward) args.out("loss", losses.loss, 1);
@@ -137,8 +165,9 @@ struct distillation_door {
                 "a number from 1e-30 to 1e30");
     args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
-    args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.w.rows == vocab, error_code::argument,
-              "padding", "neg_inf", "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
+    args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.vocab() == vocab,
+              error_code::argument, "padding", "neg_inf",
+              "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
     if (indices) expect_labels(name, target, vocab, opt.ignore_index);
   }
 
@@ -157,7 +186,7 @@ struct distillation_door {
     of.of_soft = static_cast<A>(upstream * opt.weight_soft * share);
     of.of_hard = static_cast<A>(upstream * opt.weight_hard * share);
     of.vocab = call.student.w.rows;
-    of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.w.rows;
+    of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.vocab();
     of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<A>::infinity() : A(0);
     of.ignored = opt.ignore_index;
     of.mask_soft = opt.mask_soft;

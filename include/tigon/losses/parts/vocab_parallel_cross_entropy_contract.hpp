@@ -146,27 +146,39 @@ void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vo
   expect_labels(op, target, shard.vocab, opt.ignore_index);
 }
 
-/// Checks that the shards are the vocabulary, in the order of ranks, and that the ranks agree in all else.
-inline void expect_vocab_shards(std::string_view op, std::span<const vocab_record> ranks) {
+/// Fails because a rank has another value of `name` than rank 0.
+[[noreturn]] inline void fail_of_ranks(std::string_view op, std::string_view name, std::size_t rank) {
+  fail_argument(error_code::state, op, name, "another on rank " + std::to_string(rank), "the same as on rank 0");
+}
+
+/// Checks that the shards, [first, first + cols) of each record, are the vocabulary in the order of ranks.
+template <class Record>
+void expect_order_of_shards(std::string_view op, std::span<const Record> ranks, std::size_t vocab) {
   std::size_t next = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const auto on = [](std::size_t rank) { return " on rank " + std::to_string(rank); };
+    if (ranks[r].first != next)
+      fail_argument(error_code::state, op, "shard.first",
+                    std::to_string(ranks[r].first) + " on rank " + std::to_string(r),
+                    std::to_string(next) + ", where the shard before it ends");
+    next += ranks[r].cols;
+  }
+  if (next != vocab)
+    fail_argument(error_code::state, op, "vocab", std::to_string(vocab),
+                  std::to_string(next) + ", the columns of all ranks");
+}
+
+/// Checks that the shards are the vocabulary, and that the ranks agree in all else.
+inline void expect_vocab_shards(std::string_view op, std::span<const vocab_record> ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto same = [&](std::string_view name, auto vocab_record::*field) {
-      if (ranks[r].*field != ranks[0].*field)
-        fail_argument(error_code::state, op, name, "another" + on(r), "the same as" + on(0));
+      if (ranks[r].*field != ranks[0].*field) fail_of_ranks(op, name, r);
     };
     same("rows", &vocab_record::rows), same("vocab", &vocab_record::vocab);
     same("type", &vocab_record::accumulator_bytes), same("ignore_index", &vocab_record::ignore_index);
     same("label_smoothing", &vocab_record::label_smoothing), same("formula", &vocab_record::formula);
     same("classes", &vocab_record::classes), same("target", &vocab_record::target_hash);
-    if (ranks[r].first != next)
-      fail_argument(error_code::state, op, "shard.first", std::to_string(ranks[r].first) + on(r),
-                    std::to_string(next) + ", where the shard before it ends");
-    next += ranks[r].cols;
   }
-  if (next != ranks[0].vocab)
-    fail_argument(error_code::state, op, "vocab", std::to_string(ranks[0].vocab),
-                  std::to_string(next) + ", the columns of all ranks");
+  expect_order_of_shards(op, ranks, ranks[0].vocab);
 }
 
 }  // namespace TIGON_ABI

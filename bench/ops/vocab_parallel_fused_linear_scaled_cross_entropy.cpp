@@ -1,0 +1,55 @@
+#include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
+
+#include "ops/products.hpp"
+#include "ops/table.hpp"
+#include "support/backends.hpp"
+#include "support/matrix.hpp"
+
+#include <cstdint>
+
+namespace tigon_bench {
+namespace {
+
+/// One rank with all classes: what every rank does with its part, and nothing that is sent. nll, entropy and all
+/// gradients: three products of tokens, hidden and vocab.
+template <class B, class T>
+plan vocab_parallel_fused_linear_scaled_cross_entropy_plan(const request& r) {
+  const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
+  const double flops = 3 * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
+  plan p;
+  p.limits.push_back(product_peak<T>(flops));
+  p.set_up = [=](tigon::context& ctx) -> runnable {
+    using A = tigon::accumulator_t<T>;
+    const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);
+    const auto target = uniform<std::int32_t>(tokens, 0, static_cast<double>(vocab) - 1, 3);
+    const auto of_nll = uniform<A>(tokens, 0.25, 1.25, 4), of_entropy = uniform<A>(tokens, -0.02, -0.01, 5);
+    const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
+    const buffer<A> nll(tokens), entropy(tokens);
+    return {.run =
+                [=, &ctx] {
+                  const tigon::linear_shard<T> all{{x.view(), w.view()}, {0, vocab}};
+                  tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward<B, T>(
+                      tigon::comm::serial{}, all, target.span(), {nll.span(), entropy.span()}, {dx.view(), dw.view()},
+                      {}, {of_nll.span(), of_entropy.span()}, ctx);
+                },
+            .restore = {},
+            .output_bytes = 0};  // memory of this op means what it needs beside its gradients
+  };
+  return p;
+}
+
+}  // namespace
+
+op_entry vocab_parallel_fused_linear_scaled_cross_entropy() {
+  return {.name = "vocab_parallel_fused_linear_scaled_cross_entropy",
+          .dims = "tokens x hidden x vocab",
+          .dtypes = all_dtypes(),
+          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
+          .backends = all_backends::names(),
+          .make_plan = [](const request& r) {
+            return with_types<plan>(
+                r, [&]<class B, class T>() { return vocab_parallel_fused_linear_scaled_cross_entropy_plan<B, T>(r); });
+          }};
+}
+
+}  // namespace tigon_bench

@@ -1,0 +1,212 @@
+// Cross entropy of a linear layer's output whose classes are split over ranks, with all gradients.
+#ifndef TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
+
+#include <tigon/losses/parts/cross_entropy_kernel.hpp>
+#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
+#include <tigon/losses/parts/shard_cross_entropy.hpp>
+#include <tigon/losses/parts/vocab_parallel_fused_linear_cross_entropy_contract.hpp>
+
+namespace tigon {
+
+template <>
+struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> {
+  template <class>
+  using saved = no_state;
+
+  /// Everything in one pass over the rows. upstream: one number, or one a row.
+  template <backend B, element T, token_id I>
+  static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
+                      const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
+                      cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
+                      context& ctx) {
+    if (opt.softcap > 0)
+      forward_rows<B, true, true, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
+    else if (opt.label_smoothing > 0)
+      forward_rows<B, false, true, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
+    else
+      forward_rows<B, false, false, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
+  }
+
+  /// The gradients, from logits that are computed again.
+  template <backend B, element T, token_id I>
+  static void backward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
+                       const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
+                       cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
+                       context& ctx) {
+    forward<B, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
+  }
+
+  template <backend B, bool Capped, bool Weighted, element T, token_id I>
+  static void forward_rows(const detail::linear_shard_loss<T>& t, std::span<const I> target,
+                           const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
+                           cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
+                           context& ctx) {
+    using A = accumulator_t<T>;
+    using R = row_backend<B>;
+    const detail::shard_columns own = t.own();
+    workspace::frame frame(ctx.workspace());
+    A* logits = frame.template take<A>(t.chunk * own.cols);
+    const detail::tiled_rows<A> rows(frame, t.chunk);
+    const detail::shard_cross_entropy<R, Capped, Weighted, I, A> shard(frame, t.comm, t.shards, t.chunk, class_weight,
+                                                                       opt, out.predicted != nullptr);
+    detail::shard_linear<B, T> layer(frame, t, ctx);
+    detail::for_chunks(t.head.x.rows, t.chunk, [&](std::size_t begin, std::size_t n) {
+      const matrix_view<A> z(logits, n, own.cols);
+      const std::span<const I> labels = target.subspan(begin, n);
+      const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
+                                    out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
+      layer.logits(begin, z);
+      shard.reduce(z, labels.data(), ctx);
+      shard.merge(rows, n, labels.data(), part.predicted, ctx);
+      detail::tiled_cross_entropy<R, Capped, Weighted, I, A> loss(rows, labels, class_weight, part, scale, opt, t.vocab,
+                                                                  ctx);
+      loss.columns(own.first, own.cols);
+      loss.finish(upstream.size == 1 ? upstream : vector_view<const A>{upstream.data + begin, n});
+      if (!t.out.any()) return;
+      loss.gradient(0, z);
+      layer.backward(begin, z);
+    });
+    layer.finish();
+  }
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+template <class B, class A>
+std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t ranks,
+                                      const context& ctx) {
+  return shard_chunk_rows<A>(B::chunk, rows, hidden, vocab, ranks, ctx);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, for
+/// `cols` classes on one of so many ranks.
+template <class B = default_backend, class T>
+std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t cols,
+                                                                std::size_t vocab, std::size_t ranks,
+                                                                const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  using I = std::int64_t;
+  const std::size_t chunk = detail::cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
+  const std::size_t of_rows =
+      cross_entropy_workspace<B, T>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx);
+  return of_rows + workspace::bytes_for<A>(chunk, cols) + detail::tiled_rows<A>::bytes(chunk) +
+         detail::shard_cross_entropy<row_backend<B>, true, true, I, A>::bytes(ranks, chunk) +
+         detail::shard_linear<B, T>::bytes(rows, hidden, cols, chunk, ranks, ctx,
+                                           simd::scratch_workspace<B, A>(cols, 1, ctx));
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// What the doors are called with; backward has an upstream gradient and no loss.
+template <element T>
+struct shard_cross_entropy_call {
+  communicator_ref comm;
+  const linear_shard<T>& part;
+  linear_gradients<T> gradients;
+  std::span<const accumulator_t<T>> upstream;
+  cross_entropy_results<accumulator_t<T>> to;
+  bool backward;
+};
+
+/// Checks on all ranks, and the call.
+template <class B, element T, class Target, class Weight>
+void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy_call<T>& of, const Target& target,
+                                Weight weight, const vocab_parallel_fused_linear_cross_entropy_options& opt,
+                                context& ctx) {
+  using A = accumulator_t<T>;
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const std::span<const I> targets(labels);
+  const linear_layer<T>& head = of.part.layer;
+  const vocab_shard shard = of.part.shard;
+  const std::size_t rows = head.x.rows, hidden = head.x.cols, cols = head.w.rows, ranks = of.comm.size();
+  const std::size_t chunk = cross_entropy_shard_chunk<B, A>(rows, hidden, shard.vocab, ranks, ctx);
+  const bool predicts =
+      of.to.metrics.token_accuracy.data() != nullptr || of.to.metrics.predicted_tokens.data() != nullptr;
+  const equal_number equal[] = {{"ignore_index", opt.loss.ignore_index},
+                                {"reduction", static_cast<std::int64_t>(opt.loss.reduction)},
+                                {"label_smoothing", opt.loss.label_smoothing},
+                                {"lse_square_scale", opt.loss.lse_square_scale},
+                                {"softcap", opt.loss.softcap},
+                                {"denominator", opt.loss.denominator},
+                                {"token_scaling", std::int64_t{opt.token_scaling}},
+                                {"the choice of predicted tokens", std::int64_t{predicts}},
+                                {"class_weight", hash_of_numbers(weight.data, weight.size)},
+                                {"upstream", hash_of_numbers(of.upstream.data(), of.upstream.size())}};
+  const equal_numbers<A, I> layer(of.part, targets, chunk, of.gradients.dx.data != nullptr);
+  const auto columns = columns_of(agree_on_shards(name, of.comm, shard, cols, layer, equal, [&] {
+    arguments args(name);
+    declare_linear_shard<B>(args, name, of.part);
+    declare_labels(args, targets, weight, rows, shard.vocab);
+    args.in("upstream", of.upstream, of.upstream.size() == 1 ? 1 : rows);
+    declare_gradients(args, head, of.gradients);
+    if (!of.backward) declare_loss<A>(args, of.to.loss, of.to.metrics, rows, opt.loss.reduction);
+    args.check();
+    expect_loss_options<A>(args, opt.loss);
+    args.finite("upstream", of.backward ? 1 : opt.upstream);
+    expect_labels(name, targets, shard.vocab, opt.loss.ignore_index);
+    ctx.workspace().expect(
+        name, vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(rows, hidden, cols, shard.vocab, ranks, ctx));
+  }));
+
+  workspace::frame frame(ctx.workspace());
+  const loss_rows<A> of_rows(frame, targets, shard.vocab, weight, of.to.metrics, opt.loss);
+  cross_entropy_rows out = of_rows.out;
+  out.token_scaling = opt.token_scaling;
+  using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;
+  const linear_shard_loss<T> t{of.comm, columns.data(), shard.vocab, chunk, head, of.gradients};
+  const vector_view<const A> upstream{of.upstream.data(), of.upstream.size()};
+  if (of.backward)
+    K::template backward<B, T, I>(t, targets, of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
+  else
+    K::template forward<B, T, I>(t, targets, of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
+  if (!of.backward) of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Loss, metrics and gradients in one call, which all ranks make together. With reduction::none gradients for another
+/// upstream gradient a row belong to vocab_parallel_fused_linear_cross_entropy_backward. See
+/// vocab_parallel_fused_linear_cross_entropy_options for the contract.
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void vocab_parallel_fused_linear_cross_entropy_forward(communicator_ref comm, const linear_shard<T>& part,
+                                                       const Target& target,
+                                                       std::type_identity_t<cross_entropy_results<accumulator_t<T>>> to,
+                                                       std::type_identity_t<linear_gradients<T>> gradients = {},
+                                                       vocab_parallel_fused_linear_cross_entropy_options opt = {},
+                                                       const Weight& class_weight = absent,
+                                                       context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(class_weight);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  const accumulator_t<T> g = static_cast<accumulator_t<T>>(opt.upstream);
+  detail::shard_linear_cross_entropy<B, T>("vocab_parallel_fused_linear_cross_entropy_forward",
+                                           {comm, part, gradients, {&g, 1}, to, false}, target, weight, opt, ctx);
+}
+
+/// dx, dw and dbias for an upstream gradient of one number, or one a row; the logits are computed again. All ranks call
+/// it together.
+template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
+void vocab_parallel_fused_linear_cross_entropy_backward(
+    communicator_ref comm, const linear_shard<T>& part, const Target& target,
+    std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
+    std::type_identity_t<linear_gradients<T>> gradients, vocab_parallel_fused_linear_cross_entropy_options opt = {},
+    const Weight& class_weight = absent, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(class_weight);
+  static_assert(admits_parameter<T, decltype(weight)>());
+  detail::shard_linear_cross_entropy<B, T>("vocab_parallel_fused_linear_cross_entropy_backward",
+                                           {comm, part, gradients, upstream, {}, true}, target, weight, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#endif  // TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
