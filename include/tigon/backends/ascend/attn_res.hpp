@@ -155,6 +155,9 @@ struct kernel<op::attn_res, backends::ascend> {
     const std::span<const accumulator_t<T>> alpha = of_forward.alpha, rstd = of_forward.rstd;
     const blocks_view<T> dv = gradients.dv;
     const vector_view<W> dw_query = gradients.dw_query, dw_norm = gradients.dw_norm;
+    if (!dw_query && !dw_norm)  // no sums over the tokens: on lanes
+      return kernel<op::attn_res, backends::generic>::template backward<B, T, W>(dy, v, w_query, w_norm, of_forward,
+                                                                                 gradients, opt, ctx);
     using A = accumulator_t<T>;
     using plan = ub::plan<B, op::attn_res, tiling::pass::backward, A>;
     using about = std::array<A, 2>;  // da of the block with most weight, and what the mean of da lies above it
@@ -223,7 +226,11 @@ struct kernel<op::attn_res, backends::ascend> {
         },
         std::tuple(simd::parameter_gradient<A>{p}), block{}, block{}, block{}, block{}, dy, w_query, w_norm,
         gradient_block{}, gradient_block{}, gradient_block{}, gradient_block{});
-    weight_gradients<plan, A, W>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
+    if (dw_query && dw_norm)
+      weight_gradients<plan, A, W>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
+    else
+      kernel<op::attn_res, backends::generic>::template weight_gradients<B, A, W>(p, w_query, w_norm, dw_query, dw_norm,
+                                                                                  opt, ctx);
   }
 
   template <class Plan, class A, element W>
