@@ -28,6 +28,7 @@ enum class teacher_padding {
 ///            [1]. vocab >= 1, teacher_vocab >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
 ///            or std::int64_t.
+///            x and dx of one type, w and bias of one, and their gradients of one with linear_types (not f64 then).
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
@@ -82,7 +83,7 @@ struct distillation_rows {
 };
 
 /// What a call reads and writes.
-template <element T>
+template <layer_types T>
 struct distillation_call {
   linear_layer<T> student, teacher;
   linear_gradients<T> out;
@@ -102,7 +103,7 @@ constexpr auto labels_of(const Labels& labels) {
 }
 
 /// What all distillation doors do: the arguments of the kernel, and the totals of the losses of rows.
-template <element T, token_id I>
+template <layer_types T, token_id I>
 struct distillation_door {
   using A = accumulator_t<T>;
   std::string_view name;
