@@ -123,8 +123,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   }
 };
 
-/// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with a bias and all gradients, or those of
-/// x alone.
+/// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with a bias and all gradients, or those
+/// of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                  const context& ctx = default_context(),

@@ -63,8 +63,8 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
                                         parameters trained = parameters::trained) {
   using A = accumulator_t<T>;
   const detail::policy_groups of(opt, {batch, 0, batch == 0 ? 0 : rows / batch});
-  return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, false, ctx,
-                                          trained) +
+  return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, {false, trained},
+                                          ctx) +
          workspace::bytes_for<std::int64_t>(rows) + 2 * workspace::bytes_for<double>(rows) +
          workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3, batch);
 }
@@ -131,7 +131,8 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 ///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
 /// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
 ///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
-///            x and dx of one type, w and bias of one, and their gradients of one with linear_types (not f64 then).
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
 ///            log-probabilities and u; one rounding at each output.
 /// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.

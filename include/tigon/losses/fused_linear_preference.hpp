@@ -18,14 +18,14 @@ using pair_kernel = named_sequence_kernel<op::fused_linear_preference>;
 template <>
 struct kernel<op::fused_linear_preference, backends::generic> : detail::sequence_kernel {};
 
-/// Bytes of workspace that the forward of any loss on pairs takes for a call with all gradients, or those of x alone, all
-/// results, a bias and an nll_target; with a reference layer if reference_hidden is not 0.
+/// Bytes of workspace that the forward of any loss on pairs takes for a call with all gradients, or those of x alone,
+/// all results, a bias and an nll_target; with a reference layer if reference_hidden is not 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t length, std::size_t hidden,
                                               std::size_t vocab, std::size_t reference_hidden = 0,
                                               const context& ctx = default_context(),
                                               parameters of = parameters::trained) {
-  return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, true, ctx, of) +
+  return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
          detail::logit_sums<T>::bytes(hidden);
 }
 

@@ -18,15 +18,15 @@ using unpaired_kernel = named_sequence_kernel<op::fused_linear_unpaired_preferen
 template <>
 struct kernel<op::fused_linear_unpaired_preference, backends::generic> : detail::sequence_kernel {};
 
-/// Bytes of workspace that the forward of any unpaired loss takes for a call with all gradients, or those of x alone, all
-/// results and a bias;
+/// Bytes of workspace that the forward of any unpaired loss takes for a call with all gradients, or those of x alone,
+/// all results and a bias;
 /// with a reference layer if reference_hidden is not 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, std::size_t length, std::size_t hidden,
                                                        std::size_t vocab, std::size_t reference_hidden = 0,
                                                        const context& ctx = default_context(),
                                                        parameters of = parameters::trained) {
-  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, false, ctx, of) +
+  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
          detail::logit_sums<T>::bytes(hidden);
 }
 

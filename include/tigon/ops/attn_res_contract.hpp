@@ -55,7 +55,8 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 ///
 /// Formula    docs/formulas/attn_res.md; Kimi Team, "Attention Residuals", 2026.
 /// Shapes     v, dv N blocks [rows, cols]; y, dy [rows, cols]; w_query, w_norm, dw_query, dw_norm [cols], either of
-///            the last two may be `absent`: that weight is frozen; alpha and rstd [rows * N], a row of N numbers a token. N and cols at least 1, rows may be 0.
+///            the last two may be `absent`: that weight is frozen; alpha and rstd [rows * N], a row of N numbers a
+///            token. N and cols at least 1, rows may be 0.
 /// Types      v, y, dy, dv one of f32, bf16, f16, f64; w_query and w_norm of one type, any of them (f64 only with
 ///            f64).
 /// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded

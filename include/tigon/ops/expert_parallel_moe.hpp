@@ -132,8 +132,8 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
 };
 
 /// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass
-/// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen. I is the type of the
-/// indices.
+/// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen. I is the type of
+/// the indices.
 template <class B = default_backend, element T, element W = T, element G = W, token_id I = std::int64_t>
 std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::size_t ranks, std::size_t workers = 1,
                                           parameters of = parameters::trained) {

@@ -26,7 +26,8 @@ struct group_norm {
 /// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
 /// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
 ///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`,
-///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
+///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions,
+///            channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
 ///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.

@@ -29,8 +29,8 @@ struct mlp {
 ///   dbd = down_multiplier * sum of dy,   dbg = gate_multiplier * sum of dg,   dbu = sum of du      over the tokens
 ///   dx = gate_multiplier * dg wg + du wu
 ///
-/// The gate, a = act(g) * u, is that of mlp_gate; or with mlp_options_for<swiglu_options> or <geglu_options> that of the
-/// operator with all of its options, such as the limit, slope and up_offset of gpt-oss, or the erf form of GELU.
+/// The gate, a = act(g) * u, is that of mlp_gate; or with mlp_options_for<swiglu_options> or <geglu_options> that of
+/// the operator with all of its options, such as the limit, slope and up_offset of gpt-oss, or the erf form of GELU.
 ///
 /// Formula    docs/formulas/mlp.md; Shazeer, "GLU Variants Improve Transformer", 2020.
 /// Shapes     x, y, dy, dx [tokens, hidden]; wg, wu, dwg, dwu [intermediate, hidden]; wd, dwd [hidden, intermediate];
@@ -44,15 +44,17 @@ struct mlp {
 ///            multiplier is rounded to the type of y. Products are op::gemm of the backend, gates its op::swiglu and
 ///            op::geglu; round_gate of their options rounds to the type of x.
 /// Writes     y, saved; dx, dwg, dwu, dwd, dbg, dbu, dbd; a gradient whose view has no memory is not computed: those of
-///            frozen weights. Gradients of weights and biases are added to with gradient::accumulate. mlp_backward overwrites saved: one backward for one forward.
+///            frozen weights. Gradients of weights and biases are added to with gradient::accumulate. mlp_backward
+///            overwrites saved: one backward for one forward.
 /// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no element is shared.
 /// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
-///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk. See
-///            mlp_workspace.
+///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with biases
+///            2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.
 /// Threads    the same bits for any number of them.
-/// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite, and as swiglu), state (saved holds no
-///            forward, or backward used it), workspace; before the first write.
-/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp).
+/// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite, and as swiglu), state
+///            (saved holds no forward, or backward used it), workspace; before the first write.
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
+///            mlp_gates_test.cpp); twice that in 16 bits with round_gate.
 template <class Gate = mlp_gate>
 struct mlp_options_for {
   Gate gate = {};  ///< mlp_gate, swiglu_options or geglu_options

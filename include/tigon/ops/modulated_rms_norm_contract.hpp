@@ -23,8 +23,9 @@ struct modulated_rms_norm {
 /// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
 ///            2023.
 /// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; scale,
-///            shift, dscale, dshift [groups, cols], shift and dshift may be empty views; rstd [rows]. groups = rows / group_rows; where group_rows is not stated, 1
-///            or rows and nothing else, so that no row meets another's scale by mistake. cols >= 1, rows may be 0.
+///            shift, dscale, dshift [groups, cols], shift and dshift may be empty views; rstd [rows]. groups = rows /
+///            group_rows; where group_rows is not stated, 1 or rows and nothing else, so that no row meets another's
+///            scale by mistake. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
 ///            them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *

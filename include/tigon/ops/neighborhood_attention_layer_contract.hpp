@@ -27,8 +27,9 @@ struct neighborhood_attention_layer {
 /// Formula    docs/formulas/neighborhood_attention.md.
 /// Shapes     x, y, dy, dx [batch * seq_len, hidden]; wqkv [3 * hidden, hidden], bqkv [3 * hidden], wo [hidden, hidden],
 ///            bo [hidden], norm and norm_bias of layer_norm [hidden]; gradients alike. bqkv, bo, norm and norm_bias may be
-///            absent, and each gradient of a parameter: that parameter is frozen. saved.values [tokens, 5 * hidden], saved.numbers [tokens * (2 +
-///            heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len. tokens may be 0.
+///            absent, and each gradient of a parameter: that parameter is frozen. saved.values [tokens, 5 * hidden],
+///            saved.numbers [tokens * (2 + heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len.
+///            tokens may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; saved.numbers f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64). One rounding at n, q, k, v, o, do, [dq dk dv], dn, y and the gradients of
 ///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those of

@@ -167,8 +167,8 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 /// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of
-/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace. Where no gradient has memory, nothing
-/// is summed up and no workspace is taken: then row.partial(k) has no memory either.
+/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace. Where no gradient has memory,
+/// nothing is summed up and no workspace is taken: then row.partial(k) has no memory either.
 template <class B, class A, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
   detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,

@@ -341,9 +341,9 @@ void map_rows_on_cpu(context& ctx, P program, reads<X...> in, writes<Y...> out, 
 }  // namespace detail
 
 /// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
-/// of_rows, saves, adds_to, reduce_writes; where there are none, kept_rows. Outputs may be operands. With adds_to it takes
-/// partials_workspace<B, A>(rows, cols, gradients) from the workspace, but none where no gradient has memory; without
-/// rows the gradients are zero.
+/// of_rows, saves, adds_to, reduce_writes; where there are none, kept_rows. Outputs may be operands. With adds_to it
+/// takes partials_workspace<B, A>(rows, cols, gradients) from the workspace, but none where no gradient has memory;
+/// without rows the gradients are zero.
 template <class B, class P, class... Group>
 void reduce_map(context& ctx, P program, Group... groups) {
   const auto run = [&](auto wanted, auto... of) {

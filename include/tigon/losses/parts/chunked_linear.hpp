@@ -212,9 +212,9 @@ std::size_t parameter_workspace(std::size_t n, std::size_t hidden, std::size_t v
                    share_workspace<B, X>(n, hidden, vocab, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
 }
 
-/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, or those of x alone,
-/// a bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and gives
-/// back.
+/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, or those of x
+/// alone, a bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and
+/// gives back.
 template <class B, layer_types T>
 std::size_t chunked_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
                                      std::size_t chunks, const context& ctx, std::size_t between = 0,

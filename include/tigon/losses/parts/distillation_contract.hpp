@@ -28,7 +28,8 @@ enum class teacher_padding {
 ///            [1]. vocab >= 1, teacher_vocab >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
 ///            or std::int64_t.
-///            x and dx of one type, w and bias of one, and their gradients of one with linear_types (not f64 then).
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and

@@ -106,8 +106,9 @@ class gathered_linear {
   chunked_linear<B, T> layer_;
 };
 
-/// Bytes that gathered_linear takes for chunks of `chunk` of `rows` rows, with all gradients, or those of x alone, a bias
-/// and nothing packed; without the logits. between(n): bytes that the loss takes between products of n rows, and gives back.
+/// Bytes that gathered_linear takes for chunks of `chunk` of `rows` rows, with all gradients, or those of x alone, a
+/// bias and nothing packed; without the logits. between(n): bytes that the loss takes between products of n rows, and
+/// gives back.
 template <class B, layer_types T>
 std::size_t gathered_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
                                       const context& ctx, auto between, parameters of = parameters::trained) {

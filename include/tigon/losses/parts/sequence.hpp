@@ -194,18 +194,26 @@ struct named_sequence_kernel {
   }
 };
 
+/// What a loss on sequences makes beside log-probabilities of one column a token.
+struct sequence_makes {
+  bool second;    ///< those of a second column
+  parameters of;  ///< gradients of w and bias
+  constexpr TIGON_INLINE sequence_makes(bool second_column, parameters trained = parameters::trained)
+      : second(second_column), of(trained) {}
+};
+
 /// Bytes of workspace that a loss on `groups` groups of `ends` sequences takes for its tokens and its kernel, with all
 /// gradients, or those of x alone, and biases; with a reference layer if reference_hidden is not 0.
 template <class B, layer_types T>
 std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
-                               std::size_t vocab, std::size_t reference_hidden, bool second, const context& ctx,
-                               parameters of = parameters::trained) {
+                               std::size_t vocab, std::size_t reference_hidden, sequence_makes makes,
+                               const context& ctx) {
   using A = accumulator_t<T>;
   const std::size_t chunk = chunk_rows<B, A>(workspace::product(groups, ends, length), hidden, vocab, ctx);
   std::size_t other = 0;
   if (reference_hidden != 0)
     other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<input_t<T>>(chunk, reference_hidden);
-  return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk, vocab) +
+  return sequence_tokens<A>::bytes(groups, ends, length, makes.second, true) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other +
          gathered_linear_workspace<B, T>(
@@ -215,7 +223,7 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
                                             : gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, vocab, reference_hidden,
                                                                                             ctx.executor().workers());
              },
-             of);
+             makes.of);
 }
 
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.
