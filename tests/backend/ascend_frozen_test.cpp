@@ -4,6 +4,7 @@
 #include <tigon/backends/ascend/backend.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/dyt.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>
 
@@ -62,6 +63,29 @@ TEST(ascend_frozen, rms_norm) {
     };
     c.bytes = [cols](parameters of, const context&) { return tigon::rms_norm_workspace<B, float>(rows, cols, of); };
     check_frozen(c);
+  }
+}
+
+TEST(ascend_frozen, fused_add_rms_norm) {
+  for (const std::size_t cols : widths) {
+    problem p(cols);
+    const auto ds = random_matrix<float>({rows, cols}, 5);
+    tigon::rms_norm_forward<B>(p.x, p.w, p.y.view(), p.rstd);
+    frozen_case c = p.of("fused_add_rms_norm", {&p.dw});
+    c.run = [&](unsigned given, context& ctx) {
+      tigon::fused_add_rms_norm_backward<B>(p.dy, ds, p.x, p.w, p.rstd,
+                                            tigon::fused_add_rms_norm_gradients{p.dx.view(), if_given(given, 0, p.dw)},
+                                            {}, ctx);
+    };
+    c.bytes = [cols](parameters of, const context&) {
+      return tigon::fused_add_rms_norm_workspace<B, float>(rows, cols, of);
+    };
+    check_frozen(c);
+    // Without dy.
+    tigon::fused_add_rms_norm_backward<B>({}, ds, p.x, p.w, p.rstd,
+                                          tigon::fused_add_rms_norm_gradients{p.dx.view(), p.dw});
+    EXPECT_EQ(p.dx.f64(), ds.f64());
+    EXPECT_EQ(p.dw.f64(), std::vector<double>(cols, 0.0));
   }
 }
 

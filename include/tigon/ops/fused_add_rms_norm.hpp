@@ -85,7 +85,12 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                               rms_norm_options opt, context& ctx) {
     if (ds.data != to.dx.data) copy<B, T>(ds, to.dx, ctx);
     copy<B, T>(to.dx, to.dr, ctx);
-    if (to.dw && opt.dw == gradient::overwrite) detail::clear_matrix<B>(as_row(to.dw), ctx);
+    if (!to.dw || opt.dw == gradient::accumulate) return;
+    using A = accumulator_t<T>;
+    const vector_view<W> dw = to.dw;
+    for_rows<B, A>(ctx, 1, dw.size, [=] TIGON_FN(auto row) {
+      row.map(reads(constant(A(0))), writes(dw), [](auto zero) { return zero; });
+    });
   }
 
   /// Rows of any size.
