@@ -49,15 +49,16 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::rms_norm_forward<B>(a.x, a.p, a.y, a.s, {}, ctx);
   t::rms_norm_forward<B>(a.x, absent, a.y, a.s, {}, ctx);
   t::rms_norm_backward<B>(a.y, a.x, a.p, a.s, a.z, a.dp, {}, ctx);
-  (void)t::rms_norm_workspace<B, T>(1, 1);
+  t::rms_norm_backward<B>(a.y, a.x, a.p, a.s, a.z, absent, {}, ctx);
+  (void)t::rms_norm_workspace<B, T>(1, 1, t::parameters::frozen);
 
   t::fused_add_rms_norm_forward<B>(a.x, a.u, a.p, a.y, a.z, a.s, {}, ctx);
   t::fused_add_rms_norm_backward<B>(a.y, a.u, a.z, a.p, a.s, t::fused_add_rms_norm_gradients{a.v, a.dp}, {}, ctx);
-  (void)t::fused_add_rms_norm_workspace<B, T>(1, 1);
+  (void)t::fused_add_rms_norm_workspace<B, T>(1, 1, t::parameters::frozen);
 
   t::layer_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
   t::layer_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
-  (void)t::layer_norm_workspace<B, T>(1, 1);
+  (void)t::layer_norm_workspace<B, T>(1, 1, t::parameters::frozen);
 
   t::swiglu_forward<B>(a.x, a.u, a.y, {}, ctx);
   t::swiglu_backward<B>(a.y, a.x, a.u, a.z, a.v, {}, ctx);
@@ -81,16 +82,16 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::modulated_rms_norm_forward<B>(a.x, a.p, a.u, a.v, a.y, a.s, {}, ctx);
   t::modulated_rms_norm_backward<B>(a.y, a.x, a.p, a.u, a.s, t::modulated_rms_norm_gradients{a.z, a.dp, a.v, a.u}, {},
                                     ctx);
-  (void)t::modulated_rms_norm_workspace<B, T>(1, 1, 1, ctx);
+  (void)t::modulated_rms_norm_workspace<B, T>(1, 1, 1, ctx, t::parameters::frozen);
   t::group_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
   t::group_norm_backward<B>(a.y, a.x, a.p, a.s, a.s2, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
-  (void)t::group_norm_workspace<B, T>(1, 1);
+  (void)t::group_norm_workspace<B, T>(1, 1, t::parameters::frozen);
   t::poly_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, {}, ctx);
   t::poly_norm_backward<B>(a.y, a.x, a.p, a.s, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
-  (void)t::poly_norm_workspace<B, T>(1, 1, ctx);
+  (void)t::poly_norm_workspace<B, T>(1, 1, ctx, t::parameters::frozen);
   t::dyt_forward<B>(a.x, a.p, a.dp, absent, a.y, {}, ctx);
   t::dyt_backward<B>(a.y, a.x, a.p, a.p, t::dyt_gradients{a.z, a.dp, a.dp2, absent}, {}, ctx);
-  (void)t::dyt_workspace<B, T>(1, 1);
+  (void)t::dyt_workspace<B, T>(1, 1, t::parameters::frozen);
   t::relu_squared_forward<B>(a.x, a.y, {}, ctx);
   t::relu_squared_backward<B>(a.y, a.x, a.z, {}, ctx);
   t::sparsemax_forward<B>(a.x, a.y, {}, ctx);
@@ -100,9 +101,15 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::attn_res_forward<B>(a.blocks, a.p, a.dp, a.y, a.s, a.s2, {}, ctx);
   t::attn_res_backward<B>(a.y, a.blocks, a.p, a.p, {a.s, a.s2}, t::attn_res_gradients{a.dblocks, a.dp, a.dp2}, {}, ctx);
   (void)t::attn_res_workspace<B, T>(1, ctx);
+  (void)t::attn_res_backward_workspace<B, T>(1, 1, 1, t::parameters::frozen);
   t::tiled_mlp_forward<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
   t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
   t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
+  const t::mlp_weights biased{a.u, a.u, a.u, a.p, a.p, a.p};
+  const t::mlp_options_for<t::swiglu_options> with_limit{.gate = {.limit = 7}};
+  t::mlp_forward_inference<B>(a.x, biased, a.y, with_limit, ctx);
+  t::mlp_backward_recompute<B>(a.y, a.x, biased, a.z, biased, with_limit, ctx);
+  (void)t::mlp_workspace<B, T>(t::mlp_pass::recompute, 1, 1, 1, 1, t::parameters::frozen, true);
 
   t::moe_router_forward<B>(a.x, a.p, a.chosen, a.y, {}, ctx);
   t::moe_router_forward<B>(a.x, absent, a.chosen, a.y, {}, ctx);
@@ -165,7 +172,14 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   const t::linear_layer layer{a.x, a.u, a.p};
   t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {}, absent, {}, ctx);
   t::fused_linear_cross_entropy_backward<B>(layer, a.ids32, a.s, {a.y, a.z}, {}, a.p, ctx);
-  (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx);
+  (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx, t::parameters::frozen);
+  if constexpr (!std::same_as<T, double>) {
+    using types = t::linear_types<T, float, t::float16>;
+    const t::matrix_view<float> w;
+    const t::matrix_view<t::float16> dw;
+    t::fused_linear_cross_entropy_forward<B>(t::linear_layer<types>{a.x, w}, a.ids, {a.s}, {a.y, dw}, {}, absent, {},
+                                             ctx);
+  }
 }
 
 template <class B, class T>

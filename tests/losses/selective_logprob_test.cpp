@@ -137,7 +137,7 @@ TYPED_TEST(selective_logprob, takes_the_workspace_that_it_names) {
     const std::size_t bytes = tigon::selective_logprob_workspace<B, T>(30, 17, 16, of_size);
     EXPECT_TIGON_ERROR(with_workspace_of(
                            bytes - 1, [&](context& ctx) { p.template run<B>(ctx); }, threads),
-                       workspace, "selective_logprob_forward: workspace is of", p.logp, p.dx, p.dw, p.dbias);
+                       workspace, "selective_logprob_backward: workspace is of", p.dx, p.dw, p.dbias);
     with_workspace_of(
         bytes, [&](context& ctx) { p.template run<B>(ctx); }, threads);
     p.template run<B>(of_size);

@@ -166,6 +166,33 @@ TYPED_TEST(fused_add_rms_norm, results_may_overwrite_inputs) {
   }
 }
 
+/// The sum's gradient alone: y has no use.
+TYPED_TEST(fused_add_rms_norm, without_dy_the_gradient_is_that_of_the_sum) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t count : {0u, 3u}) {
+    problem<T> p({count, 4 * lanes<B, T> + 3, 2});
+    p.template forward<B>(p.y.view(), p.s.view());
+    const auto backward = [&](auto&& w, auto&& dw, tigon::matrix_view<T> dx, tigon::matrix_view<T> dr) {
+      tigon::fused_add_rms_norm_backward<B>({}, p.ds, p.s, w, p.rstd, tigon::fused_add_rms_norm_gradients{dx, dw, dr},
+                                            p.v.opt);
+    };
+    backward(p.w, p.dw, p.dx.view(), p.dr.view());
+    EXPECT_EQ(p.dx.f64(), p.ds.f64());
+    EXPECT_EQ(p.dr.f64(), p.ds.f64());
+    EXPECT_EQ(p.dw.f64(), std::vector<double>(p.x.cols(), 0.0));
+    EXPECT_TRUE(p.dx.padding_intact() && p.dr.padding_intact());
+    p.dw.assign(normal_values(p.dw.size(), 9));
+    const auto before = p.dw.f64(), ds = p.ds.f64();
+    p.accumulate();
+    backward(p.w, p.dw, p.ds.view(), {});  // in place, and without a copy
+    EXPECT_EQ(p.ds.f64(), ds);
+    EXPECT_EQ(p.dw.f64(), before);
+    backward(absent, absent, p.dx.view(), {});
+    EXPECT_EQ(p.dx.f64(), ds);
+  }
+}
+
 TYPED_TEST(fused_add_rms_norm, accumulates_into_dw_when_asked) {
   using T = typename TypeParam::element;
   check_norm_accumulates<problem<T>, typename TypeParam::backend>(gradient_bound.of<T>());
@@ -320,6 +347,7 @@ TEST_F(fused_add_rms_norm_doors, backward_refuses) {
   backward(dy, ds, {s.data, 3, 0, 8}, {}, rstd, dx, {}, dr, shape, "cols is 0; expected at least 1");
   backward(dy, ds, {s.data, 3, 8, 7}, w, rstd, dx, dw, dr, stride, "s is of row stride 7");
   backward({dy.data, 2, 8, 10}, ds, s, w, rstd, dx, dw, dr, shape, "dy is 2 x 8; expected 3 x 8");
+  backward({}, {}, s, w, rstd, dx, dw, dr, shape, "dy is absent, as ds is; expected one of the two, or both");
   backward(dy, {ds.data, 2, 8, 10}, s, w, rstd, dx, dw, dr, shape, "ds is 2 x 8; expected 3 x 8");
   backward(dy, ds, s, w, rstd, {dx.data, 3, 7, 10}, dw, dr, shape, "dx is 3 x 7; expected 3 x 8");
   backward(dy, ds, s, w, rstd, dx, dw, {dr.data, 3, 7, 10}, shape, "dr is 3 x 7; expected 3 x 8");

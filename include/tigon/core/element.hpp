@@ -96,6 +96,13 @@ constexpr std::string_view element_name() {
 /// How a gradient of a parameter is written: `overwrite` replaces what was there, `accumulate` adds to it.
 enum class gradient { overwrite, accumulate };
 
+/// Whether a backward pass makes gradients of parameters. Frozen parameters take less workspace: nothing is summed up
+/// for them.
+enum class parameters { trained, frozen };
+constexpr TIGON_INLINE parameters trained_if(bool any_gradient) {
+  return any_gradient ? parameters::trained : parameters::frozen;
+}
+
 }  // namespace tigon
 
 #endif  // TIGON_CORE_ELEMENT_HPP

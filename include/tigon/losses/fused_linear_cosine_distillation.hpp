@@ -73,7 +73,7 @@ struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(detail::distillation_call<T> t, const I* target, fused_linear_cosine_distillation_options opt,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
@@ -81,7 +81,7 @@ struct kernel<op::fused_linear_cosine_distillation, backends::generic> {
         t, target, cosine_soft<A>{static_cast<A>(opt.beta)}, rows, ctx);
   }
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(detail::distillation_call<T> t, const I* target, fused_linear_cosine_distillation_options opt,
                        detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;

@@ -13,7 +13,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
-template <element T>
+template <layer_types T>
 struct linear_loss {
   linear_layer<T> head;
   linear_gradients<T> out;
@@ -40,7 +40,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   using saved = no_state;
 
   /// Everything in one pass over the rows.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                       context& ctx) {
@@ -75,7 +75,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   }
 
   /// The same by tiles: the reductions of all rows first, and then the gradients, from logits that are computed again.
-  template <backend B, bool Capped, bool Weighted, element T, token_id I>
+  template <backend B, bool Capped, bool Weighted, layer_types T, token_id I>
   static void forward_tiles(const detail::linear_loss<T>& t, std::span<const I> target,
                             const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
                             const cross_entropy_options& opt, context& ctx) {
@@ -83,8 +83,9 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
     if (rows == 0) return detail::clear_parameters<row_backend<B>>(t.out, ctx);
     workspace::frame frame(ctx.workspace());
-    const detail::every_row<T> all{t.head.x, detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx)};
-    detail::tiled_layer<B, T, detail::every_row<T>> layer(frame, all, t.head, t.out, ctx);
+    const detail::every_row<input_t<T>> all{t.head.x,
+                                            detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx)};
+    detail::tiled_layer<B, T, detail::every_row<input_t<T>>> layer(frame, all, t.head, t.out, ctx);
     detail::tiled_cross_entropy<row_backend<B>, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
                                                                              class_weight, out, scale, opt, vocab, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
@@ -102,11 +103,11 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     if (t.out.dx.data == nullptr) return;
     for (std::size_t i = 0; i < rows; ++i)  // whatever is in w
       if (static_cast<std::int64_t>(target[i]) == opt.ignore_index)
-        std::memset(static_cast<void*>(t.out.dx.row(i)), 0, t.out.dx.cols * sizeof(T));
+        std::memset(static_cast<void*>(t.out.dx.row(i)), 0, t.out.dx.cols * sizeof(input_t<T>));
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                        cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                        context& ctx) {
@@ -122,31 +123,33 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   }
 };
 
-/// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with all gradients and a bias.
+/// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with a bias and all gradients, or those
+/// of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                 const context& ctx = default_context()) {
+                                                 const context& ctx = default_context(),
+                                                 parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
-  const std::size_t of_rows = cross_entropy_workspace<B, T>(rows, vocab, ctx) - scratch;
+  const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch;
   if constexpr (detail::tiled_backend<B>)
     if (detail::streams<B>(vocab))
       return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
-             (std::same_as<T, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
-             detail::tiled_layer<B, T, detail::every_row<T>>::total_bytes(rows, hidden, vocab) +
+             (std::same_as<input_t<T>, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
+             detail::tiled_layer<B, T, detail::every_row<input_t<T>>>::total_bytes(rows, hidden, vocab) +
              detail::tiled_linear_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
-                                                  gemm_detail::ceil_div(rows, chunk), ctx);
+                                                  gemm_detail::ceil_div(rows, chunk), ctx, of);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
          detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                scratch);
+                                                scratch, of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
-template <class B, element T, class Target, class Weight>
+template <class B, layer_types T, class Target, class Weight>
 void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const Target& target, Weight weight,
                           const cross_entropy_results<accumulator_t<T>>& to,
                           const fused_linear_cross_entropy_options& opt, context& ctx) {
@@ -156,7 +159,8 @@ void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const 
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const bool backward = to.loss.data() == nullptr && t.upstream;
   const std::span<const I> targets(labels);
-  const matrix_view<const T> x = t.head.x, w = t.head.w;
+  const auto x = t.head.x;
+  const auto w = t.head.w;
   arguments args(name);
   declare_layer<B>(args, name, t.head);
   declare_labels(args, targets, weight, x.rows, w.rows);
@@ -166,7 +170,8 @@ void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const 
   args.check();
   expect_loss_options<A>(args, opt.loss);
   expect_labels(name, targets, w.rows, opt.loss.ignore_index);
-  ctx.workspace().expect(name, fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx));
+  ctx.workspace().expect(name,
+                         fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx, t.out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   const loss_rows<A> rows(frame, targets, w.rows, weight, to.metrics, opt.loss);
@@ -193,8 +198,8 @@ void fused_linear_cross_entropy_forward(const linear_layer<T>& layer, const Targ
                                         std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
                                         context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(class_weight);
-  static_assert(admits_parameter<T, decltype(weight)>());
+  const auto weight = as_in_vector<input_t<T>>(class_weight);
+  static_assert(admits_parameter<input_t<T>, decltype(weight)>());
   detail::linear_cross_entropy<B, T>("fused_linear_cross_entropy_forward",
                                      {layer, gradients, {upstream.data(), upstream.size()}}, target, weight, to, opt,
                                      ctx);
@@ -208,8 +213,8 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
                                          fused_linear_cross_entropy_options opt = {},
                                          const Weight& class_weight = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(class_weight);
-  static_assert(admits_parameter<T, decltype(weight)>());
+  const auto weight = as_in_vector<input_t<T>>(class_weight);
+  static_assert(admits_parameter<input_t<T>, decltype(weight)>());
   expects("fused_linear_cross_entropy_backward")
       .that(upstream.data() != nullptr || layer.x.rows == 0, error_code::shape, "upstream", "empty",
             "one number, or one for each row");

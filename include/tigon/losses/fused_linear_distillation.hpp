@@ -120,7 +120,7 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
   using saved = no_state;
 
   /// Losses of rows and gradients in one pass over the rows.
-  template <backend B, element T, token_id I, class Soft>
+  template <backend B, layer_types T, token_id I, class Soft>
   static void forward(detail::distillation_call<T> t, const I* target, Soft soft,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
@@ -136,7 +136,7 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
       student.logits(begin, z);
       if (rows.soft != nullptr && t.teacher.is_layer) teacher.logits(begin, of_teacher);
       if (rows.soft != nullptr && !t.teacher.is_layer)
-        detail::round_sums<row_backend<B>, A, A, T>(of_teacher, t.teacher.logits.rows_from(begin, n), false, ctx);
+        detail::round_sums<row_backend<B>, A, A, input_t<T>>(of_teacher, t.teacher.logits.rows_from(begin, n), false, ctx);
       kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
           matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
           rows.from(begin), ctx);
@@ -146,35 +146,37 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
   }
 
   /// The gradients, recomputed: for another upstream gradient than 1.
-  template <backend B, element T, token_id I, class Soft>
+  template <backend B, layer_types T, token_id I, class Soft>
   static void backward(detail::distillation_call<T> t, const I* target, Soft soft,
                        detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     forward<B, T, I>(t, target, soft, rows, ctx);
   }
 };
 
-/// Bytes of workspace that a fused linear distillation takes for a call with all gradients and both biases; for a teacher
-/// whose logits are given teacher_hidden is 0.
+/// Bytes of workspace that a fused linear distillation takes for a call with both biases and all gradients, or those
+/// of x alone; for a teacher whose logits are given teacher_hidden is 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                 std::size_t teacher_hidden, std::size_t teacher_vocab,
-                                                const context& ctx = default_context()) {
+                                                const context& ctx = default_context(),
+                                                parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, 2);
   std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    between = std::max(between, gemm_workspace<B, T, T, A>(n, teacher_vocab, teacher_hidden, ctx.executor().workers()));
+    between = std::max(between, gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, teacher_vocab, teacher_hidden,
+                                                                              ctx.executor().workers()));
   return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk, teacher_vocab) +
          workspace::bytes_for<A>(teacher_vocab) +
          detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                between);
+                                                between, of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// What the doors of distillation are called with; losses is null in backward.
-template <element T, class Target>
+template <layer_types T, class Target>
 struct distillation_arguments {
   linear_layer<T> student;
   distillation_teacher<T> teacher;
@@ -188,7 +190,7 @@ struct distillation_arguments {
 };
 
 /// Checks them; then kernel(call, target, rows) and the totals.
-template <class B, element T, class Target, class Kernel>
+template <class B, layer_types T, class Target, class Kernel>
 void distil(std::string_view name, const distillation_arguments<T, Target>& of, context& ctx, const Kernel& kernel) {
   static_assert(admits<B, T>());
   const auto labels = labels_of(of.target);
@@ -201,9 +203,9 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
                                      of.upstream,
                                      of.losses == nullptr};
   door.template check<B>(of.takes_neg_inf, of.indices);
-  ctx.workspace().expect(
-      name, fused_linear_distillation_workspace<B, T>(of.student.x.rows, of.student.x.cols, of.student.w.rows,
-                                                      of.teacher.layer.x.cols, of.teacher.vocab(), ctx));
+  ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
+                                   of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
+                                   of.teacher.vocab(), ctx, of.gradients.of_weights()));
   door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
 }
 

@@ -54,15 +54,17 @@ struct policy_coefficients {
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that fused_linear_grpo_forward takes for a call with all gradients and a bias; with a reference
-/// layer if reference_hidden is not 0. `rows`: of x.
+/// Bytes of workspace that fused_linear_grpo_forward takes for a call with a bias and all gradients, or those of x
+/// alone; with a reference layer if reference_hidden is not 0. `rows`: of x.
 template <class B = default_backend, class T>
 std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std::size_t hidden, std::size_t vocab,
                                         const policy_options& opt = {}, std::size_t reference_hidden = 0,
-                                        const context& ctx = default_context()) {
+                                        const context& ctx = default_context(),
+                                        parameters trained = parameters::trained) {
   using A = accumulator_t<T>;
   const detail::policy_groups of(opt, {batch, 0, batch == 0 ? 0 : rows / batch});
-  return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, false, ctx) +
+  return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, {false, trained},
+                                          ctx) +
          workspace::bytes_for<std::int64_t>(rows) + 2 * workspace::bytes_for<double>(rows) +
          workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3, batch);
 }
@@ -70,7 +72,7 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
 namespace detail {
 inline namespace TIGON_ABI {
 
-template <class B, element T, class A = accumulator_t<T>>
+template <class B, layer_types T, class A = accumulator_t<T>>
 void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const linear_gradients<T>& out,
                  const reference_model<T>& reference, context& ctx) {
   const auto& [batch, to, opt, upstream, own] = call;
@@ -90,8 +92,8 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
   declare_policy_results(args, at, opt, to, referenced);
   if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
   args.check();
-  ctx.workspace().expect(name,
-                         fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols, ctx));
+  ctx.workspace().expect(name, fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols,
+                                                                 ctx, out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   auto* column = frame.template take<std::int64_t>(rows);
@@ -129,6 +131,8 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 ///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
 /// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
 ///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
 ///            log-probabilities and u; one rounding at each output.
 /// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.

@@ -50,14 +50,14 @@ struct kernel<op::fused_linear_jsd, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(detail::distillation_call<T> t, const I* labels, fused_linear_jsd_options opt,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, T, I>(
         t, labels, detail::distillation_options(opt), rows, ctx);
   }
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(detail::distillation_call<T> t, const I* labels, fused_linear_jsd_options opt,
                        detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, T, I>(

@@ -56,7 +56,7 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
@@ -67,7 +67,7 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
     });
   }
 
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
                        detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     forward<B, T, I>(t, target, opt, rows, ctx);

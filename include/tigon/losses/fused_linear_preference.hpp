@@ -18,13 +18,14 @@ using pair_kernel = named_sequence_kernel<op::fused_linear_preference>;
 template <>
 struct kernel<op::fused_linear_preference, backends::generic> : detail::sequence_kernel {};
 
-/// Bytes of workspace that the forward of any loss on pairs takes for a call with all gradients and results, a bias and
-/// an nll_target; with a reference layer if reference_hidden is not 0.
+/// Bytes of workspace that the forward of any loss on pairs takes for a call with all gradients, or those of x alone,
+/// all results, a bias and an nll_target; with a reference layer if reference_hidden is not 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t length, std::size_t hidden,
                                               std::size_t vocab, std::size_t reference_hidden = 0,
-                                              const context& ctx = default_context()) {
-  return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, true, ctx) +
+                                              const context& ctx = default_context(),
+                                              parameters of = parameters::trained) {
+  return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
          detail::logit_sums<T>::bytes(hidden);
 }
 
@@ -32,7 +33,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// What the doors of the losses on pairs are called with.
-template <element T>
+template <layer_types T>
 struct pair_arguments {
   const linear_layer<T>& layer;
   const preference_batch& batch;
@@ -43,7 +44,7 @@ struct pair_arguments {
 };
 
 /// What all of them do; `kernel` is the kernel of the operator.
-template <class B, element T>
+template <class B, layer_types T>
 void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const pair_terms& terms,
                const pair_arguments<T>& of, context& ctx) {
   const linear_layer<T>& head = of.layer;
@@ -84,7 +85,8 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   expect_ids(op, "target", target, vocab, opt.ignore_index);
   if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);
   ctx.workspace().expect(
-      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.layer.w.cols, ctx));
+      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.layer.w.cols, ctx,
+                                                  of.gradients.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   const bool second = terms.nll && own_nll;

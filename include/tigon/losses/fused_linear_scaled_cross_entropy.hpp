@@ -78,7 +78,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   using saved = no_state;
 
   /// Results and gradients in one pass over the rows.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
@@ -98,7 +98,7 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   }
 
   /// The gradients, from logits and sums that are computed again: a saved lse has lost the digits that p needs.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
                        detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                        fused_linear_scaled_cross_entropy_options opt, context& ctx) {
@@ -106,22 +106,24 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   }
 };
 
-/// Bytes of workspace that fused_linear_scaled_cross_entropy_forward and _backward take with all gradients.
+/// Bytes of workspace that fused_linear_scaled_cross_entropy_forward and _backward take with all gradients, or
+/// those of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                        const context& ctx = default_context()) {
+                                                        const context& ctx = default_context(),
+                                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   return workspace::bytes_for<A>(chunk, vocab) +
          detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                simd::scratch_workspace<B, A>(vocab, 1, ctx));
+                                                simd::scratch_workspace<B, A>(vocab, 1, ctx), of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share.
-template <class B, element T, class Target>
+template <class B, layer_types T, class Target>
 void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& head, const linear_gradients<T>& to,
                                  const Target& target, const scaled_cross_entropy_results<accumulator_t<T>>& out,
                                  const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
@@ -146,7 +148,8 @@ void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& h
   args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
               "a number from 1e-30 to 1e30");
   expect_labels(name, targets, vocab, opt.ignore_index);
-  ctx.workspace().expect(name, fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx));
+  ctx.workspace().expect(name,
+                         fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
 
   using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
   const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(out, g);

@@ -18,13 +18,15 @@ using unpaired_kernel = named_sequence_kernel<op::fused_linear_unpaired_preferen
 template <>
 struct kernel<op::fused_linear_unpaired_preference, backends::generic> : detail::sequence_kernel {};
 
-/// Bytes of workspace that the forward of any unpaired loss takes for a call with all gradients and results and a bias;
+/// Bytes of workspace that the forward of any unpaired loss takes for a call with all gradients, or those of x alone,
+/// all results and a bias;
 /// with a reference layer if reference_hidden is not 0.
 template <class B = default_backend, class T>
 std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, std::size_t length, std::size_t hidden,
                                                        std::size_t vocab, std::size_t reference_hidden = 0,
-                                                       const context& ctx = default_context()) {
-  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, false, ctx) +
+                                                       const context& ctx = default_context(),
+                                                       parameters of = parameters::trained) {
+  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
          detail::logit_sums<T>::bytes(hidden);
 }
 
@@ -39,7 +41,7 @@ struct unpaired_terms {
 };
 
 /// What the doors of the unpaired losses are called with.
-template <element T>
+template <layer_types T>
 struct unpaired_arguments {
   const linear_layer<T>& layer;
   const unpaired_batch& batch;
@@ -51,7 +53,7 @@ struct unpaired_arguments {
 };
 
 /// What all of them do; `kernel` is the kernel of the operator.
-template <class B, element T>
+template <class B, layer_types T>
 void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const unpaired_terms& terms,
                    const unpaired_arguments<T>& of, context& ctx) {
   const linear_layer<T>& head = of.layer;
@@ -84,8 +86,9 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
               "a finite number above 0, or 0 to count");
   expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
-  ctx.workspace().expect(op, fused_linear_unpaired_preference_workspace<B, T>(
-                                 sequences, length, head.x.cols, head.w.rows, reference.layer.w.cols, ctx));
+  ctx.workspace().expect(
+      op, fused_linear_unpaired_preference_workspace<B, T>(sequences, length, head.x.cols, head.w.rows,
+                                                           reference.layer.w.cols, ctx, of.gradients.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   const sequence_tokens<A> tokens(frame, sequences, 1, length, false, reference.layer.w.data != nullptr);

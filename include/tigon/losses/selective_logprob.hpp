@@ -15,7 +15,7 @@ struct kernel<op::selective_logprob, backends::generic> {
   using saved = std::span<lse_parts<accumulator_t<T>>>;
 
   /// logp[i] and lse[i] of row[i], i < n, for column[i].
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void forward(linear_layer<T> head, detail::selected_columns of, double temperature, accumulator_t<T>* logp,
                       lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
@@ -35,7 +35,7 @@ struct kernel<op::selective_logprob, backends::generic> {
   }
 
   /// The gradients from u[i] = d loss / d logp[i].
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void backward(linear_layer<T> head, linear_gradients<T> out, detail::selected_columns of, double temperature,
                        const accumulator_t<T>* u, const lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
@@ -59,7 +59,7 @@ struct kernel<op::selective_logprob, backends::generic> {
   }
 
   /// The same by tiles: the softmax of a row is merged from those of its parts, tile by tile.
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void forward_tiles(linear_layer<T> head, detail::selected_columns of, double temperature,
                             accumulator_t<T>* logp, lse_parts<accumulator_t<T>>* lse, context& ctx) {
     using A = accumulator_t<T>;
@@ -94,7 +94,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     }
   }
 
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void backward_tiles(linear_layer<T> head, linear_gradients<T> out, detail::selected_columns selected,
                              double temperature, const accumulator_t<T>* u, const lse_parts<accumulator_t<T>>* lse,
                              context& ctx) {
@@ -126,20 +126,21 @@ struct kernel<op::selective_logprob, backends::generic> {
   }
 };
 
-/// Bytes of workspace that selective_logprob_forward and _backward take for a call with all gradients and a bias.
+/// Bytes of workspace that selective_logprob_forward and _backward take for a call with a bias and all gradients,
+/// or those of x alone.
 template <class B = default_backend, class T>
 std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                        const context& ctx = default_context()) {
+                                        const context& ctx = default_context(), parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
                               workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows);
   if constexpr (B::chunk.rule == chunk_rule::stream)
     if (detail::streams<B>(vocab))
-      return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx);
+      return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx, of);
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::gathered_linear_workspace<B, T>(rows, hidden, vocab, chunk, ctx,
-                                                 [](std::size_t) { return std::size_t{0}; });
+         detail::gathered_linear_workspace<B, T>(
+             rows, hidden, vocab, chunk, ctx, [](std::size_t) { return std::size_t{0}; }, of);
 }
 
 /// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.
@@ -162,7 +163,7 @@ void selective_logprob_forward(const linear_layer<T>& layer, const Target& targe
   args.check();
   detail::expect_temperature<A>(args, opt.temperature);
   detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
-  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
+  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, parameters::frozen));
 
   workspace::frame frame(ctx.workspace());
   auto* row = frame.template take<std::size_t>(rows);
@@ -200,7 +201,8 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
   args.check();
   detail::expect_temperature<A>(args, opt.temperature);
   detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
-  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx));
+  ctx.workspace().expect(name,
+                         selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, gradients.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   auto* row = frame.template take<std::size_t>(rows);

@@ -94,7 +94,8 @@ struct kernel<op::attn_res, backends::generic> {
     using A = accumulator_t<T>;
     workspace::frame frame(ctx.workspace());
     const in_vector<A> u = query<B, A>(w_query, w_norm, frame, ctx);
-    const vector_view<A> p{frame.template take<A>(dy.cols), dy.cols};
+    const bool sums_p = dw_query || dw_norm;
+    const vector_view<A> p{sums_p ? frame.template take<A>(dy.cols) : nullptr, dy.cols};
     A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
     const A *const alphas = alpha.data(), *const rstds = rstd.data();
     const A per_col = A(1) / static_cast<A>(dy.cols);
@@ -126,24 +127,31 @@ struct kernel<op::attn_res, backends::generic> {
           for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
           const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
           const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
+          // dv in a part of the row, and what it adds to p, if that is wanted.
+          const auto map_part = [=](const auto& part, auto... p_part) TIGON_LAMBDA {
+            std::size_t n = 0;
+            for (; n + 2 <= v.blocks; n += 2) {
+              const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
+              part.map(reads(dy, u, v[n], v[n + 1], p_part...), writes(dv[n], dv[n + 1], p_part...),
+                       [=](auto d, auto c, auto x0, auto x1, auto... sum) {
+                         return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
+                                     fma(x0, d0, fma(x1, d1, sum))...};
+                       });
+            }
+            if (n == v.blocks) return;
+            const A a = as[n], d0 = ds(n), c0 = shrink(n);
+            part.map(reads(dy, u, v[n], p_part...), writes(dv[n], p_part...), [=](auto d, auto c, auto x, auto... sum) {
+              return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)...};
+            });
+          };
           // Some columns at a time: dy, u and p stay in L1 from block to block.
           constexpr std::size_t width = 2 * columns_per_block<B>();
           for (std::size_t first = 0; first < row.cols; first += width) {
             const auto part = row.part(first, std::min(width, row.cols - first));
-            std::size_t n = 0;
-            for (; n + 2 <= v.blocks; n += 2) {
-              const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
-              part.map(reads(dy, u, v[n], v[n + 1], p_row), writes(dv[n], dv[n + 1], p_row),
-                       [=](auto d, auto c, auto x0, auto x1, auto sum) {
-                         return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
-                                     fma(x0, d0, fma(x1, d1, sum))};
-                       });
-            }
-            if (n == v.blocks) continue;
-            const A a = as[n], d0 = ds(n), c0 = shrink(n);
-            part.map(reads(dy, u, v[n], p_row), writes(dv[n], p_row), [=](auto d, auto c, auto x, auto sum) {
-              return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)};
-            });
+            if (p_row)
+              map_part(part, p_row);
+            else
+              map_part(part);
           }
         },
         parameter_gradient<A>{p});
@@ -186,12 +194,29 @@ struct kernel<op::attn_res, backends::generic> {
   template <backend B, class A, element W>
   static void weight_gradients(in_vector<A> p, in_vector<W> w_query, in_vector<W> w_norm, vector_view<W> dw_query,
                                vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
+    if (!dw_query || !dw_norm) {
+      if (dw_query) weight_gradient<B, A>(p, w_norm, dw_query, opt, ctx);
+      if (dw_norm) weight_gradient<B, A>(p, w_query, dw_norm, opt, ctx);
+      return;
+    }
     const auto run = [&](auto... old) {
       map_rows<B>(ctx, detail::attn_res_weight_gradients{}, reads(as_row(p), as_row(w_query), as_row(w_norm), old...),
                   writes(as_row(dw_query), as_row(dw_norm)));
     };
     if (opt.dparams == gradient::accumulate)
       run(as_row(dw_query), as_row(dw_norm));
+    else
+      run();
+  }
+  /// Of one of the two.
+  template <backend B, class A, element W>
+  static void weight_gradient(in_vector<A> p, in_vector<W> other, vector_view<W> dw, attn_res_options opt,
+                              context& ctx) {
+    const auto run = [&](auto... old) {
+      map_rows<B>(ctx, detail::attn_res_weight_gradient{}, reads(as_row(p), as_row(other), old...), writes(as_row(dw)));
+    };
+    if (opt.dparams == gradient::accumulate)
+      run(as_row(dw));
     else
       run();
   }

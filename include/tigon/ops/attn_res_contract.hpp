@@ -54,8 +54,9 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 ///   dw_query   = p * w_norm,   dw_norm = p * w_query,   p[j] = sum_i,n ds * rstd * v[n,i,j]
 ///
 /// Formula    docs/formulas/attn_res.md; Kimi Team, "Attention Residuals", 2026.
-/// Shapes     v, dv N blocks [rows, cols]; y, dy [rows, cols]; w_query, w_norm, dw_query, dw_norm [cols]; alpha and
-///            rstd [rows * N], a row of N numbers a token. N and cols at least 1, rows may be 0.
+/// Shapes     v, dv N blocks [rows, cols]; y, dy [rows, cols]; w_query, w_norm, dw_query, dw_norm [cols], either of
+///            the last two may be `absent`: that weight is frozen; alpha and rstd [rows * N], a row of N numbers a
+///            token. N and cols at least 1, rows may be 0.
 /// Types      v, y, dy, dv one of f32, bf16, f16, f64; w_query and w_norm of one type, any of them (f64 only with
 ///            f64).
 /// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
@@ -80,7 +81,7 @@ struct attn_res_saved {
   Numbers alpha, rstd;
 };
 
-/// attn_res_gradients{dv, dw_query, dw_norm}, or with the names of the fields.
+/// attn_res_gradients{dv, dw_query, dw_norm}, or with the names of the fields; the last two may be `absent`.
 template <class T, class DQ, class DN>
 struct attn_res_gradients {
   blocks_view<T> dv;
@@ -97,12 +98,14 @@ std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_co
   return workspace::bytes_for<A>(cols) + simd::scratch_workspace<B, A>(cols, 1, ctx);
 }
 
-/// Bytes of workspace that attn_res_backward takes.
+/// Bytes of workspace that attn_res_backward takes, with gradients of weights or without both.
 template <class B = default_backend, class T>
-std::size_t attn_res_backward_workspace(std::size_t blocks, std::size_t rows, std::size_t cols) {
+std::size_t attn_res_backward_workspace(std::size_t blocks, std::size_t rows, std::size_t cols,
+                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2, rows, blocks) +
-         simd::partials_workspace<B, A>(rows, cols, 1);
+  const std::size_t all = workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2, rows, blocks);
+  if (of == parameters::frozen) return all;
+  return all + workspace::bytes_for<A>(cols) + simd::partials_workspace<B, A>(rows, cols, 1);
 }
 
 namespace detail {
@@ -171,8 +174,8 @@ void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const 
     args.in("alpha", saved.alpha, v.rows * v.blocks);
     args.in("rstd", saved.rstd, v.rows * v.blocks);
     args.out("dv", to.dv[n]).may_be("v");
-    args.out("dw_norm", to.dw_norm, v.cols);
-    args.out("dw_query", to.dw_query, v.cols);
+    args.optional_out("dw_norm", to.dw_norm, v.cols);
+    args.optional_out("dw_query", to.dw_query, v.cols);
     args.check();
     // A block of dv may be that of v with its number, and no other.
     for (std::size_t m = 0; m < v.blocks; ++m) {
@@ -180,7 +183,8 @@ void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const 
       if (m < n) expect.disjoint("dv", to.dv[n], "another block of dv", to.dv[m]);
     }
   }
-  ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols));
+  const parameters of = trained_if(to.dw_query.data != nullptr || to.dw_norm.data != nullptr);
+  ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols, of));
   kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, saved, to, opt, ctx);
 }
 

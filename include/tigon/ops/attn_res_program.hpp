@@ -47,6 +47,18 @@ struct product_program {
   }
 };
 
+/// dw_query = p w_norm, or dw_norm = p w_query;   or added to what it is
+struct attn_res_weight_gradient {
+  template <class V>
+  TIGON_INLINE V map(V p, V other) const {
+    return p * other;
+  }
+  template <class V>
+  TIGON_INLINE V map(V p, V other, V dw) const {
+    return fma(p, other, dw);
+  }
+};
+
 /// dw_query = p w_norm,   dw_norm = p w_query;   or added to what they are
 struct attn_res_weight_gradients {
   template <class V>

@@ -21,7 +21,7 @@ struct dyt {
 ///
 /// Formula    docs/formulas/dyt.md; Zhu et al., "Transformers without Normalization", 2025.
 /// Shapes     x, y, dy, dx [rows, cols]; alpha, dalpha [1]; gamma, beta, dgamma, dbeta [cols]; beta and gradients of
-///            parameters may be `absent`. rows and cols may be 0.
+///            parameters may be `absent`: those are frozen. rows and cols may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), dalpha of small problems f64; 1 - t^2 without cancellation; one rounding at y, dx and
 ///            gradients of parameters. In bf16 backward's t has an error of 1.5e-8 beside its relative one.
@@ -88,15 +88,20 @@ struct kernel<op::dyt, backends::generic> {
     const vector_view<W> dalpha = gradients.dalpha, dgamma = gradients.dgamma, dbeta = gradients.dbeta;
     using A = accumulator_t<T>;
     const A factor = static_cast<A>(alpha.data[0]);
-    const bool in_f64 = is_small(x.rows, x.cols);
+    const bool alpha_sums = static_cast<bool>(dalpha), in_f64 = alpha_sums && is_small(x.rows, x.cols);
     workspace::frame frame(ctx.workspace());
-    const vector_view<double> weight{frame.template take<double>(x.cols), x.cols};  // 4 gamma, so that lanes are of f64
-    const vector_view<double> by_row{frame.template take<double>(in_f64 ? x.rows : 0), x.rows};
     const vector_view<A> scaled{frame.template take<A>(x.cols), x.cols};  // 4 alpha gamma
-    const vector_view<A> by_column{frame.template take<A>(x.cols), x.cols};
+    vector_view<double> weight, by_row;                                   // 4 gamma, so that lanes are of f64
+    vector_view<A> by_column;
+    if (alpha_sums) {
+      weight = {frame.template take<double>(x.cols), x.cols};
+      by_row = {frame.template take<double>(in_f64 ? x.rows : 0), x.rows};
+      by_column = {frame.template take<A>(x.cols), x.cols};
+    }
     for (std::size_t j = 0; j < x.cols; ++j) {
       const A g = static_cast<A>(gamma.data[j]);
-      weight.data[j] = 4 * static_cast<double>(g), scaled.data[j] = 4 * (g * factor);
+      scaled.data[j] = 4 * (g * factor);
+      if (alpha_sums) weight.data[j] = 4 * static_cast<double>(g);
     }
     if (in_f64) {
       const detail::dyt_alpha_gradient of_alpha{simd::tanh_parts<53, double>(static_cast<double>(factor))};
@@ -119,10 +124,11 @@ struct kernel<op::dyt, backends::generic> {
   static constexpr bool is_small(std::size_t rows, std::size_t cols) { return rows * cols <= std::size_t{1} << 15; }
 };
 
-/// Bytes of workspace that dyt_backward takes.
+/// Bytes of workspace that dyt_backward takes, with gradients of parameters or without any.
 template <class B = default_backend, class T>
-std::size_t dyt_workspace(std::size_t rows, std::size_t cols) {
+std::size_t dyt_workspace(std::size_t rows, std::size_t cols, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
+  if (of == parameters::frozen) return workspace::bytes_for<A>(cols);
   const std::size_t by_row = kernel<op::dyt, backends::generic>::is_small(rows, cols) ? rows : 0;
   return workspace::bytes_for<double>(cols) + workspace::bytes_for<double>(by_row) + 2 * workspace::bytes_for<A>(cols) +
          simd::partials_workspace<B, A>(rows, cols, 3);
@@ -172,7 +178,8 @@ void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gam
   args.optional_out("dgamma", to.dgamma, x.cols);
   args.optional_out("dalpha", to.dalpha, 1);
   args.check();
-  ctx.workspace().expect("dyt_backward", dyt_workspace<B, T>(x.rows, x.cols));
+  const bool trained = to.dalpha.data != nullptr || to.dgamma.data != nullptr || to.dbeta.data != nullptr;
+  ctx.workspace().expect("dyt_backward", dyt_workspace<B, T>(x.rows, x.cols, trained_if(trained)));
   kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, to, opt, ctx);
 }
 

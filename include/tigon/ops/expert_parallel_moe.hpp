@@ -109,7 +109,8 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
   }
 
   template <backend B, element T, element W, element G, token_id I>
-  static std::size_t workspace_bytes(moe_pass pass, moe_shape own, std::size_t ranks, std::size_t workers) {
+  static std::size_t workspace_bytes(moe_pass pass, moe_shape own, std::size_t ranks, std::size_t workers,
+                                     parameters of) {
     using A = accumulator_t<T>;
     const bool trains = pass == moe_pass::backward || pass == moe_pass::recompute;
     moe_shape of_own = own, all = own;
@@ -126,15 +127,18 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
       bytes += detail::gather_ranks_bytes<A>(ranks, own.tokens, own.choices) +
                workspace::bytes_for<A>(ranks, own.tokens, own.choices) +
                workspace::bytes_for<A>(ranks, ranks, own.tokens, own.choices);
-    return bytes + parts::template chunk_bytes<B, T, W, G>(pass, all, most, workers);
+    return bytes + parts::template chunk_bytes<B, T, W, G>(pass, all, most, workers, of);
   }
 };
 
 /// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass
-/// recompute) take on one of so many ranks, for its tokens and experts. I is the type of the indices.
+/// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen. I is the type of
+/// the indices.
 template <class B = default_backend, element T, element W = T, element G = W, token_id I = std::int64_t>
-std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::size_t ranks, std::size_t workers = 1) {
-  return kernel_for<op::expert_parallel_moe, B>::template workspace_bytes<B, T, W, G, I>(pass, shape, ranks, workers);
+std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::size_t ranks, std::size_t workers = 1,
+                                          parameters of = parameters::trained) {
+  return kernel_for<op::expert_parallel_moe, B>::template workspace_bytes<B, T, W, G, I>(pass, shape, ranks, workers,
+                                                                                         of);
 }
 
 /// y of this rank's tokens. All ranks call it together. See expert_parallel_moe_options for the contract.
@@ -180,8 +184,8 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
     args.optional_out("dweights", to.dweights, s.tokens, s.choices);
     args.check();
     detail::expect_experts<I>(name, choices.indices, comm.size() * s.experts);
-    ctx.workspace().expect(name, expert_parallel_moe_workspace<B, T, E, G, I>(moe_pass::recompute, s, comm.size(),
-                                                                              ctx.executor().workers()));
+    ctx.workspace().expect(name, expert_parallel_moe_workspace<B, T, E, G, I>(
+                                     moe_pass::recompute, s, comm.size(), ctx.executor().workers(), to.of_weights()));
   });
   detail::expect_alike(name, ranks);
   kernel_for<op::expert_parallel_moe, B>::template backward<B, T, E, G, I, R>(comm, dy, x, choices, w, to, opt, ctx);

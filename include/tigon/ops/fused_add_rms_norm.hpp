@@ -21,8 +21,9 @@ struct fused_add_rms_norm {
 ///   dx = dr = rstd * m - rstd^3 * k / cols * s + ds,   dw[j] = sum_i dy[i,j] * s[i,j] * rstd[i]
 ///
 /// Formula    docs/formulas/fused_add_rms_norm.md.
-/// Shapes     x, r, s, y, dy, ds, dx [rows, cols]; w, dw [cols] or `absent`; rstd [rows]; ds may be an empty view (its
-///            data null: the sum has no other use). cols >= 1, rows may be 0.
+/// Shapes     x, r, s, y, dy, ds, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight;
+///            rstd [rows]; ds may be an empty view (its data null: the sum has no other use), or dy may (y has no use:
+///            dx is ds, dw is 0). cols >= 1, rows may be 0.
 /// Types      as rms_norm; x and r have one type.
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
@@ -68,6 +69,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
                        std::span<const accumulator_t<T>> rstd,
                        fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
+    if (dy.data == nullptr) return backward_of_sum<B, T, W>(ds, gradients, opt, ctx);
     opt = detail::options_for_weight(opt, w);
     if (!detail::holds_products(rstd.data(), s.rows))
       return backward_in_f64<B, T, W>(dy, ds, s, w, rstd, gradients, opt, ctx);
@@ -75,6 +77,20 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
       backward_rows<B, rule.value, T, W>(dy, ds, s, w, rstd.data(), gradients, opt, ctx);
     });
     copy<B, T>(gradients.dx, gradients.dr, ctx);
+  }
+
+  /// The gradient of the sum alone.
+  template <backend B, element T, element W>
+  static void backward_of_sum(matrix_view<const T> ds, fused_add_rms_norm_gradients<T, vector_view<W>> to,
+                              rms_norm_options opt, context& ctx) {
+    if (ds.data != to.dx.data) copy<B, T>(ds, to.dx, ctx);
+    copy<B, T>(to.dx, to.dr, ctx);
+    if (!to.dw || opt.dw == gradient::accumulate) return;
+    using A = accumulator_t<T>;
+    const vector_view<W> dw = to.dw;
+    for_rows<B, A>(ctx, 1, dw.size, [=] TIGON_FN(auto row) {
+      row.map(reads(constant(A(0))), writes(dw), [](auto zero) { return zero; });
+    });
   }
 
   /// Rows of any size.
@@ -110,10 +126,10 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   }
 };
 
-/// Bytes of workspace that fused_add_rms_norm_backward takes.
+/// Bytes of workspace that fused_add_rms_norm_backward takes, with dw or without.
 template <class B = default_backend, class T>
-std::size_t fused_add_rms_norm_workspace(std::size_t rows, std::size_t cols) {
-  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 1);
+std::size_t fused_add_rms_norm_workspace(std::size_t rows, std::size_t cols, parameters of = parameters::trained) {
+  return rms_norm_workspace<B, T>(rows, cols, of);
 }
 
 /// s, y and rstd from x, r and w. See fused_add_rms_norm_options for the contract.
@@ -152,16 +168,19 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
   arguments args("fused_add_rms_norm_backward");
   args.at_least_one("cols", s.cols);
   args.in("s", s);
-  args.in("dy", dy, s.rows, s.cols);
+  args.that(dy.data != nullptr || ds.data != nullptr || s.rows == 0, error_code::shape, "dy", "absent, as ds is",
+            "one of the two, or both");
+  args.optional_in("dy", dy, s.rows, s.cols);
   args.optional_in("ds", ds, s.rows, s.cols);
   args.optional_in("w", weight, s.cols);
   args.in("rstd", rstd, s.rows);
   args.out("dx", to.dx, s.rows, s.cols).may_be("dy", "ds");
   args.optional_out("dr", to.dr, s.rows, s.cols);
-  args.out("dw", to.dw, weight.size);
+  args.optional_out("dw", to.dw, weight.size);
   args.finite("offset", opt.offset);
   args.check();
-  ctx.workspace().expect("fused_add_rms_norm_backward", fused_add_rms_norm_workspace<B, T>(s.rows, s.cols));
+  ctx.workspace().expect("fused_add_rms_norm_backward",
+                         fused_add_rms_norm_workspace<B, T>(s.rows, s.cols, trained_if(to.dw.data != nullptr)));
   kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, to, opt, ctx);
 }
 

@@ -8,6 +8,11 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
+/// Options of a gate whose operands have the type of the sums and whose results will be stored as T: what they say of
+/// rounding means T.
+template <element T, class Options>
+struct gate_of_stored : Options {};
+
 /// Shapes and aliasing of a gate's backward.
 template <class T>
 void expect_gate_gradients(std::string_view op, in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up,

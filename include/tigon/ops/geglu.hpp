@@ -62,7 +62,14 @@ struct kernel<op::geglu, backends::generic> {
   /// run(program) with the program that the options select. Rounding to the type of the accumulator is none.
   template <backend B, element T, class Run>
   static void with_program(const geglu_options& opt, Run run) {
-    constexpr std::size_t bits = detail::result_bits<B, T>;
+    with_form<T, detail::result_bits<B, T>>(opt, run);
+  }
+  template <backend B, element A, element T, class Run>
+  static void with_program(const detail::gate_of_stored<T, geglu_options>& opt, Run run) {
+    with_form<T, detail::result_bits<B, A>>(opt, run);
+  }
+  template <element T, std::size_t bits, class Run>
+  static void with_form(const geglu_options& opt, Run run) {
     const auto of_form = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
       if constexpr (!std::same_as<T, accumulator_t<T>>)
         if (opt.round_gate) return run(detail::geglu_program<F, T, bits, true>());

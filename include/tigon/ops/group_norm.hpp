@@ -75,10 +75,11 @@ struct kernel<op::group_norm, backends::generic> {
     const vector_view<W> dw = gradients.dw, db = gradients.db;
     using A = accumulator_t<T>;
     const std::size_t channels = opt.channels, size = channels / opt.groups, positions = x.cols;
-    // What each channel of each sample adds to dw and db.
+    // What each channel of each sample adds to dw and db, if either is wanted.
     workspace::frame frame(ctx.workspace());
-    const matrix_view<A> dw_share{frame.template take<A>(x.rows), x.rows / size, size},
-        db_share{frame.template take<A>(x.rows), x.rows / size, size};
+    const bool sums = dw || db;
+    const matrix_view<A> dw_share{sums ? frame.template take<A>(x.rows) : nullptr, x.rows / size, size},
+        db_share{sums ? frame.template take<A>(x.rows) : nullptr, x.rows / size, size};
     const norm_gradients<T, matrix_view<A>, matrix_view<A>> shares{dx, dw_share, db_share};
     const A *const means = mean.data(), *const rstds = rstd.data();
     if (size * positions <= narrow)
@@ -87,6 +88,7 @@ struct kernel<op::group_norm, backends::generic> {
       });
     else
       backward_groups<B, T, W, A>(dy, x, w, mean.data(), rstd.data(), shares, opt, ctx);
+    if (!sums) return;
     const in_matrix<A> dw_shares{dw_share.data, x.rows / channels, channels},
         db_shares{db_share.data, x.rows / channels, channels};
     map_rows<B>(ctx, detail::sum_of_shares{}, reads(dw_shares, db_shares), writes(),
@@ -100,6 +102,7 @@ struct kernel<op::group_norm, backends::generic> {
     const matrix_view<T> dx = shares.dx;
     const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
+    const bool sums = dw_share.data != nullptr;
     // dw is small beside the terms that it adds up. Their sum is exact, unless dw has 16 bits, where it makes no
     // difference.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
@@ -126,7 +129,7 @@ struct kernel<op::group_norm, backends::generic> {
           p += s[0], q += s[1], rest += s[2];
           if constexpr (exact) most += s[3];
         }
-        if (row.first())
+        if (row.first() && sums)
           row.put(dw_share, k, static_cast<A>(exact ? most : p)), row.put(db_share, k, static_cast<A>(q));
         product += weight(k) * p, sum += weight(k) * q;
       }
@@ -136,6 +139,14 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         const A scale = weight(k) * r;
         const auto result = [=](auto d, auto c) { return fma(d, scale, fnma(c, slope, -level)); };
+        const auto store = [=]() TIGON_LAMBDA {
+          row.narrow(positions).map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
+                                    [=](auto d, auto v) { return result(d, v - m); });
+        };
+        if (!sums) {
+          store();
+          continue;
+        }
         double own = row.at(dw_share, k);
         if constexpr (exact) {
           // Terms that are rounded to a multiple of 2^-22 of all of them have an exact sum; the remainders are summed
@@ -148,8 +159,7 @@ struct kernel<op::group_norm, backends::generic> {
                                                        });
           own = static_cast<double>(p[0]) + p[1];
         } else {
-          row.narrow(positions).map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
-                                    [=](auto d, auto v) { return result(d, v - m); });
+          store();
         }
         if (row.first()) row.put(dw_share, k, static_cast<A>((own - row.at(db_share, k) * e) * r));
       }
@@ -189,6 +199,7 @@ struct kernel<op::group_norm, backends::generic> {
         product += d * xh, sum += d;
         row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
       }
+      if (dw_share.data == nullptr) continue;
       row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
     }
   }

@@ -25,8 +25,9 @@ struct group_norm {
 ///
 /// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
 /// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; mean,
-///            rstd [batch * groups]. positions, channels and groups >= 1, batch may be 0.
+///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`,
+///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions,
+///            channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
 ///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
@@ -46,10 +47,11 @@ struct group_norm_options {
   gradient dparams = gradient::overwrite;
 };
 
-/// Bytes of workspace that group_norm_backward takes; `rows` is batch * channels.
+/// Bytes of workspace that group_norm_backward takes, with dw or db, or without both; `rows` is batch * channels.
 template <class B = default_backend, class T>
-std::size_t group_norm_workspace(std::size_t rows, std::size_t channels) {
+std::size_t group_norm_workspace(std::size_t rows, std::size_t channels, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
+  if (of == parameters::frozen) return 0;
   return 2 * workspace::bytes_for<A>(rows) +
          simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
 }
@@ -122,7 +124,7 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_out("dw", to.dw, opt.channels);
   args.eps(opt.eps);
   args.check();
-  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels));
+  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels, detail::trained(to)));
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 

@@ -23,7 +23,8 @@ struct layer_norm {
 ///   dx      = rstd * (h - c2 - xh * c1),   dw[j] = sum_i dy * xh,   db[j] = sum_i dy
 ///
 /// Formula    docs/formulas/layer_norm.md; Ba, Kiros and Hinton, "Layer Normalization", 2016.
-/// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`; mean, rstd [rows]. cols >= 1, rows may be 0.
+/// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`, gradients also where the parameter is given:
+///            it is frozen; mean, rstd [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
 ///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
@@ -108,7 +109,7 @@ struct kernel<op::layer_norm, backends::generic> {
           const auto dw_row = row.partial(0), db_row = row.partial(1);
           for (std::size_t j = 0; j < row.cols; ++j) {
             const double xh = (centred(j) - e) * r, d = row.at(dy, j);
-            dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
+            if (dw_row) dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
             row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
           }
         },
@@ -116,10 +117,10 @@ struct kernel<op::layer_norm, backends::generic> {
   }
 };
 
-/// Bytes of workspace that layer_norm_backward takes.
+/// Bytes of workspace that layer_norm_backward takes, with dw or db, or without both.
 template <class B = default_backend, class T>
-std::size_t layer_norm_workspace(std::size_t rows, std::size_t cols) {
-  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 2);
+std::size_t layer_norm_workspace(std::size_t rows, std::size_t cols, parameters of = parameters::trained) {
+  return of == parameters::frozen ? 0 : simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 2);
 }
 
 /// y, mean and rstd from x, w and b. See layer_norm_options for the contract.
@@ -168,7 +169,7 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_out("db", to.db, x.cols);
   args.optional_out("dw", to.dw, x.cols);
   args.check();
-  ctx.workspace().expect("layer_norm_backward", layer_norm_workspace<B, T>(x.rows, x.cols));
+  ctx.workspace().expect("layer_norm_backward", layer_norm_workspace<B, T>(x.rows, x.cols, detail::trained(to)));
   kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 

@@ -179,12 +179,16 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
 };
 
 template <class B, class T>
-std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx) {
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx,
+                                         parameters of) {
   using A = accumulator_t<T>;
   using generic = kernel<op::modulated_rms_norm, backends::generic>;
-  if (generic::by_row(rows, cols, groups)) return simd::partials_workspace<B, A>(rows, cols, 1);
+  const auto sums = [=](std::size_t n) {
+    return of == parameters::frozen ? 0 : simd::partials_workspace<B, A>(n, cols, 1);
+  };
+  if (generic::by_row(rows, cols, groups)) return sums(rows);
   const std::size_t group = generic::group_workspace<B, A>(generic::rows_beside<B>(rows, groups), cols),
-                    last = simd::partials_workspace<B, A>(groups, cols, 1);
+                    last = sums(groups);
   return workspace::bytes_for<A>(groups, cols) +
          (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
                                            : std::max(group, last));

@@ -22,9 +22,10 @@ struct modulated_rms_norm {
 ///
 /// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
 ///            2023.
-/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; scale, shift, dscale, dshift [groups, cols], shift
-///            and dshift may be empty views; rstd [rows]. groups = rows / group_rows; where group_rows is not stated, 1
-///            or rows and nothing else, so that no row meets another's scale by mistake. cols >= 1, rows may be 0.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; scale,
+///            shift, dscale, dshift [groups, cols], shift and dshift may be empty views; rstd [rows]. groups = rows /
+///            group_rows; where group_rows is not stated, 1 or rows and nothing else, so that no row meets another's
+///            scale by mistake. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
 ///            them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
@@ -85,11 +86,11 @@ inline void declare_modulated_rms_norm(arguments& args, extent x, vector_extent 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that modulated_rms_norm_backward takes, and forward at most; `groups` is the number of rows of
-/// scale.
+/// Bytes of workspace that modulated_rms_norm_backward takes, with dw or without, and forward at most; `groups` is the
+/// number of rows of scale.
 template <class B = default_backend, class T>
 std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
-                                         const context& ctx = default_context());
+                                         const context& ctx = default_context(), parameters of = parameters::trained);
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, class S>
@@ -131,10 +132,11 @@ void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in
   args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
   args.optional_out("dshift", to.dshift, scale.rows, x.cols);
   args.out("dscale", to.dscale, scale.rows, x.cols);
-  args.out("dw", to.dw, weight.size);
+  args.optional_out("dw", to.dw, weight.size);
   args.check();
-  ctx.workspace().expect("modulated_rms_norm_backward",
-                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  ctx.workspace().expect(
+      "modulated_rms_norm_backward",
+      modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx, trained_if(to.dw.data != nullptr)));
   kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, to, opt, ctx);
 }
 

@@ -175,21 +175,21 @@ struct kernel<op::moe, backends::generic> {
   }
 
   template <backend B, element T, element W, element G>
-  static std::size_t workspace_bytes(moe_pass pass, moe_shape s, std::size_t workers) {
+  static std::size_t workspace_bytes(moe_pass pass, moe_shape s, std::size_t workers, parameters of) {
     using A = accumulator_t<T>;
     const std::size_t most = detail::chunk_rows<B, A>(s);
-    std::size_t bytes = chunk_bytes<B, T, W, G>(pass, s, most, workers);
+    std::size_t bytes = chunk_bytes<B, T, W, G>(pass, s, most, workers, of);
     if constexpr (!wide<T>) bytes += workspace::bytes_for<A>(s.tokens, s.hidden);
     return detail::moe_pairs::bytes(s) + std::max(bytes, moe_routing_workspace(s.experts));
   }
 
   /// Of planes and of products: the most that a chunk of any size takes.
   template <backend B, element T, element W, element G>
-  static std::size_t chunk_bytes(moe_pass pass, moe_shape s, std::size_t most, std::size_t workers) {
+  static std::size_t chunk_bytes(moe_pass pass, moe_shape s, std::size_t most, std::size_t workers, parameters of) {
     using A = accumulator_t<T>;
     using gradient_of = detail::moe_weight_gradient<B, T, G>;
     const std::size_t n = s.intermediate, h = s.hidden, pairs = workspace::product(s.tokens, s.choices);
-    const bool trains = pass == moe_pass::backward || pass == moe_pass::recompute;
+    const bool trains = of == parameters::trained && (pass == moe_pass::backward || pass == moe_pass::recompute);
     std::size_t products = 0;
     for (std::size_t m = 1; m <= most; ++m) {
       products = std::max(

@@ -83,6 +83,11 @@ struct moe_gradients {
   matrix_view<T> dx;
   matrix_view<G> dgate_up, ddown;
   matrix_view<R> dweights;
+
+  /// Whether the experts are frozen.
+  constexpr TIGON_INLINE parameters of_weights() const {
+    return trained_if(dgate_up.data != nullptr || ddown.data != nullptr);
+  }
 };
 template <class T, class G, class R>
 moe_gradients(matrix_view<T>, matrix_view<G>, std::type_identity_t<matrix_view<G>>, matrix_view<R>)
@@ -101,11 +106,12 @@ struct moe_shape {
   std::size_t tokens, choices, experts, hidden, intermediate;
 };
 
-/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients. T is the
-/// type of x, W of gate_up and down, G of their gradients.
+/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients, or without
+/// those of experts. T is the type of x, W of gate_up and down, G of their gradients.
 template <class B = default_backend, element T, element W = T, element G = W>
-std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 1) {
-  return kernel_for<op::moe, B>::template workspace_bytes<B, T, W, G>(pass, shape, workers);
+std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 1,
+                          parameters of = parameters::trained) {
+  return kernel_for<op::moe, B>::template workspace_bytes<B, T, W, G>(pass, shape, workers, of);
 }
 
 namespace detail {
@@ -157,7 +163,7 @@ void moe_backward(matrix_view<const T> dy, matrix_view<const T> x, const moe_cho
   if (saved != nullptr && !saved->filled)
     fail_argument(error_code::state, name, "saved", "empty", "what a forward left");
   const moe_pass pass = saved != nullptr ? moe_pass::backward : moe_pass::recompute;
-  ctx.workspace().expect(name, moe_workspace<B, T, W, G>(pass, s, ctx.executor().workers()));
+  ctx.workspace().expect(name, moe_workspace<B, T, W, G>(pass, s, ctx.executor().workers(), to.of_weights()));
   kernel_for<op::moe, B>::template backward<B, T, W, G, I, R>(
       dy, x, c, w, saved != nullptr ? saved->memory : matrix_view<const T>{}, to, opt, ctx);
 }

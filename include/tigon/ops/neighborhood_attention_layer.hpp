@@ -139,15 +139,19 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
   }
   template <backend B, element T>
   static std::size_t backward_workspace(std::size_t tokens, std::size_t hidden,
-                                        neighborhood_attention_layer_options opt, std::size_t workers) {
+                                        neighborhood_attention_layer_options opt, std::size_t workers, parameters of) {
     using R = row_backend<B>;
     const std::size_t wide = workspace::product(3, hidden);
+    const bool trains = of == parameters::trained;
+    const std::size_t sums =
+        !trains
+            ? 0
+            : std::max({gemm_workspace<B, T>(hidden, hidden, tokens, workers),
+                        gemm_workspace<B, T>(wide, hidden, tokens, workers), layer_norm_workspace<R, T>(tokens, hidden),
+                        simd::partials_workspace<R, accumulator_t<T>>(tokens, wide, 1)});
     return workspace::bytes_for<T>(tokens, wide) + workspace::bytes_for<T>(tokens, hidden) +
            std::max({gemm_workspace<B, T>(tokens, hidden, hidden, workers),
-                     gemm_workspace<B, T>(tokens, hidden, wide, workers),
-                     gemm_workspace<B, T>(hidden, hidden, tokens, workers),
-                     gemm_workspace<B, T>(wide, hidden, tokens, workers), layer_norm_workspace<R, T>(tokens, hidden),
-                     simd::partials_workspace<R, accumulator_t<T>>(tokens, wide, 1),
+                     gemm_workspace<B, T>(tokens, hidden, wide, workers), sums,
                      neighborhood_attention_backward_workspace<R, T>(workspace::product(tokens, opt.heads),
                                                                      opt.attention, workers)});
   }

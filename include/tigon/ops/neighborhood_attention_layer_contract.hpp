@@ -27,8 +27,9 @@ struct neighborhood_attention_layer {
 /// Formula    docs/formulas/neighborhood_attention.md.
 /// Shapes     x, y, dy, dx [batch * seq_len, hidden]; wqkv [3 * hidden, hidden], bqkv [3 * hidden], wo [hidden, hidden],
 ///            bo [hidden], norm and norm_bias of layer_norm [hidden]; gradients alike. bqkv, bo, norm and norm_bias may be
-///            absent, and each gradient of a parameter. saved.values [tokens, 5 * hidden], saved.numbers [tokens * (2 +
-///            heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len. tokens may be 0.
+///            absent, and each gradient of a parameter: that parameter is frozen. saved.values [tokens, 5 * hidden],
+///            saved.numbers [tokens * (2 + heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len.
+///            tokens may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; saved.numbers f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64). One rounding at n, q, k, v, o, do, [dq dk dv], dn, y and the gradients of
 ///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those of
@@ -56,6 +57,10 @@ struct neighborhood_attention_layer_weights {
   matrix_view<E> wqkv, wo;
   std::span<E> bqkv, bo, norm, norm_bias;
 
+  constexpr TIGON_INLINE bool any() const {
+    return wqkv.data != nullptr || wo.data != nullptr || bqkv.data() != nullptr || bo.data() != nullptr ||
+           norm.data() != nullptr || norm_bias.data() != nullptr;
+  }
   constexpr TIGON_INLINE operator neighborhood_attention_layer_weights<const E>() const
     requires(!std::is_const_v<E>)
   {
@@ -117,15 +122,16 @@ void declare_neighborhood_layer(arguments& args, matrix_view<const T> x,
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that a pass takes on `workers` workers: ctx.executor().workers().
+/// Bytes of workspace that a pass takes on `workers` workers: ctx.executor().workers(). Backward with gradients of
+/// parameters, or without any.
 template <class B = default_backend, class T>
 std::size_t neighborhood_attention_layer_workspace(neighborhood_attention_layer_pass pass, std::size_t tokens,
                                                    std::size_t hidden, neighborhood_attention_layer_options opt,
-                                                   std::size_t workers = 1) {
+                                                   std::size_t workers = 1, parameters of = parameters::trained) {
   using K = kernel_for<op::neighborhood_attention_layer, B>;
   return pass == neighborhood_attention_layer_pass::forward
              ? K::template forward_workspace<B, T>(tokens, hidden, opt, workers)
-             : K::template backward_workspace<B, T>(tokens, hidden, opt, workers);
+             : K::template backward_workspace<B, T>(tokens, hidden, opt, workers, of);
 }
 
 /// y and what is saved from x. See neighborhood_attention_layer_options for the contract.
@@ -169,9 +175,10 @@ void neighborhood_attention_layer_backward(
   args.optional_out("dwqkv", dw.wqkv, 3 * x.cols, x.cols);
   args.out("dx", dx, x.rows, x.cols);
   args.check();
-  ctx.workspace().expect("neighborhood_attention_layer_backward",
-                         neighborhood_attention_layer_workspace<B, T>(neighborhood_attention_layer_pass::backward,
-                                                                      x.rows, x.cols, opt, ctx.executor().workers()));
+  ctx.workspace().expect(
+      "neighborhood_attention_layer_backward",
+      neighborhood_attention_layer_workspace<B, T>(neighborhood_attention_layer_pass::backward, x.rows, x.cols, opt,
+                                                   ctx.executor().workers(), trained_if(dw.any())));
   kernel_for<op::neighborhood_attention_layer, B>::template backward<B, T>(dy, x, w, saved, dx, dw, opt, ctx);
 }
 

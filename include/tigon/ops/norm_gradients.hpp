@@ -16,6 +16,16 @@ struct norm_gradients {
 template <class T, class DW, class DB>
 norm_gradients(matrix_view<T>, DW&&, DB&&) -> norm_gradients<T, DW, DB>;
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// Of gradients as views.
+template <class T, class DW, class DB>
+constexpr parameters trained(const norm_gradients<T, vector_view<DW>, vector_view<DB>>& to) {
+  return trained_if(to.dw.data != nullptr || to.db.data != nullptr);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_OPS_NORM_GRADIENTS_HPP

@@ -39,13 +39,19 @@ struct kernel<op::poly_norm, backends::generic> {
     const double eps = opt.eps;
     const bool all_in_f64 = x.cols <= narrow || x.rows * x.cols <= small;
     workspace::frame frame(ctx.workspace());
-    const matrix_view<double> by_row{frame.template take<double>(4 * x.rows), 4, x.rows};  // terms of dw and db
-    if (!all_in_f64)
-      reduce_map<B>(ctx, detail::poly_norm_gradient<A>{weight, static_cast<A>(x.cols)}, reads(dy, x), of_rows(saved),
-                    writes(dx), saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
+    const bool sums = dw || db;
+    const matrix_view<double> by_row{sums ? frame.template take<double>(4 * x.rows) : nullptr, 4,
+                                     x.rows};  // their terms
+    const detail::poly_norm_gradient<A> program{weight, static_cast<A>(x.cols)};
+    if (!all_in_f64 && sums)
+      reduce_map<B>(ctx, program, reads(dy, x), of_rows(saved), writes(dx),
+                    saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
+    else if (!all_in_f64)
+      reduce_map<B>(ctx, program, reads(dy, x), of_rows(saved), writes(dx));
     if (all_in_f64 || any_in_f64(saved, x.rows))
       kernel_for<op::poly_norm, B>::template backward_in_f64<B>(
           dy, x, saved, dx, detail::poly_norm_in_f64<A>{weight, by_row, all_in_f64, eps}, ctx);
+    if (!sums) return;
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
       const double sum = row.sum(reads(by_row), [](auto v) { return v; });
@@ -142,7 +148,8 @@ struct kernel<op::poly_norm, backends::generic> {
     const double n = static_cast<double>(row.cols);
     const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, of.eps, p);
     const auto terms = detail::terms_of_parameters(r, s);
-    for (std::size_t k = 0; k < (of.all ? 4 : 3) && row.first(); ++k) of.terms.row(k)[i] = terms[k];
+    const std::size_t wanted = of.terms.data == nullptr ? 0 : of.all ? 4 : 3;
+    for (std::size_t k = 0; k < wanted && row.first(); ++k) of.terms.row(k)[i] = terms[k];
     row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, {s[0], s[1], s[2]}, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }

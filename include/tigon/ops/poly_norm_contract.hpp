@@ -24,7 +24,7 @@ struct poly_norm {
 ///
 /// Formula    docs/formulas/poly_norm.md; Zhuo et al., "Polynomial Composition Activations", 2024.
 /// Shapes     x, y, dy, dx [rows, cols]; w, dw [3], the weight of the cube first; b, db [1]; rstd [3 rows], three
-///            numbers a row. Gradients of parameters may be `absent`. cols >= 1, rows may be 0.
+///            numbers a row. Gradients of parameters may be `absent`: those are frozen. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, b and db any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), y, dx, dw and db are rounded once; f64 for rows that f32 does not hold, and in
 ///            backward for narrow rows and small problems.
@@ -42,10 +42,12 @@ struct poly_norm_options {
   gradient dparams = gradient::overwrite;
 };
 
-/// Bytes of workspace that poly_norm_backward takes.
+/// Bytes of workspace that poly_norm_backward takes, with dw or db, or without both.
 template <class B = default_backend, class T>
-std::size_t poly_norm_workspace(std::size_t rows, std::size_t cols, const context& ctx = default_context()) {
-  return workspace::bytes_for<double>(4, rows) + simd::scratch_workspace<B, double>(cols, 2, ctx);
+std::size_t poly_norm_workspace(std::size_t rows, std::size_t cols, const context& ctx = default_context(),
+                                parameters of = parameters::trained) {
+  const std::size_t terms = of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
+  return terms + simd::scratch_workspace<B, double>(cols, 2, ctx);
 }
 
 /// y and rstd from x, w and b. See poly_norm_options for the contract.
@@ -91,7 +93,7 @@ void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_out("dw", to.dw, 3);
   args.eps(opt.eps);
   args.check();
-  ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx));
+  ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx, detail::trained(to)));
   kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, to, opt, ctx);
 }
 

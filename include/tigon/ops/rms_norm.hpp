@@ -43,10 +43,11 @@ void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_in("w", weight, x.cols);
   args.in("rstd", rstd, x.rows);
   args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
-  args.out("dw", dweight, weight.size);
+  args.optional_out("dw", dweight, weight.size);
   args.finite("offset", opt.offset);
   args.check();
-  ctx.workspace().expect("rms_norm_backward", rms_norm_workspace<B, T>(x.rows, x.cols));
+  ctx.workspace().expect("rms_norm_backward",
+                         rms_norm_workspace<B, T>(x.rows, x.cols, trained_if(dweight.data != nullptr)));
   kernel_for<op::rms_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, opt, ctx);
 }
 

@@ -24,7 +24,8 @@ struct rms_norm {
 ///   dw[j]   = sum_i dy[i,j] * x[i,j] * rstd[i]
 ///
 /// Formula    docs/formulas/rms_norm.md; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
-/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; rstd [rows]. cols >= 1, rows may be 0.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; rstd
+///            [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
 /// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
@@ -151,17 +152,17 @@ struct kernel<op::rms_norm, backends::generic> {
     for (std::size_t j = 0; j < row.cols; ++j) {
       const double v = scaled(j);
       const A xh = static_cast<A>(v * r);
-      dw.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
+      if (dw) dw.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
       const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
       row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
     }
   }
 };
 
-/// Bytes of workspace that rms_norm_backward takes.
+/// Bytes of workspace that rms_norm_backward takes, with dw or without.
 template <class B = default_backend, class T>
-std::size_t rms_norm_workspace(std::size_t rows, std::size_t cols) {
-  return simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 1);
+std::size_t rms_norm_workspace(std::size_t rows, std::size_t cols, parameters of = parameters::trained) {
+  return of == parameters::frozen ? 0 : simd::partials_workspace<B, accumulator_t<T>>(rows, cols, 1);
 }
 
 }  // namespace tigon

@@ -77,7 +77,14 @@ struct kernel<op::swiglu, backends::generic> {
   /// run(program) with the program that the options select.
   template <backend B, element T, class Run>
   static void with_program(const swiglu_options& opt, Run run) {
-    constexpr std::size_t bits = detail::result_bits<B, T>;
+    with_form<T, detail::result_bits<B, T>>(opt, run);
+  }
+  template <backend B, element A, element T, class Run>
+  static void with_program(const detail::gate_of_stored<T, swiglu_options>& opt, Run run) {
+    with_form<T, detail::result_bits<B, A>>(opt, run);
+  }
+  template <element T, std::size_t bits, class Run>
+  static void with_form(const swiglu_options& opt, Run run) {
     if (opt.limit != std::numeric_limits<double>::infinity() || opt.slope != 1 || opt.up_offset != 0) {
       const detail::clamped_swiglu_program<T, bits, true> bare(opt);
       if (bare.is_bare()) return run(bare);

@@ -24,8 +24,8 @@ struct tiled_mlp {
 /// Shapes     as mlp; nothing is saved but x. Tokens are all rows of x, whatever sequences they belong to.
 /// Types      as mlp.
 /// Precision  as mlp; gradients of weights are summed over the shards in f32 (f64 for f64) and rounded once.
-/// Writes     y; dx, dwg, dwu, dwd; a gradient whose view has no memory is not computed. Gradients of weights are added
-///            to with gradient::accumulate.
+/// Writes     y; dx, gradients of weights and biases; a gradient whose view has no memory is not computed. Gradients of
+///            weights are added to with gradient::accumulate.
 /// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no element is shared.
 /// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has 16
 ///            bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64 shards
@@ -33,10 +33,12 @@ struct tiled_mlp {
 /// Threads    the same bits for any number of them; the number of shards changes the last bits.
 /// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
 /// Max error  as mlp, for any number of shards (tests/ops/tiled_mlp_test.cpp).
-struct tiled_mlp_options {
-  mlp_options mlp = {};
+template <class Gate = mlp_gate>
+struct tiled_mlp_options_for {
+  mlp_options_for<Gate> mlp = {};
   std::optional<std::size_t> shards = {};  ///< absent: ceil(tokens / hidden)
 };
+using tiled_mlp_options = tiled_mlp_options_for<>;
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -55,8 +57,8 @@ struct kernel<op::tiled_mlp, backends::generic> {
   template <class>
   using saved = no_state;
 
-  template <backend B, element T, element W>
-  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, tiled_mlp_options opt, context& ctx) {
+  template <backend B, element T, element W, class Options>
+  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, const Options& opt, context& ctx) {
     const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
     for (std::size_t begin = 0; begin < x.rows; begin += shard) {
       const std::size_t rows = std::min(shard, x.rows - begin);
@@ -65,15 +67,15 @@ struct kernel<op::tiled_mlp, backends::generic> {
     }
   }
 
-  template <backend B, element T, element W, element G>
+  template <backend B, element T, element W, element G, class Options>
   static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> dx, mlp_weights<G> dw,
-                       tiled_mlp_options opt, context& ctx) {
+                       const Options& opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
     const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
     constexpr bool wide = std::same_as<G, A>;
     using sums = detail::chunk_sums<row_backend<B>, A>;
-    if (shard >= x.rows || (wide && !sums::many(0, count, wide)))
+    if (shard >= x.rows || !dw.any() || (wide && !sums::many(0, count, wide)))
       return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
     workspace::frame frame(ctx.workspace());
     const bool add = opt.mlp.dw == gradient::accumulate;
@@ -87,7 +89,9 @@ struct kernel<op::tiled_mlp, backends::generic> {
       return s;
     };
     sums gate = sum_of(dw.gate), up = sum_of(dw.up), down = sum_of(dw.down);
-    mlp_options of_shard = opt.mlp;
+    sums gate_bias = sum_of(as_row(dw.gate_bias)), up_bias = sum_of(as_row(dw.up_bias)),
+         down_bias = sum_of(as_row(dw.down_bias));
+    auto of_shard = opt.mlp;
     for (std::size_t begin = 0; begin < x.rows; begin += shard) {
       const std::size_t rows = std::min(shard, x.rows - begin);
       const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
@@ -98,7 +102,12 @@ struct kernel<op::tiled_mlp, backends::generic> {
         more = of.more;
         return of.sum;
       };
-      const mlp_weights<A> to{next(gate), next(up), next(down)};
+      const auto next_row = [&](sums& s) {
+        const matrix_view<A> sum = next(s);
+        return std::span<A>(sum.data, sum.cols);
+      };
+      const mlp_weights<A> to{next(gate),          next(up),          next(down),
+                              next_row(gate_bias), next_row(up_bias), next_row(down_bias)};
       of_shard.dw = more ? gradient::accumulate : gradient::overwrite;
       kernel_for<op::mlp, B>::template backward<B, T, W, A>(part(dy), part(x), w, matrix_view<T>{}, part(dx), to,
                                                             of_shard, ctx);
@@ -106,12 +115,15 @@ struct kernel<op::tiled_mlp, backends::generic> {
     if (gate) gate.finish(dw.gate, add, ctx);
     if (up) up.finish(dw.up, add, ctx);
     if (down) down.finish(dw.down, add, ctx);
+    if (gate_bias) gate_bias.finish(as_row(dw.gate_bias), add, ctx);
+    if (up_bias) up_bias.finish(as_row(dw.up_bias), add, ctx);
+    if (down_bias) down_bias.finish(as_row(dw.down_bias), add, ctx);
   }
 
   /// Without tokens one empty shard, which writes the gradients of the weights.
-  template <backend B, element T, element W, element G>
+  template <backend B, element T, element W, element G, class Options>
   static void shards(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> dx,
-                     mlp_weights<G> dw, std::size_t shard, mlp_options opt, context& ctx) {
+                     mlp_weights<G> dw, std::size_t shard, Options opt, context& ctx) {
     std::size_t begin = 0;
     do {
       const std::size_t rows = std::min(shard, x.rows - begin);
@@ -125,49 +137,56 @@ struct kernel<op::tiled_mlp, backends::generic> {
   /// Bytes that forward (pass inference) and backward (pass recompute) take.
   template <backend B, element T, element W, element G>
   static std::size_t workspace_bytes(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t n,
-                                     std::optional<std::size_t> shards, std::size_t workers) {
+                                     std::optional<std::size_t> shards, std::size_t workers, parameters of,
+                                     bool biases) {
     using A = accumulator_t<T>;
     const std::size_t shard = detail::shard_rows(tokens, hidden, shards);
     const bool whole = shard >= tokens;
     const auto bytes_of = [=]<class D>(std::type_identity<D>) {
-      const auto of = [=](std::size_t rows) { return mlp_workspace<B, T, W, D>(pass, rows, hidden, n, workers); };
-      return whole ? of(tokens) : std::max(of(shard), of((tokens - 1) % shard + 1));
+      const auto tokens_of = [=](std::size_t rows) {
+        return mlp_workspace<B, T, W, D>(pass, rows, hidden, n, workers, of, biases);
+      };
+      return whole ? tokens_of(tokens) : std::max(tokens_of(shard), tokens_of((tokens - 1) % shard + 1));
     };
     constexpr bool wide = std::same_as<G, A>;
     using sums = detail::chunk_sums<row_backend<B>, A>;
     const std::size_t count = gemm_detail::ceil_div(tokens, shard);
-    if (pass == mlp_pass::inference || whole || (wide && !sums::many(0, count, wide)))
+    if (pass == mlp_pass::inference || of == parameters::frozen || whole || (wide && !sums::many(0, count, wide)))
       return bytes_of(std::type_identity<G>{});
-    return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + bytes_of(std::type_identity<A>{});
+    const std::size_t of_biases = biases ? 2 * sums::bytes(n, count, wide) + sums::bytes(hidden, count, wide) : 0;
+    return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + of_biases + bytes_of(std::type_identity<A>{});
   }
 };
 
-/// Bytes of workspace that tiled_mlp_forward takes on `workers` workers: ctx.executor().workers().
+/// Bytes of workspace that tiled_mlp_forward takes on `workers` workers: ctx.executor().workers(). `biases`: with any.
 template <class B = default_backend, element T, element W = T>
 std::size_t tiled_mlp_workspace(std::size_t tokens, std::size_t hidden, std::size_t intermediate,
-                                std::optional<std::size_t> shards = {}, std::size_t workers = 1) {
-  return kernel_for<op::tiled_mlp, B>::template workspace_bytes<B, T, W, W>(mlp_pass::inference, tokens, hidden,
-                                                                            intermediate, shards, workers);
+                                std::optional<std::size_t> shards = {}, std::size_t workers = 1, bool biases = false) {
+  return kernel_for<op::tiled_mlp, B>::template workspace_bytes<B, T, W, W>(
+      mlp_pass::inference, tokens, hidden, intermediate, shards, workers, parameters::trained, biases);
 }
-/// Bytes of workspace that tiled_mlp_backward takes, with all gradients.
+/// Bytes of workspace that tiled_mlp_backward takes, with all gradients, or without those of weights.
 template <class B = default_backend, element T, element W = T, element G = W>
 std::size_t tiled_mlp_backward_workspace(std::size_t tokens, std::size_t hidden, std::size_t intermediate,
-                                         std::optional<std::size_t> shards = {}, std::size_t workers = 1) {
+                                         std::optional<std::size_t> shards = {}, std::size_t workers = 1,
+                                         parameters of = parameters::trained, bool biases = false) {
   return kernel_for<op::tiled_mlp, B>::template workspace_bytes<B, T, W, G>(mlp_pass::recompute, tokens, hidden,
-                                                                            intermediate, shards, workers);
+                                                                            intermediate, shards, workers, of, biases);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
-inline void expect_shards(const expects& expect, tiled_mlp_options opt) {
+template <class B, element T, class Gate>
+void expect_tiles(const expects& expect, const tiled_mlp_options_for<Gate>& opt) {
+  mlp_gate_kernel<B, T, Gate>::check(expect, opt.mlp.gate);
   expect.option(!opt.shards || *opt.shards != 0, "shards", 0, "at least 1");
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
 
 /// y from x and the weights. See tiled_mlp_options for the contract.
-template <class B = default_backend, class T, class W>
-void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled_mlp_options opt = {},
+template <class B = default_backend, class T, class W, class Gate = mlp_gate>
+void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled_mlp_options_for<Gate> opt = {},
                        context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, T>());
@@ -175,24 +194,25 @@ void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled
   const std::size_t n = detail::declare_mlp<T, E>(args, x, w, opt.mlp);
   args.out("y", y, x.rows, x.cols);
   args.check();
-  detail::expect_shards(args, opt);
-  ctx.workspace().expect("tiled_mlp_forward",
-                         tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards, ctx.executor().workers()));
+  detail::expect_tiles<B, T>(args, opt);
+  ctx.workspace().expect("tiled_mlp_forward", tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards,
+                                                                           ctx.executor().workers(), w.any_bias()));
   kernel_for<op::tiled_mlp, B>::template forward<B, T, E>(x, w, y, opt, ctx);
 }
 
 /// dx and the gradients of the weights from dy, x and the weights.
-template <class B = default_backend, class T, class W, class G>
+template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
 void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
-                        tiled_mlp_options opt = {}, context& ctx = default_context()) {
+                        tiled_mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, G>());
   arguments args("tiled_mlp_backward");
   const std::size_t n = detail::declare_mlp_backward<T, E, G>(args, dy, x, w, nullptr, dx, dw, opt.mlp);
   args.check();
-  detail::expect_shards(args, opt);
-  ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(x.rows, x.cols, n, opt.shards,
-                                                                                        ctx.executor().workers()));
+  detail::expect_tiles<B, T>(args, opt);
+  ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(
+                                                   x.rows, x.cols, n, opt.shards, ctx.executor().workers(),
+                                                   trained_if(dw.any()), w.any_bias() || dw.any_bias()));
   kernel_for<op::tiled_mlp, B>::template backward<B, T, E, G>(dy, x, w, dx, dw, opt, ctx);
 }
 

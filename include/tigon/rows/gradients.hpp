@@ -31,14 +31,16 @@ class partial_tasks_of {
   using totals = std::array<std::conditional_t<shares_loop, double, A>, Reduction::template sums<B>>;
 
  public:
-  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Reduction& reduction, const F& fn)
+  // Without sums row.partial(k) has no memory.
+  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Reduction& reduction, const F& fn,
+                   bool makes_sums)
       : reduction_(reduction),
         fn_(fn),
         rows_(rows),
         cols_(cols),
         per_task_(rows_per_partial(rows, tasks)),
-        stride_(workspace::padded<A>(cols)),
-        sums_(rows_per_sum(per_task_) * K) {
+        stride_(makes_sums ? workspace::padded<A>(cols) : 0),
+        sums_(makes_sums ? rows_per_sum(per_task_) * K : 0) {
     const std::size_t fitting =
         std::clamp<std::size_t>(plan.group_elements / std::max<std::size_t>(cols, 1), 1, plan.prefetches ? R : most);
     group_ = fitting < R ? fitting : fitting / R * R;
@@ -139,20 +141,25 @@ class partial_tasks_of {
 // without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
 // (rows/schedule.hpp).
 template <class B, class A, class Reduction, class F, class... T>
-void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn,
-                       parameter_gradient<T>... out) {
+void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_sums, Reduction reduction, F fn,
+                   parameter_gradient<T>... out) {
   const std::size_t tasks = partial_tasks<B>(of), row = workspace::padded<A>(cols);
-  const partial_tasks_of<B, A, Reduction, F, sizeof...(T)> program(of.count, tasks, cols, reduction, fn);
+  const partial_tasks_of<B, A, Reduction, F, sizeof...(T)> program(of.count, tasks, cols, reduction, fn, makes_sums);
   const std::size_t sums = program.sums();
   workspace::frame frame(ctx.workspace());
   A* partials = nullptr;
   if constexpr (sizeof...(T) != 0)
-    partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
+    if (makes_sums) partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     program.run(task, partials + task * sums * row);
     stream_fence();
   });
-  combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, out...);
+  if (partials != nullptr) combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, out...);
+}
+template <class B, class A, class Reduction, class F, class... T>
+void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn,
+                       parameter_gradient<T>... out) {
+  run_with_sums<B, A>(ctx, of, cols, true, reduction, fn, out...);
 }
 
 }  // namespace detail
@@ -160,17 +167,19 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 /// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the
 /// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
 /// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of
-/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace.
+/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace. Where no gradient has memory,
+/// nothing is summed up and no workspace is taken: then row.partial(k) has no memory either.
 template <class B, class A, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_partials<B, A>(ctx, rows, cols, detail::imperative_reduction{}, fn, out...);
+  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,
+                              out...);
 }
 
 /// The same where no column needs anything of the others: fn(part) is called for parts of rows, so that a part of the
 /// partial rows stays in L1 from row to row.
 template <class B, class A, class F, class... T>
 void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_partials<B, A>(ctx, rows, cols, detail::no_reduction{}, fn, out...);
+  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::no_reduction{}, fn, out...);
 }
 
 }  // namespace TIGON_ABI

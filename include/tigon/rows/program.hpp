@@ -40,6 +40,10 @@ template <class... T>
 struct adds_to {
   std::tuple<parameter_gradient<T>...> g;
   explicit constexpr TIGON_INLINE adds_to(parameter_gradient<T>... gradients) : g(gradients...) {}
+  /// Whether any of them has memory.
+  bool wanted() const {
+    return std::apply([](const auto&... one) { return ((one.out.data != nullptr) || ...); }, g);
+  }
 };
 
 /// Numbers of every row that a program reads.
@@ -147,6 +151,15 @@ TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
   return vector_of(shared.operand, group);
 }
 
+template <class Y>
+TIGON_INLINE Y sole_output(writes<Y> out) {
+  return std::get<0>(out.y);
+}
+template <class... Y>
+TIGON_INLINE writes<Y...> sole_output(writes<Y...> out) {
+  return out;
+}
+
 // A row of zeros in each output.
 template <class Row, class T>
 TIGON_INLINE void clear_output(const Row& row, matrix_view<T> y) {
@@ -236,6 +249,44 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
   else
     return row_mapping<P, Value...>{p, value...};
 }
+
+// A program of K sums over the rows where none of its parameter gradients has memory: the sums are zeros before every
+// row, and what it adds to them is dropped.
+template <std::size_t K, class P>
+struct without_sums : P {
+  template <class... X>
+  TIGON_INLINE auto map(X... x) const {
+    using V = std::tuple_element_t<sizeof...(X) - 1, std::tuple<X...>>;
+    const V zero(typename V::value_type(0));
+    const auto all = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return as_pack(this->P::map(x..., (static_cast<void>(k), zero)...));
+    }(std::make_index_sequence<K>{});
+    constexpr std::size_t Y = pack_size<std::remove_const_t<decltype(all)>> - K;
+    pack<V, Y> outputs;
+    unrolled<Y>([&](auto k) TIGON_LAMBDA { outputs.v[k] = all.v[k]; });
+    return outputs;
+  }
+};
+template <class Group>
+TIGON_INLINE Group without_gradients(Group group) {
+  return group;
+}
+template <class... T>
+TIGON_INLINE adds_to<> without_gradients(adds_to<T...>) {
+  return adds_to<>();
+}
+// run(program, groups...) of a program with outputs: without sums where nobody wants them.
+template <class Run, class P, class... Group>
+void with_wanted_sums(Run run, P program, Group... groups) {
+  constexpr std::size_t sums = std::tuple_size_v<decltype(group<adds_to>(groups...).g)>;
+  if constexpr (sums != 0 && std::tuple_size_v<decltype(group<writes>(groups...).y)> != 0)
+    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without_gradients(groups)...);
+  run(program, groups...);
+}
+template <class Group>
+inline constexpr bool is_adds_to = false;
+template <class... T>
+inline constexpr bool is_adds_to<adds_to<T...>> = true;
 
 // A program with its numbers of every row.
 template <class P, class Numbers, class Saves>

@@ -81,15 +81,6 @@ TIGON_INLINE auto touched_matrix(X x) {
     return std::tuple<>();
 }
 
-template <class Y>
-TIGON_INLINE Y sole_output(writes<Y> out) {
-  return std::get<0>(out.y);
-}
-template <class... Y>
-TIGON_INLINE writes<Y...> sole_output(writes<Y...> out) {
-  return out;
-}
-
 template <class V, std::size_t N, std::size_t M>
 TIGON_INLINE pack<V, N + M> joined(pack<V, N> a, pack<V, M> b) {
   pack<V, N + M> all;
@@ -295,41 +286,73 @@ constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, 
   return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
 }
 
-}  // namespace detail
-
-/// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
-/// of_rows, saves, adds_to, reduce_writes; where there are none, kept_rows. Outputs may be operands. With adds_to it takes
-/// partials_workspace<B, A>(rows, cols, gradients) from the workspace; without rows the gradients are zero.
+// By the drivers on a CPU.
 template <class B, class P, class... Group>
-void reduce_map(context& ctx, P program, Group... groups) {
-  const auto in = detail::group<reads>(groups...);
-  const auto more = detail::group<map_reads>(groups...);
-  const auto out = detail::group<writes>(groups...);
-  const auto gradients = detail::group<adds_to>(groups...);
-  const auto direct = detail::group<reduce_writes>(groups...);
-  const auto kept = detail::group<kept_rows>(groups...);
-  const detail::bound_program bound(program, detail::group<of_rows>(groups...), detail::group<saves>(groups...));
-  const detail::extents of = std::apply([](auto... x) { return detail::first_extents(x...); }, in.x);
-  const rows_of_all rows = detail::rows_beside(of.rows, groups...);
-  constexpr bool adds = std::tuple_size_v<decltype(gradients.g)> != 0;
+void reduce_map_on_cpu(context& ctx, P program, Group... groups) {
+  const auto in = group<reads>(groups...);
+  const auto more = group<map_reads>(groups...);
+  const auto out = group<writes>(groups...);
+  const auto gradients = group<adds_to>(groups...);
+  const auto direct = group<reduce_writes>(groups...);
+  const auto kept = group<kept_rows>(groups...);
+  const bound_program bound(program, group<of_rows>(groups...), group<saves>(groups...));
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const rows_of_all rows = rows_beside(of.rows, groups...);
+  constexpr bool adds = (is_adds_to<Group> || ...);
   constexpr bool maps = std::tuple_size_v<decltype(out.y)> != 0 || adds;
   static_assert(!maps || std::tuple_size_v<decltype(kept.flags)> == 0, "tigon: a program with a map keeps all rows");
   if constexpr (!maps)
-    detail::reduce_rows<B>(ctx, bound, in, direct, kept, of);
+    reduce_rows<B>(ctx, bound, in, direct, kept, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
-    detail::reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
+    reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
-    detail::reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
-  else if constexpr (adds || detail::is_backward(bound, in))
-    detail::reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
+    reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
+  else if constexpr (adds || is_backward(bound, in))
+    reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
   else
-    detail::reduce_map_rows<B>(ctx, bound, in, more, out, of);
+    reduce_map_rows<B>(ctx, bound, in, more, out, of);
 }
 
+// By the drivers on a CPU.
+template <class B, class P, class... X, class... Y, class... T, class... Beside>
+void map_rows_on_cpu(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
+                     Beside... beside) {
+  using V =
+      write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
+  using A = typename V::value_type;
+  const auto of_columns = mapping<V>(program);
+  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
+  const auto maps = map_program(map_of, out, in.x);
+  const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  constexpr row_shape shape = program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  if constexpr (sizeof...(T) != 0)
+    std::apply(
+        [&](auto... g) {
+          const rows_of_all rows = rows_beside(of.rows, beside...);
+          run_with_partials<B, A>(ctx, rows, of.cols, no_reduction{}, maps, g...);
+        },
+        gradients.g);
+  else if constexpr (matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
+    map_groups<B, A>(ctx, {of.rows, of.rows}, of.cols, no_reduction{}, [=](std::size_t) TIGON_LAMBDA { return maps; });
+  else
+    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+}
+
+}  // namespace detail
+
+/// Runs a program with a reduction over all rows. Groups, in any order: reads; where there are any writes, map_reads,
+/// of_rows, saves, adds_to, reduce_writes; where there are none, kept_rows. Outputs may be operands. With adds_to it
+/// takes partials_workspace<B, A>(rows, cols, gradients) from the workspace, but none where no gradient has memory;
+/// without rows the gradients are zero.
 template <class B, class P, class... Group>
-  requires detail::brings_driver<B>
 void reduce_map(context& ctx, P program, Group... groups) {
-  B::rows::reduce_map(ctx, program, groups...);
+  const auto run = [&](auto wanted, auto... of) {
+    if constexpr (detail::brings_driver<B>)
+      B::rows::reduce_map(ctx, wanted, of...);
+    else
+      detail::reduce_map_on_cpu<B>(ctx, wanted, of...);
+  };
+  detail::with_wanted_sums(run, program, groups...);
 }
 
 /// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
@@ -337,28 +360,15 @@ void reduce_map(context& ctx, P program, Group... groups) {
 template <class B, class P, class... X, class... Y, class... T, class... Beside>
 void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
               Beside... beside) {
-  using V = detail::write_vec<B, std::tuple<decltype(detail::sink(std::declval<Y>(), {}))...>,
-                              decltype(detail::source<B>(std::declval<X>(), {}))...>;
-  using A = typename V::value_type;
-  const auto of_columns = detail::mapping<V>(program);
-  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
-  const auto maps = detail::map_program(map_of, out, in.x);
-  const detail::extents of =
-      std::apply([](auto... operand) { return detail::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  using detail::no_reduction;
-  constexpr row_shape shape = detail::program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(sizeof...(T));
   if constexpr (sizeof...(T) != 0)
-    std::apply(
-        [&](auto... g) {
-          const rows_of_all rows = detail::rows_beside(of.rows, beside...);
-          detail::run_with_partials<B, A>(ctx, rows, of.cols, no_reduction{}, maps, g...);
-        },
-        gradients.g);
-  else if constexpr (detail::matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
-    detail::map_groups<B, A>(ctx, {of.rows, of.rows}, of.cols, no_reduction{},
-                             [=](std::size_t) TIGON_LAMBDA { return maps; });
+    if (!gradients.wanted()) {
+      if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, detail::without_sums<sizeof...(T), P>{program}, in, out);
+      return;
+    }
+  if constexpr (detail::brings_driver<B>)
+    B::rows::map_rows(ctx, program, in, out, gradients, beside...);
   else
-    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+    detail::map_rows_on_cpu<B>(ctx, program, in, out, gradients, beside...);
 }
 
 /// The same of the rows that are kept.
@@ -373,13 +383,6 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_ro
     if (!kept.keeps(row.i)) return detail::clear_outputs(row, out.y);
     row.map(in, out, of_columns);
   });
-}
-
-template <class B, class P, class... X, class... Y, class... T, class... Beside>
-  requires detail::brings_driver<B>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
-              Beside... beside) {
-  B::rows::map_rows(ctx, program, in, out, gradients, beside...);
 }
 
 }  // namespace TIGON_ABI

@@ -147,6 +147,39 @@ struct kernel<op::attn_res, backends::ascend> {
         block{}, block{}, block{}, block{}, w_query, w_norm, ub::scratch<A>{}, y);
   }
 
+  /// Sums of dy v and u v of a token, block by block, to `of`.
+  template <class Core, class A, class V, class... Tile>
+  static TIGON_INLINE void add_products(Core& core, V v, A* of, Tile&... t) {
+    const std::tuple<Tile&...> tiles(t...);
+    auto &t0 = std::get<0>(tiles), &t1 = std::get<1>(tiles), &t2 = std::get<2>(tiles), &t3 = std::get<3>(tiles);
+    auto &dt = std::get<4>(tiles), &qt = std::get<5>(tiles), &gt = std::get<6>(tiles);
+    for (std::size_t n = 0; n < v.blocks; n += together) {
+      aim(core, v, n, t0, t1, t2, t3);
+      std::array<double, 2 * together> s{};
+      core.pass(ub::reads(t0, t1, t2, t3, dt, qt, gt), ub::writes(),
+                [&](auto row, auto v0, auto v1, auto v2, auto v3, auto dyv, auto qv, auto gv) TIGON_LAMBDA {
+                  add(s, row.sum(reads(v0, v1, v2, v3, dyv, qv, gv),
+                                 [](auto x0, auto x1, auto x2, auto x3, auto d, auto q, auto g) {
+                                   const auto c = q * g;
+                                   return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
+                                 }));
+                });
+      for (std::size_t k = 0; k < together && n + k < v.blocks; ++k)
+        of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
+    }
+  }
+  /// da of the block with most weight, and what the mean of da lies above it. As the parent: where one block has nearly
+  /// all weight, its da and the mean nearly cancel.
+  template <class A>
+  static TIGON_INLINE std::array<A, 2> base_and_mean(const A* as, const A* of, std::size_t blocks) {
+    std::size_t most = 0;
+    for (std::size_t n = 1; n < blocks; ++n) most = as[n] > as[most] ? n : most;
+    const A base = of[2 * most];
+    A mean(0);
+    for (std::size_t n = 0; n < blocks; ++n) mean += as[n] * (of[2 * n] - base);
+    return {base, mean};
+  }
+
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
                        attn_res_saved<std::span<const accumulator_t<T>>> of_forward,
@@ -161,69 +194,71 @@ struct kernel<op::attn_res, backends::ascend> {
     using block = matrix_view<const T>;
     using gradient_block = matrix_view<T>;
     workspace::frame frame(ctx.workspace());
-    const vector_view<A> p{frame.template take<A>(dy.cols), dy.cols};
+    const bool sums_p = dw_query || dw_norm;
+    const vector_view<A> p{sums_p ? frame.template take<A>(dy.cols) : nullptr, dy.cols};
     A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
     const A *const alphas = alpha.data(), *const rstds = rstd.data();
     const A per_col = A(1) / static_cast<A>(dy.cols);
-    ub::for_row_blocks_with_partials<plan, about>(
-        ctx, dy.rows, dy.cols, one_token<plan>(dy.cols),
-        [=](auto& core, about* of_mean, auto&, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt, auto& gt,
-            auto&...) TIGON_LAMBDA {
-          const A* const as = alphas + core.row * v.blocks;
-          A* const of = products + 2 * core.row * v.blocks;  // sums of dy v and u v, block by block
-          for (std::size_t n = 0; n < v.blocks; n += together) {
-            aim(core, v, n, t0, t1, t2, t3);
-            std::array<double, 2 * together> s{};
-            core.pass(ub::reads(t0, t1, t2, t3, dt, qt, gt), ub::writes(),
-                      [&](auto row, auto v0, auto v1, auto v2, auto v3, auto dyv, auto qv, auto gv) TIGON_LAMBDA {
-                        add(s, row.sum(reads(v0, v1, v2, v3, dyv, qv, gv),
-                                       [](auto x0, auto x1, auto x2, auto x3, auto d, auto q, auto g) {
-                                         const auto c = q * g;
-                                         return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
-                                       }));
-                      });
-            for (std::size_t k = 0; k < together && n + k < v.blocks; ++k)
-              of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
-          }
-          // As the parent: where one block has nearly all weight, its da and the mean nearly cancel.
-          std::size_t most = 0;
-          for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
-          const A base = of[2 * most];
-          A mean(0);
-          for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
-          *of_mean = {base, mean};
-        },
-        [=](auto& core, const about* of_mean, auto& pt, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt,
-            auto& gt, auto& o0, auto& o1, auto& o2, auto& o3) TIGON_LAMBDA {
-          const A *const as = alphas + core.row * v.blocks, *const rs = rstds + core.row * v.blocks;
-          const A *const of = products + 2 * core.row * v.blocks, base = (*of_mean)[0], mean = (*of_mean)[1];
-          for (std::size_t n = 0; n < v.blocks; n += together) {
-            aim(core, v, n, t0, t1, t2, t3);
-            aim(core, dv, n, o0, o1, o2, o3);
-            A a[together] = {}, ds[together] = {}, c[together] = {};
-            for (std::size_t k = 0; k < together && n + k < v.blocks; ++k) {
-              const A r = rs[n + k];
-              a[k] = as[n + k];
-              ds[k] = a[k] * (of[2 * (n + k)] - base - mean) * r;
-              c[k] = ds[k] * (r * of[2 * (n + k) + 1]) * r * per_col;
-            }
-            core.part(ub::reads(pt, dt, qt, gt, t0, t1, t2, t3), ub::writes(o0, o1, o2, o3),
-                      [=](auto row, auto pv, auto dyv, auto qv, auto gv, auto v0, auto v1, auto v2, auto v3, auto dv0,
-                          auto dv1, auto dv2, auto dv3) TIGON_LAMBDA {
-                        row.map(reads(dyv, qv, gv, v0, v1, v2, v3, pv), writes(dv0, dv1, dv2, dv3, pv),
-                                [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3, auto sum) {
-                                  const auto u = q * g;
-                                  return pack{
-                                      fma(d, a[0], fnma(x0, c[0], u * ds[0])), fma(d, a[1], fnma(x1, c[1], u * ds[1])),
-                                      fma(d, a[2], fnma(x2, c[2], u * ds[2])), fma(d, a[3], fnma(x3, c[3], u * ds[3])),
-                                      fma(x0, ds[0], fma(x1, ds[1], fma(x2, ds[2], fma(x3, ds[3], sum))))};
-                                });
-                      });
-          }
-        },
-        std::tuple(simd::parameter_gradient<A>{p}), block{}, block{}, block{}, block{}, dy, w_query, w_norm,
-        gradient_block{}, gradient_block{}, gradient_block{}, gradient_block{});
-    weight_gradients<plan, A, W>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
+    const auto sums = [=](auto& core, about* of_mean, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt,
+                          auto& gt, auto&...) TIGON_LAMBDA {
+      const A* const as = alphas + core.row * v.blocks;
+      A* const of = products + 2 * core.row * v.blocks;  // sums of dy v and u v, block by block
+      add_products(core, v, of, t0, t1, t2, t3, dt, qt, gt);
+      *of_mean = base_and_mean(as, of, v.blocks);
+    };
+    const auto map = [=](auto& core, const about* of_mean, auto& t0, auto& t1, auto& t2, auto& t3, auto& dt, auto& qt,
+                         auto& gt, auto& o0, auto& o1, auto& o2, auto& o3, auto&... pt) TIGON_LAMBDA {
+      const A *const as = alphas + core.row * v.blocks, *const rs = rstds + core.row * v.blocks;
+      const A *const of = products + 2 * core.row * v.blocks, base = (*of_mean)[0], mean = (*of_mean)[1];
+      for (std::size_t n = 0; n < v.blocks; n += together) {
+        aim(core, v, n, t0, t1, t2, t3);
+        aim(core, dv, n, o0, o1, o2, o3);
+        A a[together] = {}, ds[together] = {}, c[together] = {};
+        for (std::size_t k = 0; k < together && n + k < v.blocks; ++k) {
+          const A r = rs[n + k];
+          a[k] = as[n + k];
+          ds[k] = a[k] * (of[2 * (n + k)] - base - mean) * r;
+          c[k] = ds[k] * (r * of[2 * (n + k) + 1]) * r * per_col;
+        }
+        const auto dv_of = [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3) {
+          const auto u = q * g;
+          return pack{fma(d, a[0], fnma(x0, c[0], u * ds[0])), fma(d, a[1], fnma(x1, c[1], u * ds[1])),
+                      fma(d, a[2], fnma(x2, c[2], u * ds[2])), fma(d, a[3], fnma(x3, c[3], u * ds[3]))};
+        };
+        if constexpr (sizeof...(pt) == 0)
+          core.part(ub::reads(dt, qt, gt, t0, t1, t2, t3), ub::writes(o0, o1, o2, o3),
+                    [=](auto row, auto dyv, auto qv, auto gv, auto v0, auto v1, auto v2, auto v3, auto dv0, auto dv1,
+                        auto dv2, auto dv3) TIGON_LAMBDA {
+                      row.map(reads(dyv, qv, gv, v0, v1, v2, v3), writes(dv0, dv1, dv2, dv3), dv_of);
+                    });
+        else
+          core.part(ub::reads(pt..., dt, qt, gt, t0, t1, t2, t3), ub::writes(o0, o1, o2, o3),
+                    [=](auto row, auto pv, auto dyv, auto qv, auto gv, auto v0, auto v1, auto v2, auto v3, auto dv0,
+                        auto dv1, auto dv2, auto dv3) TIGON_LAMBDA {
+                      row.map(reads(dyv, qv, gv, v0, v1, v2, v3, pv), writes(dv0, dv1, dv2, dv3, pv),
+                              [=](auto d, auto q, auto g, auto x0, auto x1, auto x2, auto x3, auto sum) {
+                                const auto o = dv_of(d, q, g, x0, x1, x2, x3);
+                                return pack{o.v[0], o.v[1], o.v[2], o.v[3],
+                                            fma(x0, ds[0], fma(x1, ds[1], fma(x2, ds[2], fma(x3, ds[3], sum))))};
+                              });
+                    });
+      }
+    };
+    const auto run = [&](auto sum_tiles, auto map_tiles, auto gradients_of) {
+      ub::for_row_blocks_with_partials<plan, about>(ctx, dy.rows, dy.cols, one_token<plan>(dy.cols), sum_tiles,
+                                                    map_tiles, gradients_of, block{}, block{}, block{}, block{}, dy,
+                                                    w_query, w_norm, gradient_block{}, gradient_block{},
+                                                    gradient_block{}, gradient_block{});
+    };
+    if (!sums_p) return run(sums, map, std::tuple<>());
+    run([=](auto& core, about* of_mean, auto&, auto&... t) TIGON_LAMBDA { sums(core, of_mean, t...); },
+        [=](auto& core, const about* of_mean, auto& pt, auto&... t) TIGON_LAMBDA { map(core, of_mean, t..., pt); },
+        std::tuple(simd::parameter_gradient<A>{p}));
+    if (dw_query && dw_norm)
+      weight_gradients<plan, A, W>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
+    else
+      kernel<op::attn_res, backends::generic>::template weight_gradients<B, A, W>(p, w_query, w_norm, dw_query, dw_norm,
+                                                                                  opt, ctx);
   }
 
   template <class Plan, class A, element W>

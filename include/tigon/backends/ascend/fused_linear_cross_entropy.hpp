@@ -16,7 +16,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
   using saved = no_state;
 
   /// Everything in one pass over the rows, by chunks of as many as the door has reserved memory for.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                       context& ctx) {
@@ -28,7 +28,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     const std::size_t rows = head.x.rows, hidden = head.x.cols, vocab = head.w.rows;
     const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
     const bool add = to.mode == gradient::accumulate;
-    constexpr bool wide = std::same_as<T, A>;
+    constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;
     if (rows == 0) return detail::clear_parameters<B>(to, ctx);
 
     workspace::frame frame(ctx.workspace());
@@ -55,7 +55,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     for (std::size_t begin = 0; begin < rows; begin += chunk) {
       const std::size_t n = std::min(chunk, rows - begin);
       const matrix_view<A> z(logits, n, vocab);
-      const matrix_view<const T> x = head.x.rows_from(begin, n);
+      const auto x = head.x.rows_from(begin, n);
       detail::linear_product<B>(x, head.w, head.packed.logits, z, in_vector<A>(bias), {.b = transpose::yes}, ctx);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
                                     out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
@@ -69,12 +69,13 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
                                 plan::cut_of(vocab));
       }
       if (to.dx.data != nullptr) {
-        detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<T>{}, {}, ctx);
+        detail::linear_product<B>(z, head.w, head.packed.gradient, to.dx.rows_from(begin, n), in_vector<input_t<T>>{},
+                                  {}, ctx);
         detail::clear_rows_without_share(z, to.dx.rows_from(begin, n));
       }
       if (dw) {
         const auto [sum, more] = dw.next(ctx);
-        detail::share_product<B, A, T>(z, x, sum, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
+        detail::share_product<B, A, input_t<T>>(z, x, sum, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx);
       }
       if (dbias) {
         const auto [sum_row, more] = dbias.next(ctx);
@@ -87,7 +88,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
   }
 
   /// The gradients alone, recomputed.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                        cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                        context& ctx) {

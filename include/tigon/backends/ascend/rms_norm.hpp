@@ -12,12 +12,12 @@ template <>
 struct kernel<op::rms_norm, backends::ascend> : ub::kernel_on_tiles<op::rms_norm> {
   using on_tiles = ub::kernel_on_tiles<op::rms_norm>;
 
-  /// Rows of a few columns are computed in f64, as the parent does.
+  /// Rows of a few columns are computed in f64, as the parent does, who takes those without dw.
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     using plan = ub::plan<B, op::rms_norm, tiling::pass::backward, accumulator_t<T>>;
-    if (x.cols > lanes::narrow || !detail::holds_products(rstd.data(), x.rows))
+    if (x.cols > lanes::narrow || !dw || !detail::holds_products(rstd.data(), x.rows))
       return on_tiles::backward<B, T>(dy, x, w, rstd, dx, dw, opt, ctx);
     opt = detail::options_for_weight(opt, w);
     ub::for_row_blocks_with_partials<plan, std::byte>(

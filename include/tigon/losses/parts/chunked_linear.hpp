@@ -116,7 +116,7 @@ void clear_rows_without_share(matrix_view<A> d, matrix_view<T> dx) {
 }
 
 /// Gradients of parameters where there is no row to make them of.
-template <class B, element T>
+template <class B, layer_types T>
 void clear_parameters(const linear_gradients<T>& out, context& ctx) {
   if (out.mode == gradient::accumulate) return;
   if (out.dw.data != nullptr) clear_matrix<B>(out.dw, ctx);
@@ -127,10 +127,11 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 /// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
 /// few. Logits and D belong to the caller.
-template <class B, element T>
+template <class B, layer_types T>
 class chunked_linear {
  public:
   using A = accumulator_t<T>;
+  using X = input_t<T>;
 
   /// `chunks`: most calls of backward.
   chunked_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunks,
@@ -166,13 +167,13 @@ class chunked_linear {
   /// nothing and has a dx of zeros, whatever stands in x and w.
   void backward(std::size_t begin, matrix_view<A> d) {
     if (out_.dx.data != nullptr) {
-      const matrix_view<T> dx = out_.dx.rows_from(begin, d.rows);
-      linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<T>{}, {}, ctx_);
+      const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
+      linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<X>{}, {}, ctx_);
       clear_rows_without_share(d, dx);
     }
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);
-      share_product<B, A, T>(d, head_.x.rows_from(begin, d.rows), to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
+      share_product<B, A, X>(d, head_.x.rows_from(begin, d.rows), to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
                              ctx_);
     }
     if (dbias_) {
@@ -192,7 +193,7 @@ class chunked_linear {
   }
 
  private:
-  static constexpr bool wide = std::same_as<T, A>;
+  static constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;
   using sums = chunk_sums<row_backend<B>, A>;
 
   linear_layer<T> head_;
@@ -203,23 +204,37 @@ class chunked_linear {
   bool first_ = true;
 };
 
-/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, a bias and nothing
-/// packed; without the logits. `between`: bytes that the loss takes between the products, and gives back.
-template <class B, element T>
+/// Bytes that the share of n rows in dw and dbias takes.
+template <class B, element X>
+std::size_t parameter_workspace(std::size_t n, std::size_t hidden, std::size_t vocab, std::size_t workers) {
+  using A = accumulator_t<X>;
+  return std::max({gemm_workspace<B, A, X, A>(vocab, hidden, n, workers),
+                   share_workspace<B, X>(n, hidden, vocab, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
+}
+
+/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, or those of x
+/// alone, a bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and
+/// gives back.
+template <class B, layer_types T>
 std::size_t chunked_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
-                                     std::size_t chunks, const context& ctx, std::size_t between = 0) {
+                                     std::size_t chunks, const context& ctx, std::size_t between = 0,
+                                     parameters of = parameters::trained) {
   using A = accumulator_t<T>;
+  using X = input_t<T>;
+  using W = weight_t<T>;
+  const bool trains = of == parameters::trained;
   const std::size_t workers = ctx.executor().workers();
   std::size_t inner = between;
   // The last chunk is shorter, and a shorter product may want more.
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    inner = std::max({inner, gemm_workspace<B, T, T, A>(n, vocab, hidden, workers),
-                      gemm_workspace<B, A, T, T>(n, hidden, vocab, workers),
-                      gemm_workspace<B, A, T, A>(vocab, hidden, n, workers),
-                      share_workspace<B, T>(n, hidden, vocab, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
+    inner = std::max({inner, gemm_workspace<B, X, W, A>(n, vocab, hidden, workers),
+                      gemm_workspace<B, A, W, X>(n, hidden, vocab, workers),
+                      trains ? parameter_workspace<B, X>(n, hidden, vocab, workers) : 0});
   using sums = chunk_sums<row_backend<B>, A>;
-  return inner + workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
-         sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<T, A>);
+  const std::size_t bytes = inner + workspace::bytes_for<A>(vocab);
+  if (!trains) return bytes;
+  return bytes + sums::bytes(vocab, chunks, false) +
+         sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<weight_gradient_t<T>, A>);
 }
 
 }  // namespace TIGON_ABI

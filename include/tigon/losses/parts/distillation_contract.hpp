@@ -16,17 +16,18 @@ enum class teacher_padding {
 
 inline namespace TIGON_ABI {
 /// The teacher: a linear layer, of which only the logits matter, or logits that were made before.
-template <element T>
+template <layer_types T>
 struct distillation_teacher {
   linear_layer<T> layer{};
-  matrix_view<const T> logits{};  ///< [rows, teacher_vocab], where they are given
+  matrix_view<const input_t<T>> logits{};  ///< [rows, teacher_vocab], where they are given
   bool is_layer = true;
 
   distillation_teacher(const linear_layer<T>& of) : layer(of) {}
-  distillation_teacher(in_matrix<T> x, in_matrix<T> w, std::span<const T> bias = {}, packed_weights<T> packed = {})
+  distillation_teacher(matrix_view<const input_t<T>> x, matrix_view<const weight_t<T>> w,
+                       std::span<const weight_t<T>> bias = {}, packed_weights<T> packed = {})
       : layer{x, w, bias, packed} {}
   template <class M>
-    requires std::convertible_to<const M&, matrix_view<const T>>
+    requires std::convertible_to<const M&, matrix_view<const input_t<T>>>
   distillation_teacher(const M& of_rows) : logits(of_rows), is_layer(false) {}
 
   constexpr std::size_t vocab() const { return is_layer ? layer.w.rows : logits.cols; }
@@ -48,6 +49,8 @@ struct distillation_teacher {
 ///            >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
 ///            or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
@@ -102,7 +105,7 @@ struct distillation_rows {
 };
 
 /// What a call reads and writes.
-template <element T>
+template <layer_types T>
 struct distillation_call {
   linear_layer<T> student;
   distillation_teacher<T> teacher;
@@ -123,7 +126,7 @@ constexpr auto labels_of(const Labels& labels) {
 }
 
 /// What all distillation doors do: the arguments of the kernel, and the totals of the losses of rows.
-template <element T, token_id I>
+template <layer_types T, token_id I>
 struct distillation_door {
   using A = accumulator_t<T>;
   std::string_view name;

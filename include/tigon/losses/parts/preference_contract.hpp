@@ -45,6 +45,8 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///            reference_model and preference_results as they say. At least one pair and one class.
 /// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
 ///            (f64 for f64); targets std::int32_t or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); log p in f64, with the logits
 ///            that weigh most made again; sums over tokens and pairs in f64, those with a reference as sums of
 ///            differences; one rounding at each output.

@@ -28,6 +28,8 @@ struct scaled_cross_entropy {
 ///            [rows]; upstream one number or [rows]. vocab >= 1; rows and hidden may be 0.
 /// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for
 ///            f64); target std::int32_t or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
 ///            added to with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither

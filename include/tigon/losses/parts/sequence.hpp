@@ -12,7 +12,7 @@ inline namespace TIGON_ABI {
 
 /// What a loss on sequences reads and writes. coefficients(begin, n) is called once for every group, with groups
 /// [begin, begin + n) in order, when the log-probabilities of their tokens are known, and writes their u.
-template <element T>
+template <layer_types T>
 struct sequence_call {
   linear_layer<T> head;
   linear_gradients<T> out;
@@ -30,7 +30,7 @@ struct sequence_kernel {
   /// A piece is as many groups as fit in a chunk, or one that does not. First come the log-probabilities of a piece,
   /// then u, then the gradients, from the last chunk to the first: only the last chunk's logits still exist, those of
   /// the others are computed again. So a group that fits takes three products, one that does not takes four.
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void forward(const sequence_call<T>& call, context& ctx) {
     using A = accumulator_t<T>;
     using R = row_backend<B>;
@@ -158,11 +158,11 @@ struct sequence_kernel {
   }
 
   /// out = g * from, or dw and dbias with that added.
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void backward(const saved_gradients<T>& from, accumulator_t<T> g, const linear_gradients<T>& out,
                        context& ctx) {
     using A = accumulator_t<T>;
-    const auto scale = [&](matrix_view<const T> x, matrix_view<T> to, bool add) {
+    const auto scale = [&]<class E>(matrix_view<const E> x, matrix_view<E> to, bool add) {
       if (to.data == nullptr) return;
       const scaled_program<A> program{g};
       if (add)
@@ -183,39 +183,51 @@ struct named_sequence_kernel {
   template <class T>
   using saved = saved_gradients<T>;
 
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void forward(const sequence_call<T>& call, context& ctx) {
     kernel_for<Base, B>::template forward<B, T>(call, ctx);
   }
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void backward(const saved_gradients<T>& from, accumulator_t<T> g, const linear_gradients<T>& out,
                        context& ctx) {
     kernel_for<Base, B>::template backward<B, T>(from, g, out, ctx);
   }
 };
 
+/// What a loss on sequences makes beside log-probabilities of one column a token.
+struct sequence_makes {
+  bool second;    ///< those of a second column
+  parameters of;  ///< gradients of w and bias
+  constexpr TIGON_INLINE sequence_makes(bool second_column, parameters trained = parameters::trained)
+      : second(second_column), of(trained) {}
+};
+
 /// Bytes of workspace that a loss on `groups` groups of `ends` sequences takes for its tokens and its kernel, with all
-/// gradients and biases; with a reference layer if reference_hidden is not 0.
-template <class B, element T>
+/// gradients, or those of x alone, and biases; with a reference layer if reference_hidden is not 0.
+template <class B, layer_types T>
 std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
-                               std::size_t vocab, std::size_t reference_hidden, bool second, const context& ctx) {
+                               std::size_t vocab, std::size_t reference_hidden, sequence_makes makes,
+                               const context& ctx) {
   using A = accumulator_t<T>;
   const std::size_t chunk = chunk_rows<B, A>(workspace::product(groups, ends, length), hidden, vocab, ctx);
   std::size_t other = 0;
-  if (reference_hidden != 0) other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<T>(chunk, reference_hidden);
-  return sequence_tokens<A>::bytes(groups, ends, length, second, true) + workspace::bytes_for<A>(chunk, vocab) +
+  if (reference_hidden != 0)
+    other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<input_t<T>>(chunk, reference_hidden);
+  return sequence_tokens<A>::bytes(groups, ends, length, makes.second, true) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other +
          gathered_linear_workspace<B, T>(
-             workspace::product(groups, ends, length), hidden, vocab, chunk, ctx, [&](std::size_t n) {
-               return reference_hidden == 0
-                          ? 0
-                          : gemm_workspace<B, T, T, A>(n, vocab, reference_hidden, ctx.executor().workers());
-             });
+             workspace::product(groups, ends, length), hidden, vocab, chunk, ctx,
+             [&](std::size_t n) {
+               return reference_hidden == 0 ? 0
+                                            : gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, vocab, reference_hidden,
+                                                                                            ctx.executor().workers());
+             },
+             makes.of);
 }
 
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.
-template <element T>
+template <layer_types T>
 class logit_sums {
  public:
   logit_sums(workspace::frame& frame, const linear_layer<T>& head, context& ctx)
@@ -235,8 +247,12 @@ class logit_sums {
   static std::size_t bytes(std::size_t hidden) { return 2 * workspace::bytes_for<double>(hidden); }
 
  private:
-  static double number(T v) { return static_cast<double>(static_cast<accumulator_t<T>>(v)); }
-  void column_sums(matrix_view<const T> m, double* to) const {
+  template <element E>
+  static double number(E v) {
+    return static_cast<double>(static_cast<accumulator_t<T>>(v));
+  }
+  template <element E>
+  void column_sums(matrix_view<const E> m, double* to) const {
     constexpr std::size_t width = 256;
     ctx_.executor().run((m.cols + width - 1) / width, [&](std::size_t task, std::size_t) {
       const std::size_t first = task * width, end = std::min(m.cols, first + width);
@@ -253,7 +269,7 @@ class logit_sums {
 
 /// Declares gradients that are an earlier call's times a number, and checks them; a saved one whose product is not
 /// wanted may be of any shape.
-template <element T>
+template <layer_types T>
 void check_scaled_gradients(std::string_view op, const saved_gradients<T>& saved, const linear_gradients<T>& out) {
   arguments args(op);
   const auto from = [&](std::string_view name, extent m, extent to) {

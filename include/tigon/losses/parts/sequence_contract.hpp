@@ -11,7 +11,7 @@ namespace tigon {
 
 /// The reference model of a loss: a layer of its own, or the log-probabilities that it gave; by default none. Nothing
 /// of it is written.
-template <element T>
+template <layer_types T>
 struct reference_model {
   linear_layer<T> layer{};                    ///< x [rows, reference hidden], w [vocab, reference hidden]
   std::span<const accumulator_t<T>> logps{};  ///< instead of a layer: of every sequence, or of every token
@@ -138,7 +138,7 @@ struct sequence_scores {
 };
 
 /// Declares a layer for sequences of ids, and its reference.
-template <class B, element T>
+template <class B, layer_types T>
 void declare_sequences(arguments& args, std::string_view op, const linear_layer<T>& layer,
                        const reference_model<T>& reference, const token_ids& target) {
   const std::size_t rows = layer.x.rows;

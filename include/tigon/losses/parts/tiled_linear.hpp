@@ -18,10 +18,12 @@ constexpr bool streams(std::size_t vocab) {
 /// Columns are the outer loop: a pass reads w once, and dw of a tile's columns is complete after its rows and rounded
 /// once. The sums in memory are those of dx, which is smaller. Logits and D belong to the caller, and so do the sums of
 /// dx.
-template <class B, element T>
+template <class B, layer_types T>
 class tiled_linear {
  public:
   using A = accumulator_t<T>;
+  using X = input_t<T>;
+  using W = weight_t<T>;
   static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
 
   /// `tiles`: most tiles of a column.
@@ -51,18 +53,18 @@ class tiled_linear {
   }
 
   /// z = x w^T + bias, for these columns.
-  void logits(matrix_view<const T> x, matrix_view<A> z) const {
-    linear_product<B>(x, w(), packed_operand<T>{}, z, in_vector<A>(bias()), {.b = transpose::yes}, ctx_);
+  void logits(matrix_view<const X> x, matrix_view<A> z) const {
+    linear_product<B>(x, w(), packed_operand<W>{}, z, in_vector<A>(bias()), {.b = transpose::yes}, ctx_);
   }
 
   /// The gradients of rows x from the gradient d of their logits in these columns. dx: where their share of it goes, to
   /// what is there if `more`; not wanted without memory.
-  void backward(matrix_view<const T> x, matrix_view<A> d, matrix_view<A> dx, bool more_dx) {
+  void backward(matrix_view<const X> x, matrix_view<A> d, matrix_view<A> dx, bool more_dx) {
     if (dx.data != nullptr)
-      linear_product<B>(d, w(), packed_operand<T>{}, dx, in_vector<A>{}, {.beta = more_dx ? 1.0 : 0.0}, ctx_);
+      linear_product<B>(d, w(), packed_operand<W>{}, dx, in_vector<A>{}, {.beta = more_dx ? 1.0 : 0.0}, ctx_);
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);
-      share_product<B, A, T>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+      share_product<B, A, X>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
@@ -73,12 +75,12 @@ class tiled_linear {
   }
 
  private:
-  static constexpr bool wide = std::same_as<T, A>;
+  static constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;
   using sums = chunk_sums<row_backend<B>, A>;
 
   bool adds() const { return out_.mode == gradient::accumulate; }
   vector_view<A> bias() const { return {bias_, bias_ == nullptr ? 0 : n_}; }
-  matrix_view<const T> w() const { return head_.w.rows_from(first_, n_); }
+  matrix_view<const W> w() const { return head_.w.rows_from(first_, n_); }
   template <class M>
   M part_of(M row) const {
     return row.cols_from(first_, n_);
@@ -99,23 +101,27 @@ class tiled_linear {
 };
 
 /// Bytes that tiled_linear takes for `tiles` tiles of `tile` rows, in a call whose last tile of a column has `last` rows,
-/// with all gradients and a bias; without the logits and the sums of dx.
-template <class B, element T>
+/// with all gradients, or those of x alone, and a bias; without the logits and the sums of dx.
+template <class B, layer_types T>
 std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
-                                   std::size_t tiles, const context& ctx) {
+                                   std::size_t tiles, const context& ctx, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
+  using X = input_t<T>;
+  using W = weight_t<T>;
+  const bool trains = of == parameters::trained;
   const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
   std::size_t inner = 0;
   // Shorter products may want more.
   for (const std::size_t n : {tile, last})
     for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
-      inner = std::max({inner, gemm_workspace<B, T, T, A>(n, c, hidden, workers),
-                        gemm_workspace<B, A, T, A>(n, hidden, c, workers),
-                        gemm_workspace<B, A, T, A>(c, hidden, n, workers), share_workspace<B, T>(n, hidden, c, workers),
-                        simd::partials_workspace<B, A>(n, c, 1)});
+      inner = std::max({inner, gemm_workspace<B, X, W, A>(n, c, hidden, workers),
+                        gemm_workspace<B, A, W, A>(n, hidden, c, workers),
+                        trains ? parameter_workspace<B, X>(n, hidden, c, workers) : 0});
   using sums = chunk_sums<row_backend<B>, A>;
-  return inner + workspace::bytes_for<A>(cols) + sums::bytes(cols, tiles, false) +
-         sums::bytes(workspace::product(cols, hidden), tiles, std::same_as<T, A>);
+  const std::size_t bytes = inner + workspace::bytes_for<A>(cols);
+  if (!trains) return bytes;
+  return bytes + sums::bytes(cols, tiles, false) +
+         sums::bytes(workspace::product(cols, hidden), tiles, std::same_as<weight_gradient_t<T>, A>);
 }
 
 /// All rows of x, as tiled_layer takes rows: dx of f32 (f64) is its own sum.
@@ -144,10 +150,11 @@ struct every_row {
 ///   x(begin, n, ctx)          rows [begin, begin + n) of x, and behind them rows of zeros if it likes
 ///   sums(frame, dx)           memory for the sums of dx, also of such zeros
 ///   finish<B>(sums, dx, ctx)  dx, when they are complete
-template <class B, element T, class Rows>
+template <class B, layer_types T, class Rows>
 class tiled_layer {
  public:
   using A = accumulator_t<T>;
+  using X = input_t<T>;
 
   tiled_layer(workspace::frame& frame, Rows rows, linear_layer<T> head, linear_gradients<T> out, context& ctx)
       : rows_(rows),
@@ -200,11 +207,11 @@ class tiled_layer {
   static constexpr std::size_t column_tiles(std::size_t vocab) { return gemm_detail::ceil_div(vocab, B::chunk.cols); }
 
   Rows rows_;
-  matrix_view<T> to_;
+  matrix_view<X> to_;
   context& ctx_;
   A* logits_;
   tiled_linear<B, T> layer_;
-  matrix_view<const T> x_;
+  matrix_view<const X> x_;
   matrix_view<A> dx_;
   sums dx_sums_;                  ///< in dx_
   typename sums::place share_{};  ///< of these columns

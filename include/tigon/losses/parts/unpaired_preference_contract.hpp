@@ -40,6 +40,8 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 ///            vocab >= 1; B may be 0.
 /// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
 ///            (f64 for f64); target std::int32_t or std::int64_t; desirable std::uint8_t, 0 or not.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
 /// Precision  as a loss on pairs.
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums

@@ -115,9 +115,10 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
   // No more partial rows than the door has reserved memory for.
   const std::size_t row_blocks = ceil_div(rows, by.rows);
   const std::size_t stride = workspace::padded<A>(cols);
-  const std::size_t reserved =
-      (simd::partials_workspace<typename Plan::backend, A>(rows, cols, K) - workspace::alignment) /
-      (K * stride * sizeof(A));
+  std::size_t reserved = row_blocks;
+  if constexpr (K != 0)
+    reserved = (simd::partials_workspace<typename Plan::backend, A>(rows, cols, K) - workspace::alignment) /
+               (K * stride * sizeof(A));
   const sums_of_programs sums(std::min({by.programs, reserved, row_blocks}), row_blocks, by.rows, reserved);
   const std::size_t grid = sums.programs, step = sums.rows * K * stride;
   using V = simd::vec<typename Plan::backend::engine, A>;
