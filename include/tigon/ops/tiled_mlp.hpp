@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_TILED_MLP_HPP
 #define TIGON_OPS_TILED_MLP_HPP
 
-#include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/ops/mlp.hpp>
+#include <tigon/ops/tiles.hpp>
 
 #include <optional>
 
@@ -43,8 +43,7 @@ inline namespace TIGON_ABI {
 
 /// Tokens of a shard, 1 or more.
 constexpr std::size_t shard_rows(std::size_t tokens, std::size_t hidden, std::optional<std::size_t> shards) {
-  const std::size_t wanted = shards ? *shards : gemm_detail::ceil_div(tokens, std::max<std::size_t>(hidden, 1));
-  return std::max<std::size_t>(gemm_detail::ceil_div(tokens, std::max<std::size_t>(wanted, 1)), 1);
+  return tile_rows(tokens, shards ? *shards : ceil_div(tokens, std::max<std::size_t>(hidden, 1)));
 }
 
 }  // namespace TIGON_ABI
@@ -57,69 +56,28 @@ struct kernel<op::tiled_mlp, backends::generic> {
 
   template <backend B, element T, element W>
   static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, tiled_mlp_options opt, context& ctx) {
-    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
-    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      kernel_for<op::mlp, B>::template forward<B, T, W>(x.rows_from(begin, rows), w, y.rows_from(begin, rows),
-                                                        matrix_view<T>{}, opt.mlp, ctx);
-    }
+    if (x.rows == 0) return;
+    detail::for_tiles(x.rows, detail::shard_rows(x.rows, x.cols, opt.shards), [&](tile shard) {
+      kernel_for<op::mlp, B>::template forward<B, T, W>(shard.of(x), w, shard.of(y), matrix_view<T>{}, opt.mlp, ctx);
+    });
   }
 
   template <backend B, element T, element W, element G>
   static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> dx, mlp_weights<G> dw,
                        tiled_mlp_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
-    const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
-    constexpr bool wide = std::same_as<G, A>;
-    using sums = detail::chunk_sums<row_backend<B>, A>;
-    if (shard >= x.rows || (wide && !sums::many(0, count, wide)))
-      return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
-    workspace::frame frame(ctx.workspace());
-    const bool add = opt.mlp.dw == gradient::accumulate;
-    const auto sum_of = [&](matrix_view<G> m) {
-      if (m.data == nullptr) return sums();
-      sums s(frame, m.rows * m.cols, count, wide);
-      if constexpr (wide)
-        s.begin(m.rows, m.cols, m, add);
-      else
-        s.begin(m.rows, m.cols, {}, add);
-      return s;
-    };
-    sums gate = sum_of(dw.gate), up = sum_of(dw.up), down = sum_of(dw.down);
-    mlp_options of_shard = opt.mlp;
-    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
-      bool more = false;  // of all alike
-      const auto next = [&](sums& s) {
-        if (!s) return matrix_view<A>{};
-        const auto of = s.next(ctx);
-        more = of.more;
-        return of.sum;
-      };
-      const mlp_weights<A> to{next(gate), next(up), next(down)};
-      of_shard.dw = more ? gradient::accumulate : gradient::overwrite;
-      kernel_for<op::mlp, B>::template backward<B, T, W, A>(part(dy), part(x), w, matrix_view<T>{}, part(dx), to,
-                                                            of_shard, ctx);
-    }
-    if (gate) gate.finish(dw.gate, add, ctx);
-    if (up) up.finish(dw.up, add, ctx);
-    if (down) down.finish(dw.down, add, ctx);
-  }
-
-  /// Without tokens one empty shard, which writes the gradients of the weights.
-  template <backend B, element T, element W, element G>
-  static void shards(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> dx,
-                     mlp_weights<G> dw, std::size_t shard, mlp_options opt, context& ctx) {
-    std::size_t begin = 0;
-    do {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
-      kernel_for<op::mlp, B>::template backward<B, T, W, G>(part(dy), part(x), w, matrix_view<T>{}, part(dx), dw, opt,
-                                                            ctx);
-      opt.dw = gradient::accumulate;
-    } while ((begin += shard) < x.rows);
+    const std::size_t rows = detail::shard_rows(x.rows, x.cols, opt.shards);
+    if (rows >= x.rows)  // without tokens too, which writes the gradients of the weights
+      return kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, matrix_view<T>{}, dx, dw, opt.mlp, ctx);
+    const matrix_view<G> all[] = {dw.gate, dw.up, dw.down};
+    detail::tiled_gradients<B, G, A>::run(x.rows, rows, all, opt.mlp.dw, ctx,
+                                          [&](tile shard, const tile_sums<A, 3>& sums) {
+                                            mlp_options of_shard = opt.mlp;
+                                            of_shard.dw = sums.mode;
+                                            kernel_for<op::mlp, B>::template backward<B, T, W, A>(
+                                                shard.of(dy), shard.of(x), w, matrix_view<T>{}, shard.of(dx),
+                                                mlp_weights<A>{sums.of[0], sums.of[1], sums.of[2]}, of_shard, ctx);
+                                          });
   }
 
   /// Bytes that forward (pass inference) and backward (pass recompute) take.
@@ -133,12 +91,9 @@ struct kernel<op::tiled_mlp, backends::generic> {
       const auto of = [=](std::size_t rows) { return mlp_workspace<B, T, W, D>(pass, rows, hidden, n, workers); };
       return whole ? of(tokens) : std::max(of(shard), of((tokens - 1) % shard + 1));
     };
-    constexpr bool wide = std::same_as<G, A>;
-    using sums = detail::chunk_sums<row_backend<B>, A>;
-    const std::size_t count = gemm_detail::ceil_div(tokens, shard);
-    if (pass == mlp_pass::inference || whole || (wide && !sums::many(0, count, wide)))
-      return bytes_of(std::type_identity<G>{});
-    return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + bytes_of(std::type_identity<A>{});
+    if (pass == mlp_pass::inference || whole) return bytes_of(std::type_identity<G>{});
+    const std::size_t count = detail::ceil_div(tokens, shard), elements = workspace::product(hidden, n);
+    return 3 * detail::tiled_gradients<B, G, A>::bytes(elements, count) + bytes_of(std::type_identity<A>{});
   }
 };
 
