@@ -101,8 +101,8 @@ void check_rest(std::size_t variant, std::size_t begin) {
 }
 TEST(rope_partial, copies_or_leaves_the_rest) { check_rest(2, 10), check_rest(3, 0), check_rest(5, 0); }
 
-/// Pairs of neighbours are halves of a head whose columns are in another order; also in heads of 5 MiB, whose rotation is
-/// stored past the caches.
+/// Pairs of neighbours are halves of a head whose columns are in another order; also in heads of 5 MiB, whose rotation
+/// is stored past the caches.
 TEST(rope_pairs, of_neighbours_are_halves_in_another_order) {
   for (const rotary_sizes s : {rotary_sizes{2, 3, 2, 4, 38}, rotary_sizes{1, 8, 1, 1300, 128}}) {
     rotary_problem<rope_rotary, float> p(s), halves(s);

@@ -184,8 +184,8 @@ void qk_norm_rope_forward(std::type_identity_t<qk_heads<const T>> x, const qk_no
   kernel_for<op::qk_norm_rope, B>::template forward<B, T, P, E>(x, {w_q, w_k}, {tables.cos, tables.sin}, y, opt, ctx);
 }
 
-/// dq, dk, dw_q and dw_k from dq_out, dk_out, q, k and the weights: qk_norm_rope_backward({dq_out, dk_out}, {q, k}, ...,
-/// qk_norm_rope_gradients{dq, dk, dw_q, dw_k}). See qk_norm_rope_options for the contract.
+/// dq, dk, dw_q and dw_k from dq_out, dk_out, q, k and the weights: qk_norm_rope_backward({dq_out, dk_out}, {q, k},
+/// ..., qk_norm_rope_gradients{dq, dk, dw_q, dw_k}). See qk_norm_rope_options for the contract.
 template <class B = default_backend, class T, class WQ, class WK, class U, class DWQ, class DWK>
 void qk_norm_rope_backward(std::type_identity_t<qk_heads<const T>> dy, std::type_identity_t<qk_heads<const T>> x,
                            const qk_norm_weights<WQ, WK>& w, rope_tables<U> tables,

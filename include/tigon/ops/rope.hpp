@@ -15,7 +15,7 @@ struct rope {
 /// Rotates r = rotary_dim columns of every head of q and k, pair by pair, by the angles of their position.
 ///
 ///   c = cos[s, j],  z = sin[s, j],  j < r/2
-///   (a, b) = (f + j, f + j + r/2) for halves, (f + 2j, f + 2j + 1) for neighbours;  f = 0, or d - r for the last columns
+///   (a, b) = (f + j, f + j + r/2) for halves, (f + 2j, f + 2j + 1) for neighbours;  f = 0, d - r for the last columns
 ///   q'[a] = q[a] c - q[b] z
 ///   q'[b] = q[b] c + q[a] z
 ///   q'[j] = q[j] for the other columns                    k alike

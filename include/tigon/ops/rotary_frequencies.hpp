@@ -49,8 +49,8 @@ struct llama3_rotary {
 };
 
 /// LongRoPE (Ding et al., 2024): f'[j] = f[j] / long_factors[j] where seq_len is above original_positions, otherwise
-/// f[j] / short_factors[j]. The attention factor is that which is given, otherwise sqrt(1 + ln(factor) / ln(m)), and 1 for
-/// a factor of at most 1.
+/// f[j] / short_factors[j]. The attention factor is that which is given, otherwise sqrt(1 + ln(factor) / ln(m)), and 1
+/// for a factor of at most 1.
 struct long_rotary {
   std::span<const double> short_factors, long_factors;  ///< r/2 each
   double factor;                                        ///< positions of use / of training
@@ -113,9 +113,9 @@ inline std::size_t partial_rotary_dim(std::size_t head_dim, double share) {
 /// Shapes     f of r/2 numbers, maybe 0; r is head_dim, or partial_rotary_dim(head_dim, share).
 /// Precision  f64 throughout.
 /// Throws     tigon::error: argument (theta at most 1; a factor that is not positive; original_positions below 2;
-///            beta_slow above beta_fast; high_freq_factor at most low_freq_factor; dynamic_ntk_rotary of 2 columns, where
-///            its exponent is infinite; a share outside [0, 1]), shape (factors of LongRoPE that are not r/2); before the
-///            first write.
+///            beta_slow above beta_fast; high_freq_factor at most low_freq_factor; dynamic_ntk_rotary of 2 columns,
+///            where its exponent is infinite; a share outside [0, 1]), shape (factors of LongRoPE that are not r/2);
+///            before the first write.
 /// Max error  4e-15 of each frequency, for theta up to 1e8 (tests/ops/rotary_frequencies_test.cpp).
 inline double rotary_frequencies(std::span<double> f, double theta) {
   detail::expects_of_frequencies(theta);

@@ -59,7 +59,8 @@ struct rotary_angles {
     if (of.data != nullptr) return of.row(axis(j))[i];
     return list != nullptr ? list[i] : first + static_cast<std::int64_t>(i);
   }
-  /// factor (cos, sin) of the exact product p f: that of the rounded product, rotated by the rest, which is at most 2^-14.
+  /// factor (cos, sin) of the exact product p f: that of the rounded product, rotated by the rest, which is at most
+  /// 2^-14.
   std::array<double, 2> at(std::size_t i, std::size_t j) const {
     const auto p = static_cast<double>(position(i, j));
     const double angle = p * f[j], rest = std::fma(p, f[j], -angle), square = rest * rest;
@@ -146,9 +147,9 @@ inline namespace TIGON_ABI {
 /// Precision  f64, for the exact product of position and frequency, whatever the position; one rounding.
 /// Writes     cos, sin.
 /// Aliasing   none.
-/// Throws     tigon::error: shape, stride, alias, argument (factor not finite; a frequency beyond 256; sections that are not r/2
-///            together, or do not fit where they are interleaved), index (a position beyond 2^32, in either direction);
-///            before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (factor not finite; a frequency beyond 256; sections that
+///            are not r/2 together, or do not fit where they are interleaved), index (a position beyond 2^32, in either
+///            direction); before the first write.
 /// Max error  f32 6e-8, bf16 4e-3, f16 5e-4, f64 6e-16 of |factor|, for every position
 ///            (tests/ops/rotary_tables_test.cpp).
 template <class Positions, class U>
@@ -167,8 +168,8 @@ void fill_rotary_tables(std::span<const double> f, const Positions& positions, m
   });
 }
 
-/// The table of llama4_rope: freqs[i, 2j] = factor cos(p[i] f[j]),  freqs[i, 2j + 1] = factor sin(p[i] f[j]). Everything
-/// else as fill_rotary_tables.
+/// The table of llama4_rope: freqs[i, 2j] = factor cos(p[i] f[j]),  freqs[i, 2j + 1] = factor sin(p[i] f[j]).
+/// Everything else as fill_rotary_tables.
 template <class Positions, class U>
 void fill_rotary_pairs(std::span<const double> f, const Positions& positions, matrix_view<U> freqs, double factor = 1,
                        context& ctx = default_context()) {

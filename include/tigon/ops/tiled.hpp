@@ -1,5 +1,5 @@
-// A function of the caller's own on tiles of rows, forward and backward: what it computes in between never exists for all
-// rows.
+// A function of the caller's own on tiles of rows, forward and backward: what it computes in between never exists for
+// all rows.
 #ifndef TIGON_OPS_TILED_HPP
 #define TIGON_OPS_TILED_HPP
 
@@ -11,27 +11,28 @@ namespace tigon {
 ///
 ///   tile t: rows [t c, (t + 1) c), c = ceil(rows / tiles); the last may be shorter, and there may be fewer
 ///   forward:  f(x of the tile, y of the tile, tile, ctx) for every tile
-///   backward: f(dy of the tile, x of the tile, dx of the tile, sums, tile, ctx) for every tile; it computes again what it
-///             needs of forward. sums.of[k] is where its share of dw[k] goes: written, or added with gradient::accumulate
-///             in sums.mode.
+///   backward: f(dy of the tile, x of the tile, dx of the tile, sums, tile, ctx) for every tile; it computes again what
+///             it needs of forward. sums.of[k] is where its share of dw[k] goes: written, or added with
+///             gradient::accumulate in sums.mode.
 ///
-/// f is any callable. Views are of the tile's rows; `tile` says which these are, and tile.of(m) has them of another matrix.
-/// It may call operators with ctx, whose workers it has to itself: tiles come one after the other.
+/// f is any callable. Views are of the tile's rows; `tile` says which these are, and tile.of(m) has them of another
+/// matrix. It may call operators with ctx, whose workers it has to itself: tiles come one after the other.
 ///
 /// Formula    docs/formulas/tiled.md.
-/// Shapes     x, dx [rows, m]; y, dy [rows, n]; dw[k] of any shape, a vector as a matrix of one row. Any extent may be 0;
-///            without rows f is called once, for no rows, so that it writes the sums.
+/// Shapes     x, dx [rows, m]; y, dy [rows, n]; dw[k] of any shape, a vector as a matrix of one row. Any extent may be
+///            0; without rows f is called once, for no rows, so that it writes the sums.
 /// Types      x, y, dw each any element type; all dw of one; sums.of in f32 (f64 for f64).
 /// Precision  shares are summed in f32 (f64 for f64) and rounded once, with an error that does not grow with the tiles.
-/// Writes     what f writes; dw is overwritten, or added to with gradient::accumulate. dx and any dw may have no memory: f
-///            is given none then.
+/// Writes     what f writes; dw is overwritten, or added to with gradient::accumulate. dx and any dw may have no
+///            memory: f is given none then.
 /// Aliasing   y may be x and dx may be dy or x, if f allows that. Otherwise no two of them share an element.
-/// Memory     what f takes for a tile, `workspace` bytes; where dw has 16 bits, also f32 sums for all dw; of more than 64
-///            tiles (4096 where they are large and dw has 16 bits) two more such sums. See tiled_workspace.
+/// Memory     what f takes for a tile, `workspace` bytes; where dw has 16 bits, also f32 sums for all dw; of more than
+///            64 tiles (4096 where they are large and dw has 16 bits) two more such sums. See tiled_workspace.
 /// Threads    the same bits for any number of them, if f has; the number of tiles changes the last bits of dw.
-/// Throws     tigon::error: shape, stride, alias, argument (tiles is 0), workspace; before the first write. What f throws.
-/// Max error  of the sums over tiles: f32 2.5e-6, bf16 4.1e-3, f16 7e-4, f64 5e-15 of the sum of magnitudes, for any number
-///            of tiles (tests/ops/tiled_test.cpp).
+/// Throws     tigon::error: shape, stride, alias, argument (tiles is 0), workspace; before the first write. What f
+///            throws.
+/// Max error  of the sums over tiles: f32 2.5e-6, bf16 4.1e-3, f16 7e-4, f64 5e-15 of the sum of magnitudes, for any
+///            number of tiles (tests/ops/tiled_test.cpp).
 struct tiled_options {
   std::size_t tiles = 1;
   std::size_t workspace = 0;  ///< bytes that f takes from the workspace, for the largest tile

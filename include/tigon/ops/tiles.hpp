@@ -22,8 +22,8 @@ struct tile {
   }
 };
 
-/// Where a tile's share of N gradients goes: written to of[k], or added to it with gradient::accumulate. A gradient that
-/// is not wanted has no memory here.
+/// Where a tile's share of N gradients goes: written to of[k], or added to it with gradient::accumulate. A gradient
+/// that is not wanted has no memory here.
 template <class A, std::size_t N>
 struct tile_sums {
   matrix_view<A> of[N];
