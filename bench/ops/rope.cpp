@@ -18,8 +18,30 @@ struct rope_rotary : rotary_halves {
   }
 };
 
+/// Pairs of neighbours, as DeepSeek has them.
+struct neighbours_rotary : rope_rotary {
+  static constexpr tigon::rope_options options{.pairs = tigon::rotary_pairs::neighbours};
+  template <class B, class H, class M>
+  static void forward(H q, H k, M cos, M sin, H q_out, H k_out, tigon::context& ctx) {
+    tigon::rope_forward<B>(q, k, cos, sin, q_out, k_out, options, ctx);
+  }
+  template <class B, class H, class M>
+  static void backward(H dq_out, H dk_out, M cos, M sin, H dq, H dk, tigon::context& ctx) {
+    tigon::rope_backward<B>(dq_out, dk_out, cos, sin, dq, dk, options, ctx);
+  }
+};
+
 }  // namespace
 
-op_entry rope() { return rotary_entry<rope_rotary>("rope", {1, 2048, 32, 32, 128}); }
+op_entry rope() {
+  op_entry entry = rotary_entry<rope_rotary>("rope", {1, 2048, 32, 32, 128});
+  entry.variants.push_back({"neighbours", {1, 2048, 32, 32, 128}, {mode::forward, mode::backward, mode::full}});
+  entry.make_plan = [](const request& r) {
+    return with_types<plan>(r, [&]<class B, class T>() {
+      return r.variant == "neighbours" ? rotary_plan<neighbours_rotary, B, T>(r) : rotary_plan<rope_rotary, B, T>(r);
+    });
+  };
+  return entry;
+}
 
 }  // namespace tigon_bench

@@ -45,6 +45,9 @@
   X(llama4_rope_backward, q, q, x, q, q, {}, ctx)                                              \
   X(qwen2vl_mrope_forward, q, q, x, x, q, q, {.sections = {}}, ctx)                            \
   X(qwen2vl_mrope_backward, q, q, x, x, q, q, {.sections = {}}, ctx)                           \
+  X(qk_norm_rope_forward, {q, q}, tigon::qk_norm_weights{w, w}, tigon::rope_tables{x, x}, tigon::qk_heads{q, q}, {}, ctx) \
+  X(qk_norm_rope_backward, {q, q}, {q, q}, tigon::qk_norm_weights{w, w}, tigon::rope_tables{x, x},                    \
+    tigon::qk_norm_rope_gradients{q, q, dw, db}, {}, ctx)                                      \
   X(softmax_forward, x, y, {}, ctx)                                                            \
   X(softmax_backward, dy, y, dx, {}, ctx)                                                      \
   X(sparsemax_forward, x, y, {}, ctx)                                                          \

@@ -51,14 +51,17 @@
 #include <tigon/ops/neighborhood_attention.hpp>
 #include <tigon/ops/neighborhood_attention_layer.hpp>
 #include <tigon/ops/poly_norm.hpp>
+#include <tigon/ops/qk_norm_rope.hpp>
 #include <tigon/ops/qwen2vl_mrope.hpp>
 #include <tigon/ops/relu_squared.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/rope.hpp>
+#include <tigon/ops/rotary_tables.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/sparsemax.hpp>
 #include <tigon/ops/swiglu.hpp>
 #include <tigon/ops/swiglu_fused.hpp>
+#include <tigon/ops/tiled.hpp>
 #include <tigon/ops/tiled_mlp.hpp>
 
 namespace tigon {
@@ -68,7 +71,7 @@ using all_ops =
     op_list<op::gemm, op::matmul_int8_int2, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::modulated_rms_norm,
             op::layer_norm, op::group_norm, op::poly_norm, op::dyt, op::swiglu, op::swiglu_fused, op::geglu,
             op::relu_squared, op::mlp, op::tiled_mlp, op::moe_router, op::moe_routing, op::moe, op::expert_parallel_moe,
-            op::rope, op::llama4_rope, op::qwen2vl_mrope, op::softmax, op::sparsemax, op::attention,
+            op::rope, op::llama4_rope, op::qwen2vl_mrope, op::qk_norm_rope, op::softmax, op::sparsemax, op::attention,
             op::multi_token_attention, op::neighborhood_attention, op::neighborhood_attention_layer, op::attn_res,
             op::cross_entropy, op::cross_entropy_tvd, op::cross_entropy_jsd, op::fused_linear_cross_entropy,
             op::scaled_cross_entropy, op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,

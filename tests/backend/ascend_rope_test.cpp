@@ -95,6 +95,15 @@ TYPED_TEST(ascend_rope, turns_a_part_of_a_head_as_its_parents_do) {
   expect_equal(p, q);
 }
 
+TYPED_TEST(ascend_rope, turns_neighbours_as_its_parents_do) {
+  using T = typename TypeParam::element;
+  problem<T> p(every_size[5]), q(every_size[5]);
+  const tigon::rope_options opt{.pairs = tigon::rotary_pairs::neighbours};
+  p.template run<typename TypeParam::backend>(default_context(), opt);
+  q.template run<tigon::backends::highway>(default_context(), opt);
+  expect_equal(p, q);
+}
+
 TYPED_TEST(ascend_rope, works_in_place) {
   for (const sizes& s : every_size) {
     problem<typename TypeParam::element> p(s), q(s);

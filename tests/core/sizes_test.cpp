@@ -51,6 +51,9 @@ void check(sizes n, context& ctx) {
       EXPECT_TRUE(hold(attention_workspace<B, T>(rows, cols, all, workers), workers, cols, a));
       EXPECT_TRUE(hold(attention_backward_workspace<B, T>(rows, cols, all, workers), workers, rows, cols, a));
       EXPECT_TRUE(hold(qwen2vl_mrope_workspace<B, T>(rows, cols, ctx), workers, rows, cols, a));
+      EXPECT_TRUE(hold(qk_norm_rope_workspace<B, T>(cols, ctx), workers, cols, a));
+      EXPECT_TRUE(hold(qk_norm_rope_backward_workspace<B, T>(rows, cols, ctx), cols, 3, a));
+      EXPECT_TRUE(hold(tiled_workspace<B, T>(5000, 5000, {rows, cols}), rows, 2, a));
       EXPECT_TRUE(hold(mlp_workspace<B, T>(mlp_pass::recompute, rows, 8, cols, workers), rows, 3, cols, t));
       EXPECT_TRUE(hold(tiled_mlp_backward_workspace<B, T>(4096, rows, cols, 4, workers), std::same_as<T, A> ? 1 : rows,
                        std::same_as<T, A> ? 1 : cols, a));

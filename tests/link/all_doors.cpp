@@ -23,6 +23,7 @@ struct arguments {
   tigon::blocks_view<T> blocks, dblocks;
   tigon::axis_view<T> axis, axis_out;
   std::span<T> p, dp, dp2;
+  std::span<double> f;
   std::span<A> s, s2;
   tigon::matrix_view<A> m;
   std::span<const std::int64_t> ids;
@@ -79,6 +80,26 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::qwen2vl_mrope_backward<B>(a.dq, a.dk, a.x, a.u, a.q, a.k, {.sections = {}}, ctx);
   (void)t::qwen2vl_mrope_workspace<B, T>(1, 1, ctx);
 
+  const t::qk_norm_weights weights{a.p, a.dp};
+  const t::rope_tables angles{a.x, a.u};
+  t::qk_norm_rope_forward<B>({a.q, a.k}, weights, angles, t::qk_heads{a.dq, a.dk}, {}, ctx);
+  t::qk_norm_rope_backward<B>({a.dq, a.dk}, {a.q, a.k}, weights, angles,
+                              t::qk_norm_rope_gradients{a.o, a.w, a.dp, a.dp2}, {}, ctx);
+  (void)t::qk_norm_rope_workspace<B, T>(1, ctx);
+  (void)t::qk_norm_rope_backward_workspace<B, T>(1, 1, ctx);
+  t::fill_rotary_tables(a.f, t::positions_from{}, a.x, a.u, 1, ctx);
+  t::fill_rotary_tables(a.f, t::positions_in{a.ids}, a.x, a.u, 1, ctx);
+  t::fill_rotary_tables(a.f, t::multimodal_positions{}, a.x, a.u, 1, ctx);
+  t::fill_rotary_pairs(a.f, t::positions_from{}, a.x, 1, ctx);
+  t::rotary_frequencies(a.f, 1e4);
+  t::rotary_frequencies(a.f, 1e4, t::linear_rotary{2});
+  t::rotary_frequencies(a.f, 1e4, t::dynamic_ntk_rotary{2, 8});
+  (void)t::rotary_frequencies(a.f, 1e4, t::yarn_rotary{2, 8});
+  t::rotary_frequencies(a.f, 1e4, t::llama3_rotary{});
+  (void)t::rotary_frequencies(a.f, 1e4, t::long_rotary{a.f, a.f, 2, 8});
+  t::rotary_frequencies(a.f, 1e4, t::proportional_rotary{1});
+  (void)t::partial_rotary_dim(8, 0.5);
+
   t::modulated_rms_norm_forward<B>(a.x, a.p, a.u, a.v, a.y, a.s, {}, ctx);
   t::modulated_rms_norm_backward<B>(a.y, a.x, a.p, a.u, a.s, t::modulated_rms_norm_gradients{a.z, a.dp, a.v, a.u}, {},
                                     ctx);
@@ -104,6 +125,11 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::attn_res_backward_workspace<B, T>(1, 1, 1, t::parameters::frozen);
   t::tiled_mlp_forward<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
   t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
+  const auto own = [](auto&&...) {};
+  t::tiled_forward<B>(a.x, a.y, {}, own, ctx);
+  t::tiled_backward<B>(a.y, a.x, a.z, {}, own, ctx);
+  t::tiled_backward<B>(a.y, a.x, a.z, {a.u, a.v}, {}, own, ctx);
+  (void)t::tiled_workspace<B, T>(1, 1, {std::size_t{1}});
   t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
   const t::mlp_weights biased{a.u, a.u, a.u, a.p, a.p, a.p};
   const t::mlp_options_for<t::swiglu_options> with_limit{.gate = {.limit = 7}};

@@ -14,13 +14,23 @@ struct rope_rotary {
   // In units of the pair's length; at most ten times the worst that was seen.
   static constexpr by_type bounds{.f32 = 2e-7, .bf16 = 4e-3, .f16 = 5e-4, .f64 = 4e-16};
 
-  /// A table for all sequences, one for each, and half of every head turned.
-  static constexpr std::size_t variants = 3;
+  /// A table for all sequences, one for each; half of every head turned, the first columns or the last; neighbours
+  /// paired, in whole heads, with a table for each sequence, and in the last columns.
+  static constexpr std::size_t variants = 6;
+  static bool partial(const rotary_sizes& s) { return s.variant == 2 || s.variant == 3 || s.variant == 5; }
+  static bool last(const rotary_sizes& s) { return s.variant == 3 || s.variant == 5; }
+  static bool neighbours(const rotary_sizes& s) { return s.variant >= 4; }
   static options options_of(const rotary_sizes& s) {
-    return s.variant == 2 ? options{.rotary_dim = s.d / 4 * 2} : options{};
+    return {.rotary_dim = partial(s) ? s.d / 4 * 2 : tigon::whole_head,
+            .columns = last(s) ? tigon::rotary_columns::last : tigon::rotary_columns::first,
+            .pairs = neighbours(s) ? tigon::rotary_pairs::neighbours : tigon::rotary_pairs::halves};
   }
-  static std::size_t pairs(const rotary_sizes& s) { return s.variant == 2 ? s.d / 4 : s.d / 2; }
-  static std::array<std::size_t, 2> pair(const rotary_sizes& s, std::size_t j) { return {j, j + pairs(s)}; }
+  static std::size_t pairs(const rotary_sizes& s) { return partial(s) ? s.d / 4 : s.d / 2; }
+  static std::array<std::size_t, 2> pair(const rotary_sizes& s, std::size_t j) {
+    const std::size_t first = last(s) ? s.d - 2 * pairs(s) : 0;
+    if (neighbours(s)) return {first + 2 * j, first + 2 * j + 1};
+    return {first + j, first + j + pairs(s)};
+  }
 
   /// No wider than what is read.
   template <class U>
@@ -28,7 +38,7 @@ struct rope_rotary {
     guarded_matrix<U> cos, sin;
     std::size_t seq_len;
     TIGON_TEST_NOINLINE tables(const rotary_sizes& s, guard side)
-        : cos((s.variant == 1 ? s.batch : 1) * s.seq_len, pairs(s), s.padding, side),
+        : cos((s.variant % 3 == 1 ? s.batch : 1) * s.seq_len, pairs(s), s.padding, side),
           sin(cos.rows(), pairs(s), s.padding, side),
           seq_len(s.seq_len) {
       for (std::size_t i = 0; i < cos.rows(); ++i)
@@ -72,21 +82,45 @@ TYPED_TEST(rope, q_alone_is_what_it_is_beside_k) {
 }
 
 /// What is not turned may hold anything, bit for bit, and in place it is not even read.
-TEST(rope_partial, copies_or_leaves_the_rest) {
-  const rotary_sizes s{1, 2, 1, 3, 20, layout::heads, 0, 2};
+void check_rest(std::size_t variant, std::size_t begin) {
+  const rotary_sizes s{1, 2, 1, 3, 20, layout::heads, 0, variant};
+  const auto is_rest = [=](std::size_t i) { return i % 20 >= begin && i % 20 < begin + 10; };
   rotary_problem<rope_rotary, float> p(s);
   constexpr float odd_ones[] = {std::numeric_limits<float>::denorm_min(), -0.0f, std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<float>::quiet_NaN()};
   for (std::size_t i = 0; i < p.q.count(); ++i)
-    if (i % 20 >= 10) p.q[i] = odd_ones[i % 4];
+    if (is_rest(i)) p.q[i] = odd_ones[i % 4];
   p.forward<tigon::default_backend>(p.q_out.view(), p.k_out.view());
   for (std::size_t i = 0; i < p.q.count(); ++i)
-    if (i % 20 >= 10) {
+    if (is_rest(i)) {
       ASSERT_EQ(std::bit_cast<std::uint32_t>(p.q_out[i]), std::bit_cast<std::uint32_t>(p.q[i])) << i;
     }
   const auto q_out = bits_of(p.q_out);
   p.forward<tigon::default_backend>(p.q.view(), p.k.view());
   EXPECT_EQ(bits_of(p.q), q_out);
+}
+TEST(rope_partial, copies_or_leaves_the_rest) { check_rest(2, 10), check_rest(3, 0), check_rest(5, 0); }
+
+/// Pairs of neighbours are halves of a head whose columns are in another order; also in heads of 5 MiB, whose rotation
+/// is stored past the caches.
+TEST(rope_pairs, of_neighbours_are_halves_in_another_order) {
+  for (const rotary_sizes s : {rotary_sizes{2, 3, 2, 4, 38}, rotary_sizes{1, 8, 1, 1300, 128}}) {
+    rotary_problem<rope_rotary, float> p(s), halves(s);
+    p.opt.pairs = tigon::rotary_pairs::neighbours;
+    const auto column = [&](std::size_t i) { return i / s.d * s.d + (i % s.d % (s.d / 2)) * 2 + i % s.d / (s.d / 2); };
+    for (std::size_t i = 0; i < p.q.count(); ++i) halves.q[i] = p.q[column(i)];
+    for (std::size_t i = 0; i < p.k.count(); ++i) halves.k[i] = p.k[column(i)];
+    const auto same = [&] {
+      for (std::size_t i = 0; i < p.q.count(); ++i) ASSERT_EQ(halves.q_out[i], p.q_out[column(i)]) << i;
+      for (std::size_t i = 0; i < p.k.count(); ++i) ASSERT_EQ(halves.k_out[i], p.k_out[column(i)]) << i;
+    };
+    p.forward<tigon::default_backend>(p.q_out.view(), p.k_out.view());
+    halves.forward<tigon::default_backend>(halves.q_out.view(), halves.k_out.view());
+    same();
+    p.backward<tigon::default_backend>(p.q_out.view(), p.k_out.view());
+    halves.backward<tigon::default_backend>(halves.q_out.view(), halves.k_out.view());
+    same();
+  }
 }
 
 TEST(rope_partial, of_nothing_and_of_everything) {

@@ -194,9 +194,10 @@ void check_rotary_columns() {
 template <class Rotary, class B, class T>
 void check_rotary_nan() {
   constexpr double bad[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()};
-  const rotary_sizes s{1, 2, 1, 3, 4 * lanes<B, T> + 6};
-  for (const std::size_t j : {std::size_t{0}, lanes<B, T>, Rotary::pairs(s) - 1})
+  for (std::size_t k = 0; k < 3 * Rotary::variants; ++k)
     for (const double value : bad) {
+      const rotary_sizes s{1, 2, 1, 3, 4 * lanes<B, T> + 6, layout::tokens, 0, k / 3};
+      const std::size_t j = std::array{std::size_t{0}, lanes<B, T>, Rotary::pairs(s) - 1}[k % 3];
       rotary_problem<Rotary, T> p(s);
       const auto pair = Rotary::pair(s, j);
       p.q[4 * s.d + pair[0]] = from_f64<T>(value);  // second head, second token
@@ -209,16 +210,18 @@ void check_rotary_nan() {
 
 template <class Rotary, class B, class T>
 void check_rotary_threads() {
-  rotary_problem<Rotary, T> p({2, 8, 4, 100, 66});  // two and a half tasks
-  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.q_out.clear(), p.k_out.clear();
-    p.template forward<B>(p.q_out.view(), p.k_out.view(), ctx);
-    auto bits = bits_of(p.q_out, p.k_out);
-    p.template backward<B>(p.q_out.view(), p.k_out.view(), ctx);
-    const auto more = bits_of(p.q_out, p.k_out);
-    bits.insert(bits.end(), more.begin(), more.end());
-    return bits;
-  }));
+  for (const std::size_t variant : {std::size_t{0}, Rotary::variants - 1}) {
+    rotary_problem<Rotary, T> p({2, 8, 4, 100, 66, layout::tokens, 0, variant});  // two and a half tasks
+    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+      p.q_out.clear(), p.k_out.clear();
+      p.template forward<B>(p.q_out.view(), p.k_out.view(), ctx);
+      auto bits = bits_of(p.q_out, p.k_out);
+      p.template backward<B>(p.q_out.view(), p.k_out.view(), ctx);
+      const auto more = bits_of(p.q_out, p.k_out);
+      bits.insert(bits.end(), more.begin(), more.end());
+      return bits;
+    }));
+  }
 }
 
 /// Backward against the derivative of the definition, variant by variant.

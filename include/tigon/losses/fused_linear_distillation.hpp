@@ -136,7 +136,8 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
       student.logits(begin, z);
       if (rows.soft != nullptr && t.teacher.is_layer) teacher.logits(begin, of_teacher);
       if (rows.soft != nullptr && !t.teacher.is_layer)
-        detail::round_sums<row_backend<B>, A, A, input_t<T>>(of_teacher, t.teacher.logits.rows_from(begin, n), false, ctx);
+        detail::round_sums<row_backend<B>, A, A, input_t<T>>(of_teacher, t.teacher.logits.rows_from(begin, n), false,
+                                                             ctx);
       kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
           matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
           rows.from(begin), ctx);

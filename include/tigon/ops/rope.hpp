@@ -1,4 +1,4 @@
-// Rotary position embedding, halves paired, forward and backward.
+// Rotary position embedding by tables of cosines and sines, forward and backward.
 #ifndef TIGON_OPS_ROPE_HPP
 #define TIGON_OPS_ROPE_HPP
 
@@ -12,30 +12,31 @@ struct rope {
 };
 }  // namespace op
 
-/// All columns of a head, however many they are.
-inline constexpr std::size_t whole_head = ~std::size_t{0};
-
-/// Rotates the pair (j, j + r/2) of every head of q and k by the angle of its position, where r is rotary_dim.
+/// Rotates r = rotary_dim columns of every head of q and k, pair by pair, by the angles of their position.
 ///
 ///   c = cos[s, j],  z = sin[s, j],  j < r/2
-///   q'[j]       = q[j] c - q[j + r/2] z
-///   q'[j + r/2] = q[j + r/2] c + q[j] z
-///   q'[j]       = q[j] for j >= r                         k alike
-///   backward is the transpose: dq[j] = dq'[j] c + dq'[j + r/2] z,  dq[j + r/2] = dq'[j + r/2] c - dq'[j] z
+///   (a, b) = (f + j, f + j + r/2) for halves, (f + 2j, f + 2j + 1) for neighbours;  f = 0, d - r for the last columns
+///   q'[a] = q[a] c - q[b] z
+///   q'[b] = q[b] c + q[a] z
+///   q'[j] = q[j] for the other columns                    k alike
+///   backward is the transpose: dq[a] = dq'[a] c + dq'[b] z,  dq[b] = dq'[b] c - dq'[a] z
 ///
-/// Formula    docs/formulas/rope.md; Su et al., "RoFormer", 2021, in the pairing of Llama.
+/// Formula    docs/formulas/rope.md; Su et al., "RoFormer", 2021. Tables: ops/rotary_tables.hpp.
 /// Shapes     q, q' [batch, heads, seq_len, d], k, k' [batch, kv_heads, seq_len, d] with any strides; r even, at most
 ///            d; cos, sin [seq_len, >= r/2], or [batch * seq_len, >= r/2] with a table for every sequence. Columns from
-///            r/2 on are not read. Any extent may be 0. k and k' may be left out.
+///            r/2 on are not read. Any extent may be 0. k and k' may be left out: where heads of k are narrower than
+///            those of q, as DeepSeek's are, k is rotated by a call of its own.
 /// Types      q and k one of f32, bf16, f16, f64; tables any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
-/// Writes     q', k' (backward: dq, dk); in place, columns from r on are not touched.
+/// Writes     q', k' (backward: dq, dk); in place, columns that are not rotated are not touched.
 /// Aliasing   q' may be q and k' may be k (in place). Otherwise any layout in which no element is shared.
 /// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).
 struct rope_options {
-  std::size_t rotary_dim = whole_head;  ///< columns of a head that are rotated: the first ones
+  std::size_t rotary_dim = whole_head;  ///< columns of a head that are rotated
+  rotary_columns columns = rotary_columns::first;
+  rotary_pairs pairs = rotary_pairs::halves;
 };
 
 template <>
@@ -59,16 +60,17 @@ struct kernel<op::rope, backends::generic> {
   static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
                      heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
     const matrix_view<const U> cos = tables.cos, sin = tables.sin;
-    const std::size_t turned = std::min(opt.rotary_dim, q.head_dim), half = turned / 2, rest = q.head_dim - turned;
+    const detail::rotated_part part(q.head_dim, opt.rotary_dim, opt.columns, opt.pairs);
+    const std::size_t half = part.half(), rest = q.head_dim - part.count, other = part.first == 0 ? part.count : 0;
     const bool shared = cos.rows == q.seq_len;
     for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
       const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len, angle = shared ? s : token.i;
       const in_vector<U> c{cos.row(angle), half}, z{sin.row(angle), half};
       detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
-        detail::turn_halves(token, from, to, half, c, z, sign);
+        part.turn(token, from, to, c, z, sign);
         if (rest != 0 && from != to.data)
-          token.narrow(rest).map(reads(in_vector<T>{from + turned, rest}),
-                                 writes(row_at<T>{to.data + turned, to.bytes}), [](auto v) { return v; });
+          token.narrow(rest).map(reads(in_vector<T>{from + other, rest}), writes(row_at<T>{to.data + other, to.bytes}),
+                                 [](auto v) { return v; });
       });
     });
   }
@@ -80,17 +82,10 @@ template <class T, class U>
 void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<U> cos, matrix_view<U> sin,
                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt) {
   arguments args(op);
-  const bool whole = opt.rotary_dim == whole_head;
-  const std::size_t turned = whole ? q.head_dim : opt.rotary_dim;
-  args.that(turned % 2 == 0, error_code::shape, whole ? "head_dim of q" : "rotary_dim", "odd", "an even number");
-  args.that(turned <= q.head_dim, error_code::argument, "rotary_dim", "above head_dim", "at most head_dim");
+  const std::size_t turned = declare_rotary_dim(args, q.head_dim, opt.rotary_dim);
   declare_rotated<T>(args, q, k, q_out, k_out);
-  const std::size_t tables = cos.rows == q.batch * q.seq_len ? q.batch * q.seq_len : q.seq_len;
-  args.that(cos.cols >= turned / 2, error_code::shape, "cos",
-            whole ? "narrower than head_dim / 2" : "narrower than rotary_dim / 2",
-            whole ? "at least head_dim / 2 columns" : "at least rotary_dim / 2 columns");
-  args.in("cos", cos, tables, cos.cols);
-  args.in("sin", sin, tables, cos.cols);
+  declare_rotary_tables(args, rotary_tables<std::remove_const_t<U>>{cos, sin}, q.batch, q.seq_len, turned,
+                        opt.rotary_dim == whole_head);
   args.check();
 }
 

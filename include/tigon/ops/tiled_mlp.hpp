@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_TILED_MLP_HPP
 #define TIGON_OPS_TILED_MLP_HPP
 
-#include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/ops/mlp.hpp>
+#include <tigon/ops/tiles.hpp>
 
 #include <optional>
 
@@ -45,8 +45,7 @@ inline namespace TIGON_ABI {
 
 /// Tokens of a shard, 1 or more.
 constexpr std::size_t shard_rows(std::size_t tokens, std::size_t hidden, std::optional<std::size_t> shards) {
-  const std::size_t wanted = shards ? *shards : gemm_detail::ceil_div(tokens, std::max<std::size_t>(hidden, 1));
-  return std::max<std::size_t>(gemm_detail::ceil_div(tokens, std::max<std::size_t>(wanted, 1)), 1);
+  return tile_rows(tokens, shards ? *shards : ceil_div(tokens, std::max<std::size_t>(hidden, 1)));
 }
 
 }  // namespace TIGON_ABI
@@ -59,79 +58,30 @@ struct kernel<op::tiled_mlp, backends::generic> {
 
   template <backend B, element T, element W, class Options>
   static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, const Options& opt, context& ctx) {
-    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
-    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      kernel_for<op::mlp, B>::template forward<B, T, W>(x.rows_from(begin, rows), w, y.rows_from(begin, rows),
-                                                        matrix_view<T>{}, opt.mlp, ctx);
-    }
+    if (x.rows == 0) return;
+    detail::for_tiles(x.rows, detail::shard_rows(x.rows, x.cols, opt.shards), [&](tile shard) {
+      kernel_for<op::mlp, B>::template forward<B, T, W>(shard.of(x), w, shard.of(y), matrix_view<T>{}, opt.mlp, ctx);
+    });
   }
 
   template <backend B, element T, element W, element G, class Options>
   static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> dx, mlp_weights<G> dw,
                        const Options& opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t shard = detail::shard_rows(x.rows, x.cols, opt.shards);
-    const std::size_t count = gemm_detail::ceil_div(x.rows, shard);
-    constexpr bool wide = std::same_as<G, A>;
-    using sums = detail::chunk_sums<row_backend<B>, A>;
-    if (shard >= x.rows || !dw.any() || (wide && !sums::many(0, count, wide)))
-      return shards<B, T>(dy, x, w, dx, dw, shard, opt.mlp, ctx);
-    workspace::frame frame(ctx.workspace());
-    const bool add = opt.mlp.dw == gradient::accumulate;
-    const auto sum_of = [&](matrix_view<G> m) {
-      if (m.data == nullptr) return sums();
-      sums s(frame, m.rows * m.cols, count, wide);
-      if constexpr (wide)
-        s.begin(m.rows, m.cols, m, add);
-      else
-        s.begin(m.rows, m.cols, {}, add);
-      return s;
-    };
-    sums gate = sum_of(dw.gate), up = sum_of(dw.up), down = sum_of(dw.down);
-    sums gate_bias = sum_of(as_row(dw.gate_bias)), up_bias = sum_of(as_row(dw.up_bias)),
-         down_bias = sum_of(as_row(dw.down_bias));
-    auto of_shard = opt.mlp;
-    for (std::size_t begin = 0; begin < x.rows; begin += shard) {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
-      bool more = false;  // of all alike
-      const auto next = [&](sums& s) {
-        if (!s) return matrix_view<A>{};
-        const auto of = s.next(ctx);
-        more = of.more;
-        return of.sum;
-      };
-      const auto next_row = [&](sums& s) {
-        const matrix_view<A> sum = next(s);
-        return std::span<A>(sum.data, sum.cols);
-      };
-      const mlp_weights<A> to{next(gate),          next(up),          next(down),
-                              next_row(gate_bias), next_row(up_bias), next_row(down_bias)};
-      of_shard.dw = more ? gradient::accumulate : gradient::overwrite;
-      kernel_for<op::mlp, B>::template backward<B, T, W, A>(part(dy), part(x), w, matrix_view<T>{}, part(dx), to,
-                                                            of_shard, ctx);
-    }
-    if (gate) gate.finish(dw.gate, add, ctx);
-    if (up) up.finish(dw.up, add, ctx);
-    if (down) down.finish(dw.down, add, ctx);
-    if (gate_bias) gate_bias.finish(as_row(dw.gate_bias), add, ctx);
-    if (up_bias) up_bias.finish(as_row(dw.up_bias), add, ctx);
-    if (down_bias) down_bias.finish(as_row(dw.down_bias), add, ctx);
-  }
-
-  /// Without tokens one empty shard, which writes the gradients of the weights.
-  template <backend B, element T, element W, element G, class Options>
-  static void shards(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> dx,
-                     mlp_weights<G> dw, std::size_t shard, Options opt, context& ctx) {
-    std::size_t begin = 0;
-    do {
-      const std::size_t rows = std::min(shard, x.rows - begin);
-      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, rows); };
-      kernel_for<op::mlp, B>::template backward<B, T, W, G>(part(dy), part(x), w, matrix_view<T>{}, part(dx), dw, opt,
-                                                            ctx);
-      opt.dw = gradient::accumulate;
-    } while ((begin += shard) < x.rows);
+    const std::size_t rows = detail::shard_rows(x.rows, x.cols, opt.shards);
+    if (rows >= x.rows)  // without tokens too, which writes the gradients of the weights
+      return kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, matrix_view<T>{}, dx, dw, opt.mlp, ctx);
+    const matrix_view<G> all[] = {
+        dw.gate, dw.up, dw.down, as_row(dw.gate_bias), as_row(dw.up_bias), as_row(dw.down_bias)};
+    detail::tiled_gradients<B, G, A>::run(
+        x.rows, rows, all, opt.mlp.dw, ctx, [&](tile shard, const tile_sums<A, 6>& sums) {
+          const auto bias = [&](std::size_t k) { return std::span<A>(sums.of[k].data, sums.of[k].cols); };
+          auto of_shard = opt.mlp;
+          of_shard.dw = sums.mode;
+          kernel_for<op::mlp, B>::template backward<B, T, W, A>(
+              shard.of(dy), shard.of(x), w, matrix_view<T>{}, shard.of(dx),
+              mlp_weights<A>{sums.of[0], sums.of[1], sums.of[2], bias(3), bias(4), bias(5)}, of_shard, ctx);
+        });
   }
 
   /// Bytes that forward (pass inference) and backward (pass recompute) take.
@@ -148,13 +98,11 @@ struct kernel<op::tiled_mlp, backends::generic> {
       };
       return whole ? tokens_of(tokens) : std::max(tokens_of(shard), tokens_of((tokens - 1) % shard + 1));
     };
-    constexpr bool wide = std::same_as<G, A>;
-    using sums = detail::chunk_sums<row_backend<B>, A>;
-    const std::size_t count = gemm_detail::ceil_div(tokens, shard);
-    if (pass == mlp_pass::inference || of == parameters::frozen || whole || (wide && !sums::many(0, count, wide)))
-      return bytes_of(std::type_identity<G>{});
-    const std::size_t of_biases = biases ? 2 * sums::bytes(n, count, wide) + sums::bytes(hidden, count, wide) : 0;
-    return 3 * sums::bytes(workspace::product(hidden, n), count, wide) + of_biases + bytes_of(std::type_identity<A>{});
+    if (pass == mlp_pass::inference || of == parameters::frozen || whole) return bytes_of(std::type_identity<G>{});
+    using sums = detail::tiled_gradients<B, G, A>;
+    const std::size_t count = detail::ceil_div(tokens, shard);
+    const std::size_t of_biases = biases ? 2 * sums::bytes(n, count) + sums::bytes(hidden, count) : 0;
+    return 3 * sums::bytes(workspace::product(hidden, n), count) + of_biases + bytes_of(std::type_identity<A>{});
   }
 };
 
@@ -177,7 +125,7 @@ std::size_t tiled_mlp_backward_workspace(std::size_t tokens, std::size_t hidden,
 namespace detail {
 inline namespace TIGON_ABI {
 template <class B, element T, class Gate>
-void expect_tiles(const expects& expect, const tiled_mlp_options_for<Gate>& opt) {
+void expect_shards(const expects& expect, const tiled_mlp_options_for<Gate>& opt) {
   mlp_gate_kernel<B, T, Gate>::check(expect, opt.mlp.gate);
   expect.option(!opt.shards || *opt.shards != 0, "shards", 0, "at least 1");
 }
@@ -194,7 +142,7 @@ void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled
   const std::size_t n = detail::declare_mlp<T, E>(args, x, w, opt.mlp);
   args.out("y", y, x.rows, x.cols);
   args.check();
-  detail::expect_tiles<B, T>(args, opt);
+  detail::expect_shards<B, T>(args, opt);
   ctx.workspace().expect("tiled_mlp_forward", tiled_mlp_workspace<B, T, E>(x.rows, x.cols, n, opt.shards,
                                                                            ctx.executor().workers(), w.any_bias()));
   kernel_for<op::tiled_mlp, B>::template forward<B, T, E>(x, w, y, opt, ctx);
@@ -209,7 +157,7 @@ void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matri
   arguments args("tiled_mlp_backward");
   const std::size_t n = detail::declare_mlp_backward<T, E, G>(args, dy, x, w, nullptr, dx, dw, opt.mlp);
   args.check();
-  detail::expect_tiles<B, T>(args, opt);
+  detail::expect_shards<B, T>(args, opt);
   ctx.workspace().expect("tiled_mlp_backward", tiled_mlp_backward_workspace<B, T, E, G>(
                                                    x.rows, x.cols, n, opt.shards, ctx.executor().workers(),
                                                    trained_if(dw.any()), w.any_bias() || dw.any_bias()));

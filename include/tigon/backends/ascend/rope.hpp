@@ -1,5 +1,5 @@
 // Rotary embedding: for each token the table's row, then as many heads as fit, each in two halves. Heads that are
-// rotated in part are the parent's.
+// rotated in part, or by pairs of neighbours, are the parent's.
 #ifndef TIGON_BACKENDS_ASCEND_ROPE_HPP
 #define TIGON_BACKENDS_ASCEND_ROPE_HPP
 
@@ -18,7 +18,7 @@ struct kernel<op::rope, backends::ascend> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, rope_options opt, context& ctx) {
-    if (opt.rotary_dim < q.head_dim)
+    if (!rotates_halves(opt, q.head_dim))
       parents::template forward<B, T, U>(q, k, cos, sin, q_out, k_out, opt, ctx);
     else
       rotate<B>(q, k, cos, sin, q_out, k_out, accumulator_t<T>(1), ctx);
@@ -26,10 +26,14 @@ struct kernel<op::rope, backends::ascend> {
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, rope_options opt, context& ctx) {
-    if (opt.rotary_dim < dq_out.head_dim)
+    if (!rotates_halves(opt, dq_out.head_dim))
       parents::template backward<B, T, U>(dq_out, dk_out, cos, sin, dq, dk, opt, ctx);
     else
       rotate<B>(dq_out, dk_out, cos, sin, dq, dk, accumulator_t<T>(-1), ctx);
+  }
+
+  static bool rotates_halves(rope_options opt, std::size_t head_dim) {
+    return opt.rotary_dim >= head_dim && opt.pairs == rotary_pairs::halves;
   }
 
   template <backend B, element T, element U, class A>
