@@ -381,6 +381,11 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to
               Beside... beside) {
   B::rows::map_rows(ctx, program, in, out, gradients, beside...);
 }
+template <class B, class P, class... X, class... Y, class F>
+  requires detail::brings_driver<B>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
+  B::rows::map_rows(ctx, program, in, out, kept);
+}
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
