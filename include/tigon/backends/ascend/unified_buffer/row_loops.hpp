@@ -4,7 +4,7 @@
 //   kernel<op::group_norm, backends::generic>::forward<ub::rows_on_tiles<B, op::group_norm, tiling::pass::forward>, T>(...)
 //
 // The buffer is cut into as many tiles as the rule counts live ones. A loop copies a block of every operand in, unless a
-// tile has it, computes, and copies the blocks of its outputs out; a block stays in its tile until that is the one which
+// tile holds it, computes, and copies the blocks of its outputs out; a block stays in its tile until that is the one which
 // was used least recently. Scratch rows are memory behind the buffer. What a kernel reads or writes as a single number
 // (at, put) passes by the buffer, as a scalar unit's numbers do.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_LOOPS_HPP
@@ -21,8 +21,8 @@ class recent_blocks {
   using A = typename Plan::accumulator;
   static constexpr std::size_t count = Plan::rule.tiles.n / Plan::rule.tiles.d * Plan::buffers;
   struct one {
-    void* data;
-    const void* from = nullptr;  ///< what is there; nothing, if null
+    std::byte* data;
+    std::uintptr_t from = 0;  ///< the memory of what is there
     std::size_t bytes = 0, used = 0;
   };
 
@@ -30,7 +30,7 @@ class recent_blocks {
   TIGON_INLINE explicit recent_blocks(vector_core<Plan>& core) : core_(core) {
     [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
       const auto tiles = core.place((static_cast<void>(k), scratch<A>{})...);
-      ((tile_[k].data = std::get<k>(tiles).data), ...);
+      ((tile_[k].data = reinterpret_cast<std::byte*>(std::get<k>(tiles).data)), ...);
     }(std::make_index_sequence<count>{});
   }
 
@@ -38,24 +38,23 @@ class recent_blocks {
   template <class T>
   TIGON_INLINE vector_view<const T> fetch(vector_view<const T> from) {
     static_assert(sizeof(T) <= sizeof(A));
-    one& to = tile_for(from.data, from.size * sizeof(T));
-    T* const data = static_cast<T*>(to.data);
-    if (to.from == nullptr) {
-      to.from = from.data, to.bytes = from.size * sizeof(T);
-      tile<vector_view<const T>> block{from, data};
+    one& to = tile_for(from);
+    if (to.bytes == 0) {
+      hold(to, from);
+      tile<vector_view<const T>> block{from, reinterpret_cast<T*>(to.data)};
       core_.shape(1, from.size, {1, from.size, 1});
       core_.fetch(block);
     }
-    return {data, from.size};
+    return {in_tile(to, from), from.size};
   }
   /// The tile of a block that will be written.
   template <class T>
   TIGON_INLINE vector_view<T> place(vector_view<T> to) {
     static_assert(sizeof(T) <= sizeof(A));
-    one& in = tile_for(to.data, to.size * sizeof(T));
+    one& in = tile_for(to);
     forget(to, &in);
-    if (in.from == nullptr) in.from = to.data, in.bytes = to.size * sizeof(T);
-    return {static_cast<T*>(in.data), to.size};
+    if (in.bytes == 0) hold(in, to);
+    return {in_tile(in, to), to.size};
   }
   template <class T>
   TIGON_INLINE void store(vector_view<T> from, vector_view<T> to) {
@@ -67,22 +66,30 @@ class recent_blocks {
   template <class T>
   TIGON_INLINE void forget(vector_view<T> memory, const one* kept = nullptr) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.data), end = begin + memory.size * sizeof(T);
-    for (one& t : tile_) {
-      const auto first = reinterpret_cast<std::uintptr_t>(t.from);
-      if (&t != kept && first < end && begin < first + t.bytes) t.from = nullptr, t.bytes = 0;
-    }
+    for (one& t : tile_)
+      if (&t != kept && t.from < end && begin < t.from + t.bytes) t.bytes = 0;
   }
 
  private:
-  /// The tile that holds these bytes, or the one that was used least recently, emptied.
-  TIGON_INLINE one& tile_for(const void* from, std::size_t bytes) {
+  /// The tile that holds this memory, or the one that was used least recently, emptied.
+  template <class T>
+  TIGON_INLINE one& tile_for(vector_view<T> memory) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.data), end = begin + memory.size * sizeof(T);
     one* oldest = tile_;
     for (one& t : tile_) {
-      if (t.from == from && t.bytes >= bytes) return t.used = ++clock_, t;
+      if (t.from <= begin && end <= t.from + t.bytes) return t.used = ++clock_, t;
       if (t.used < oldest->used) oldest = &t;
     }
-    oldest->from = nullptr, oldest->bytes = 0, oldest->used = ++clock_;
+    oldest->bytes = 0, oldest->used = ++clock_;
     return *oldest;
+  }
+  template <class T>
+  static TIGON_INLINE void hold(one& t, vector_view<T> memory) {
+    t.from = reinterpret_cast<std::uintptr_t>(memory.data), t.bytes = memory.size * sizeof(T);
+  }
+  template <class T>
+  static TIGON_INLINE std::remove_const_t<T>* in_tile(const one& t, vector_view<T> memory) {
+    return reinterpret_cast<std::remove_const_t<T>*>(t.data + (reinterpret_cast<std::uintptr_t>(memory.data) - t.from));
   }
 
   vector_core<Plan>& core_;
