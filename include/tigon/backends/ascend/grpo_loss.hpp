@@ -1,5 +1,5 @@
-// Policy losses on logits: log-probabilities and dlogits row by row in blocks of the vocabulary. What is a number a token
-// is computed beside the buffer.
+// Policy losses on logits: log-probabilities and dlogits row by row in blocks of the vocabulary. What is a number a
+// token is computed beside the buffer.
 #ifndef TIGON_BACKENDS_ASCEND_GRPO_LOSS_HPP
 #define TIGON_BACKENDS_ASCEND_GRPO_LOSS_HPP
 

@@ -1,4 +1,5 @@
-// A row program on tiles: its types, its reduction of the present rows, block by block, and its map of the present block.
+// A row program on tiles: its types, its reduction of the present rows, block by block, and its map of the present
+// block.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_PROGRAM_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_PROGRAM_HPP
 

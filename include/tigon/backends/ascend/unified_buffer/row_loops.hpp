@@ -1,12 +1,13 @@
 // The driver that also runs kernels which are written row by row (for_rows, rows/row.hpp): the same functions, whose
 // loops over columns go block by block through the buffer.
 //
-//   kernel<op::group_norm, backends::generic>::forward<ub::rows_on_tiles<B, op::group_norm, tiling::pass::forward>, T>(...)
+//   using tiles = ub::rows_on_tiles<B, op::group_norm, tiling::pass::forward>;
+//   kernel<op::group_norm, backends::generic>::forward<tiles, T>(...)
 //
-// The buffer is cut into as many tiles as the rule counts live ones. A loop copies a block of every operand in, unless a
-// tile holds it, computes, and copies the blocks of its outputs out; a block stays in its tile until that is the one which
-// was used least recently. Scratch rows are memory behind the buffer. What a kernel reads or writes as a single number
-// (at, put) passes by the buffer, as a scalar unit's numbers do.
+// The buffer is cut into as many tiles as the rule counts live ones. A loop copies a block of every operand in, unless
+// a tile holds it, computes, and copies the blocks of its outputs out; a block stays in its tile until that is the one
+// which was used least recently. Scratch rows are memory behind the buffer. What a kernel reads or writes as a single
+// number (at, put) passes by the buffer, as a scalar unit's numbers do.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_LOOPS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_LOOPS_HPP
 
@@ -97,6 +98,25 @@ class recent_blocks {
   std::size_t clock_ = 0;
 };
 
+/// A block of an operand or output, as a loop takes it.
+template <class Operand>
+struct block_of_operand;
+template <class T>
+struct block_of_operand<matrix_view<T>> {
+  using output = vector_view<T>;
+  using input = vector_view<const T>;
+};
+template <class T>
+struct block_of_operand<vector_view<T>> : block_of_operand<matrix_view<T>> {};
+template <class Output>
+struct block_of_operand<simd::often_zero<Output>> : block_of_operand<Output> {};
+template <class Operand>
+struct block_of_operand<simd::read_again<Operand>> : block_of_operand<Operand> {};
+template <class A>
+struct block_of_operand<constant<A>> {
+  using input = constant<A>;
+};
+
 /// One row, or a part of one, as simd::row_worker is.
 template <class Plan>
 class row_on_tiles {
@@ -158,6 +178,11 @@ class row_on_tiles {
   }
 
  private:
+  template <class X>
+  using input_of = typename block_of_operand<X>::input;
+  template <class Y>
+  using output_of = typename block_of_operand<Y>::output;
+
   // The memory of n columns from column j on.
   template <class T>
   TIGON_INLINE vector_view<T> memory(matrix_view<T> m, std::size_t j, std::size_t n) const {
@@ -167,27 +192,22 @@ class row_on_tiles {
   TIGON_INLINE vector_view<T> memory(vector_view<T> v, std::size_t j, std::size_t n) const {
     return {v.data + first_ + j, n};
   }
-  template <class Operand>
-  TIGON_INLINE auto memory(simd::often_zero<Operand> y, std::size_t j, std::size_t n) const {
+  template <class Output>
+  TIGON_INLINE output_of<Output> memory(simd::often_zero<Output> y, std::size_t j, std::size_t n) const {
     return memory(y.output, j, n);
   }
   template <class X>
-  TIGON_INLINE auto input(X x, std::size_t j, std::size_t n) const {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(memory(x, j, n).data)>>;
-    return tiles_->fetch(vector_view<const T>(memory(x, j, n)));
+  TIGON_INLINE input_of<X> input(X x, std::size_t j, std::size_t n) const {
+    return tiles_->fetch(input_of<X>(memory(x, j, n)));
   }
   template <class Operand>
-  TIGON_INLINE auto input(simd::read_again<Operand> x, std::size_t j, std::size_t n) const {
+  TIGON_INLINE input_of<Operand> input(simd::read_again<Operand> x, std::size_t j, std::size_t n) const {
     return input(x.operand, j, n);
   }
   template <class T>
   TIGON_INLINE constant<T> input(constant<T> c, std::size_t, std::size_t) const {
     return c;
   }
-  template <class X>
-  using input_of = decltype(std::declval<const row_on_tiles&>().input(std::declval<X>(), 0, 0));
-  template <class Y>
-  using output_of = decltype(std::declval<const row_on_tiles&>().memory(std::declval<Y>(), 0, 0));
 
   // g(lanes, operands, outputs) for every block of columns.
   template <class... X, class... Y, class G>
