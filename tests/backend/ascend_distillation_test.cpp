@@ -6,7 +6,7 @@
 namespace {
 
 using namespace tigon::test;
-using tigon::absent, tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::default_context;
+using tigon::absent, tigon::accumulator_t, tigon::context, tigon::default_context;
 
 struct variant {
   const char* name;
@@ -56,8 +56,8 @@ struct problem {
 
 template <class P>
 struct ascend_distillation : testing::Test {};
-/// Logits are f32 for either type; products, of which each type has many, are the parents'.
-using pairs = testing::Types<on<usual_chip, float>, on<double_chip, bfloat16>>;
+/// Logits are f32 for all types but one, and the products, of which each type and chip has its own, are the parents'.
+using pairs = testing::Types<on<usual_chip, float>>;
 TYPED_TEST_SUITE(ascend_distillation, pairs, names);
 
 TYPED_TEST(ascend_distillation, agrees_with_its_parents) {
