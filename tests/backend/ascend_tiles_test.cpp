@@ -114,6 +114,32 @@ TEST(ascend_tiles, change_places_from_block_to_block) {
   EXPECT_EQ(place[1][1], x(0, two::block + 1));
 }
 
+// Loops of a row see what earlier ones wrote, be it to memory of which a tile holds a part, or a single number.
+TEST(ascend_row_loops, see_what_was_written_before) {
+  using tiles = ub::rows_on_tiles<usual_chip, op::group_norm, pass::forward>;
+  guarded_matrix<float> m = random_matrix<float>({3, 9000, 2}, 1), sums(3, 3);
+  const std::vector<double> x = m.f64();
+  const tigon::matrix_view<float> all = m.view(), to = sums.view();
+  const auto as_it_is = [](auto v) { return v; };
+  const audited ledger;
+  tigon::for_rows<tiles>(tigon::default_context(), 3, 9000, [=](auto row) {
+    const auto part = row.part(4000, 200);  // in two blocks of the whole row
+    row.put(to, 0, part.sum(tigon::reads(all), as_it_is));
+    row.map(tigon::reads(all), tigon::writes(all), [](auto v) { return v + v; });
+    row.put(to, 1, part.sum(tigon::reads(all), as_it_is));
+    row.put(all, 4100, 1000);
+    row.put(to, 2, part.sum(tigon::reads(all), as_it_is));
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    double sum = 0;
+    for (std::size_t j = 4000; j < 4200; ++j) sum += x[i * 9000 + j];
+    EXPECT_NEAR(sums(i, 0), sum, 1e-4);
+    EXPECT_NEAR(sums(i, 1), 2 * sum, 1e-4);
+    EXPECT_NEAR(sums(i, 2), 2 * sum - 2 * x[i * 9000 + 4100] + 1000, 1e-3);
+  }
+  EXPECT_TRUE(m.padding_intact());
+}
+
 template <class F>
 void expect_the_results_of_highway(F run) {
   const std::vector<std::vector<double>> wanted = run(tigon::backends::highway{});

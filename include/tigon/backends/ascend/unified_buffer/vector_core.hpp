@@ -206,7 +206,8 @@ class vector_core {
     if constexpr (bytes_of<Operand>() != 0) {
       t.data = reinterpret_cast<typename tile<Operand>::element_type*>(memory_ + guard_bytes + used_.bytes);
       if constexpr (places_of<Operand> > 1)
-        t.places.to_other = place_bytes<Operand>() / sizeof(typename tile<Operand>::element_type);
+        t.places.to_other =
+            static_cast<std::ptrdiff_t>(place_bytes<Operand>() / sizeof(typename tile<Operand>::element_type));
       used_.bytes += bytes_of<Operand>();
       paint(used_.bytes);  // the last guard_bytes of what was taken
     }
