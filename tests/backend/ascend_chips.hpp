@@ -1,4 +1,5 @@
-// Chips of the ascend family whose ledger is kept by the test: three capacities, derived without a line of kernel code.
+// Chips of the ascend family whose ledger is kept by the test: four capacities, and two places for every tile, derived
+// without a line of kernel code.
 #ifndef TIGON_TESTS_BACKEND_ASCEND_CHIPS_HPP
 #define TIGON_TESTS_BACKEND_ASCEND_CHIPS_HPP
 
@@ -69,10 +70,21 @@ struct ascend_48k : ascend_192k {
   static constexpr backend_info info{"ascend_48k", {device::npu}};
   static constexpr std::size_t tile_capacity_bits = 48 * 8192;
 };
+struct ascend_256k : ascend_192k {
+  using parent = ascend_192k;
+  static constexpr backend_info info{"ascend_256k", {device::npu}};
+  static constexpr std::size_t tile_capacity_bits = 256 * 8192;
+};
 struct ascend_1m : ascend_192k {
   using parent = ascend_192k;
   static constexpr backend_info info{"ascend_1m", {device::npu}};
   static constexpr std::size_t tile_capacity_bits = 1024 * 8192;
+};
+/// Copies a block in while it computes on the one before.
+struct ascend_double : ascend_192k {
+  using parent = ascend_192k;
+  static constexpr backend_info info{"ascend_double", {device::npu}};
+  static constexpr std::size_t tile_buffers = 2;
 };
 
 }  // namespace TIGON_ABI
@@ -82,11 +94,13 @@ namespace tigon::test {
 
 using small_chip = backends::ascend_48k;
 using usual_chip = backends::ascend_192k;
+using middle_chip = backends::ascend_256k;
 using large_chip = backends::ascend_1m;
+using double_chip = backends::ascend_double;
 
-/// Every element type, each on one of the capacities: the widest elements in the least room, the narrowest in the most.
+/// Every element type, each on one of the chips: the widest elements in the least room, the narrowest in the most.
 using chip_pairs =
-    testing::Types<on<usual_chip, float>, on<usual_chip, bfloat16>, on<small_chip, double>, on<large_chip, float16>>;
+    testing::Types<on<usual_chip, float>, on<double_chip, bfloat16>, on<small_chip, double>, on<large_chip, float16>>;
 
 /// Every type is compared with highway, this one with generic as well: that is the same code on single numbers.
 template <class T>

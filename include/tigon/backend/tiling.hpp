@@ -181,7 +181,8 @@ consteval extents fixed(budget b, extents shape, dims tiled) {
 /// The tile of a row of n elements is min(next_power_of_two(n), cap): the cap does not depend on n. 0: nothing fits.
 constexpr std::size_t cap(budget b) { return b.elements() == 0 ? 0 : std::bit_floor(b.elements()); }
 
-enum class pass { forward, backward, plain_forward };
+/// plain: the path that needs fewer tiles, where an operator has two.
+enum class pass { forward, backward, plain_forward, plain_backward };
 
 /// Which work item comes next to a program: the one a grid away, or its neighbour.
 enum class schedule { strided, chunked };
@@ -228,12 +229,25 @@ struct find_rule<Op, P, void> {
 template <class Op, tiling::pass P, class B>
 inline constexpr const tiling::rule& rule_for = detail::find_rule<Op, P, B>::value;
 
+/// Places in the buffer that a tile takes on B: its `tile_buffers`, if it states them.
+template <class B>
+inline constexpr std::size_t tile_buffers_of = 1;
+template <class B>
+  requires requires { B::tile_buffers; }
+inline constexpr std::size_t tile_buffers_of<B> = B::tile_buffers;
+
+/// What the pass may take on B for so many live tiles of accumulators of type A.
+template <class Op, tiling::pass P, class B, class A>
+constexpr tiling::budget budget_of(tiling::ratio tiles) {
+  return {B::tile_capacity_bits, rule_for<Op, P, B>.margin, {tiles.n * tile_buffers_of<B>, tiles.d}, sizeof(A)};
+}
+
 /// Elements of the largest block of accumulators of type A that the pass may use on B: a power of two, at least the
 /// rule's floor, or a sentence.
 template <class Op, tiling::pass P, class B, class A>
 consteval std::size_t block_of() {
   constexpr const tiling::rule& r = rule_for<Op, P, B>;
-  constexpr std::size_t block = tiling::cap({B::tile_capacity_bits, r.margin, r.tiles, sizeof(A)});
+  constexpr std::size_t block = tiling::cap(budget_of<Op, P, B, A>(r.tiles));
   static_assert(block >= std::max<std::size_t>(r.floor, 1),
                 "tigon: the smallest tile that this operator works on exceeds the backend's tile_capacity_bits");
   return block;
@@ -243,8 +257,7 @@ consteval std::size_t block_of() {
 template <class Op, tiling::pass P, class B, class A>
 consteval std::size_t area_of() {
   constexpr const tiling::rule& r = rule_for<Op, P, B>;
-  constexpr std::size_t fits =
-      tiling::cap({B::tile_capacity_bits, r.margin, r.area_tiles.n == 0 ? r.tiles : r.area_tiles, sizeof(A)});
+  constexpr std::size_t fits = tiling::cap(budget_of<Op, P, B, A>(r.area_tiles.n == 0 ? r.tiles : r.area_tiles));
   return r.area == 0 ? fits : std::min(r.area, fits);
 }
 

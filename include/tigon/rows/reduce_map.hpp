@@ -48,8 +48,9 @@
 // What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
 // A backend with a driver of its own states it as a type `rows` with the functions reduce_map(ctx, program, groups...),
-// map_rows(ctx, program, reads, writes, adds_to) and map_below_max, of which it may leave out what its operators do not
-// call: the same structs then run there.
+// map_rows(ctx, program, reads, writes, adds_to), map_rows(ctx, program, reads, writes, kept_rows) and map_below_max, of
+// which it may leave out what its operators do not call: the same structs then run there. With a type `row_loops` it has
+// for_rows<A> and for_rows_with_scratch<A> too, which take the arguments of those in rows/row.hpp.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -383,6 +384,12 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_ro
     if (!kept.keeps(row.i)) return detail::clear_outputs(row, out.y);
     row.map(in, out, of_columns);
   });
+}
+
+template <class B, class P, class... X, class... Y, class F>
+  requires detail::brings_driver<B>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
+  B::rows::map_rows(ctx, program, in, out, kept);
 }
 
 }  // namespace TIGON_ABI

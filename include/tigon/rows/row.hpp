@@ -347,6 +347,23 @@ void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std
   });
 }
 
+namespace detail {
+// A driver (rows/reduce_map.hpp) that also runs kernels which are written row by row.
+template <class B>
+concept brings_row_loops = requires { typename B::rows::row_loops; };
+}  // namespace detail
+
+template <class B, class A = float, class F>
+  requires detail::brings_row_loops<B>
+void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
+  B::rows::template for_rows<A>(ctx, rows, cols, fn);
+}
+template <class B, class A, class F>
+  requires detail::brings_row_loops<B>
+void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
+  B::rows::template for_rows_with_scratch<A>(ctx, rows, cols, scratch_rows, fn);
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 

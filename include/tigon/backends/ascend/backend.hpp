@@ -17,8 +17,10 @@ struct ascend : highway {
   static constexpr backend_info info{"ascend", {device::npu}, {device::npu}};
   using overrides = op_list<op::geglu, op::swiglu, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::rope,
                             op::softmax, op::cross_entropy, op::fused_linear_cross_entropy, op::dyt, op::poly_norm,
-                            op::qwen2vl_mrope, op::sparsemax, op::attn_res>;
+                            op::qwen2vl_mrope, op::sparsemax, op::attn_res, op::embedding, op::group_norm,
+                            op::llama4_rope, op::kl_div, op::jsd, op::tvd, op::distillation, op::grpo_loss>;
   static constexpr std::size_t tile_capacity_bits = 192 * 8192;  ///< one core's unified buffer
+  static constexpr std::size_t tile_buffers = 1;                 ///< places of a tile; 2: double buffering
   static constexpr std::size_t vector_cores = 20;
   static constexpr row_tuning row{.partials = 2 * vector_cores};  ///< a partial row for every program
   using ledger = unified_buffer::abort_on_damage;                 ///< told what every program did with its buffer
@@ -30,18 +32,24 @@ struct ascend : highway {
 // Everything it overrides:
 #include <tigon/backends/ascend/attn_res.hpp>
 #include <tigon/backends/ascend/cross_entropy.hpp>
+#include <tigon/backends/ascend/divergences.hpp>
 #include <tigon/backends/ascend/dyt.hpp>
+#include <tigon/backends/ascend/embedding.hpp>
 #include <tigon/backends/ascend/fused_add_rms_norm.hpp>
 #include <tigon/backends/ascend/gates.hpp>
+#include <tigon/backends/ascend/group_norm.hpp>
+#include <tigon/backends/ascend/grpo_loss.hpp>
 #include <tigon/backends/ascend/layer_norm.hpp>
+#include <tigon/backends/ascend/llama4_rope.hpp>
 #include <tigon/backends/ascend/poly_norm.hpp>
 #include <tigon/backends/ascend/qwen2vl_mrope.hpp>
 #include <tigon/backends/ascend/rms_norm.hpp>
 #include <tigon/backends/ascend/rope.hpp>
 #include <tigon/backends/ascend/softmax.hpp>
 #include <tigon/backends/ascend/sparsemax.hpp>
-// Products of any backend want Eigen, and whoever includes this operator is told so; the others need none.
+// Products of any backend want Eigen, and whoever includes these operators is told so; the others need none.
 #if __has_include(<Eigen/Core>)
+#include <tigon/backends/ascend/distillation.hpp>
 #include <tigon/backends/ascend/fused_linear_cross_entropy.hpp>
 #endif
 

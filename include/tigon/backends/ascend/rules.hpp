@@ -20,6 +20,14 @@ struct poly_norm;
 struct qwen2vl_mrope;
 struct sparsemax;
 struct attn_res;
+struct embedding;
+struct group_norm;
+struct llama4_rope;
+struct kl_div;
+struct jsd;
+struct tvd;
+struct distillation;
+struct grpo_loss;
 }  // namespace tigon::op
 
 namespace tigon::backends {
@@ -132,6 +140,69 @@ struct tile_rule<op::attn_res, tiling::pass::forward, backends::ascend> {
 template <>
 struct tile_rule<op::attn_res, tiling::pass::backward, backends::ascend> {
   static constexpr tiling::rule value{.margin = {85, 100}, .tiles = {16}, .programs = 2};
+};
+
+/// Backward holds five tiles where it keeps a compensated sum; the block is that of 3.2.
+template <>
+struct tile_rule<op::embedding, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.margin = {85, 100}, .tiles = {32, 10}, .programs = 2};
+};
+template <>
+struct tile_rule<op::embedding, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.margin = {85, 100}, .tiles = {5}, .programs = 2};
+};
+
+template <tiling::pass P>
+struct tile_rule<op::group_norm, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}, .programs = 2};
+};
+
+/// most_rows: heads of a block.
+template <>
+struct tile_rule<op::llama4_rope, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {20}, .most_rows = 1 << 16};
+};
+
+/// plain: with a teacher of logarithms, and with one upstream gradient for all. most_rows: of 128 columns and more.
+template <>
+struct tile_rule<op::kl_div, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {6}, .most_rows = 512};
+};
+template <>
+struct tile_rule<op::kl_div, tiling::pass::plain_forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {3}, .most_rows = 512};
+};
+template <>
+struct tile_rule<op::kl_div, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {3}};
+};
+template <>
+struct tile_rule<op::kl_div, tiling::pass::plain_backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {5, 2}};
+};
+
+template <tiling::pass P>
+struct tile_rule<op::jsd, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}};
+};
+/// As jsd.
+template <>
+struct tile_rule<op::distillation, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}};
+};
+
+template <tiling::pass P>
+struct tile_rule<op::tvd, P, backends::ascend> {
+  static constexpr tiling::rule value{.margin = {80, 100}, .tiles = {5}};
+};
+
+template <>
+struct tile_rule<op::grpo_loss, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {4}};
+};
+template <>
+struct tile_rule<op::grpo_loss, tiling::pass::backward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {8}};
 };
 
 }  // namespace tigon

@@ -15,6 +15,7 @@
 //   block    rows and columns of an operand that are in the buffer at a time; some rows of all columns: a block of rows
 //   tile     the memory of a block in the buffer
 //   strip    the blocks of a block of columns, in every so many-th block of rows
+//   places   of a tile: one, or two where a block is copied in while lanes compute on the one before
 //   guard    bytes behind every tile whose damage is found
 //   ledger   what a backend is told of every program: bytes taken and copied, and whether the guards are intact
 //
@@ -26,6 +27,8 @@
 #include <tigon/backends/ascend/unified_buffer/loops.hpp>
 #include <tigon/backends/ascend/unified_buffer/maps.hpp>
 #include <tigon/backends/ascend/unified_buffer/partials.hpp>
+#include <tigon/backends/ascend/unified_buffer/program.hpp>
+#include <tigon/backends/ascend/unified_buffer/row_loops.hpp>
 #include <tigon/backends/ascend/unified_buffer/row_programs.hpp>
 #include <tigon/backends/ascend/unified_buffer/tiles.hpp>
 #include <tigon/backends/ascend/unified_buffer/vector_core.hpp>

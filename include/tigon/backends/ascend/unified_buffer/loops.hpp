@@ -13,9 +13,10 @@ template <class Plan, class F>
 void for_programs(context& ctx, std::size_t items, std::size_t most_programs, F f) {
   const std::size_t grid = std::min(most_programs, items);
   const std::size_t chunk = grid == 0 ? 0 : ceil_div(items, grid);
-  ctx.executor().run(grid, [&](std::size_t program, std::size_t) TIGON_FLATTEN {
+  ctx.executor().run(grid, [&](std::size_t program, std::size_t worker) TIGON_FLATTEN {
     constexpr bool chunked = Plan::rule.order == tiling::schedule::chunked;
     vector_core<Plan> core(0, 0, {1, 1, 1});
+    core.worker = worker;
     f(core, program, [=](auto item) TIGON_LAMBDA {
       const std::size_t end = chunked ? std::min(items, (program + 1) * chunk) : items;
       for (std::size_t i = chunked ? program * chunk : program; i < end; i += chunked ? 1 : grid) item(i);

@@ -5,204 +5,55 @@
 // is the operator's own kernel with its programs run on B's vector cores, cut as the tile rule of that operator and
 // pass says. A block of rows is reduced, as often as its rows require, and mapped. Of what a row needs between the two
 // the buffer holds a number of sums in f64, the program's state and its value. Loops over rows that are not programs
-// (for_rows) run on lanes.
+// (for_rows) run on lanes here; row_loops.hpp runs them too.
 #ifndef TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 #define TIGON_BACKENDS_ASCEND_UNIFIED_BUFFER_ROW_PROGRAMS_HPP
 
 #include <tigon/backend/kernel.hpp>
-#include <tigon/backends/ascend/unified_buffer/maps.hpp>
+#include <tigon/backends/ascend/unified_buffer/program.hpp>
 #include <tigon/backends/generic/backend.hpp>
 #include <tigon/rows/below_max.hpp>
 
-#include <array>
 #include <limits>
-#include <type_traits>
 
 namespace tigon::unified_buffer {
 inline namespace TIGON_ABI {
-
-// Totals of the parts of a row: sums of blocks are f64, so that their error does not grow with the row.
-template <std::size_t N, class Sum>
-TIGON_INLINE void add_part(std::array<double, N>& total, const Sum& part) {
-  if constexpr (std::is_arithmetic_v<Sum>)
-    total[0] += part;
-  else
-    for (std::size_t k = 0; k < part.size(); ++k) total[k] += part[k];
-}
-template <class Sum, std::size_t N>
-TIGON_INLINE Sum as_sum(const std::array<double, N>& total) {
-  if constexpr (std::is_arithmetic_v<Sum>) {
-    return static_cast<Sum>(total[0]);
-  } else {
-    Sum sum;
-    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] = static_cast<typename Sum::value_type>(total[k]);
-    return sum;
-  }
-}
-
-struct no_row_state {};
-template <class P>
-struct state_of {
-  using type = no_row_state;
-};
-template <simd::detail::has_state P>
-struct state_of<P> {
-  using type = typename P::state;
-};
-
-/// The types of a program with a reduction of these operands.
-template <class B, class P, class Numbers, class Saves, class... X>
-struct program_types;
-template <class B, class P, class... N, class... S, class... X>
-struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
-  static constexpr bool has_state = simd::detail::has_state<P>;
-  using vector = simd::detail::vec_of<B, X...>;
-  using number = typename vector::value_type;
-  using bound = simd::detail::bound_program<P, simd::of_rows<N...>, simd::saves<S...>>;
-  template <class>
-  using lanes = vector;
-  using state = typename state_of<P>::type;
-  using first_reduction = decltype(std::declval<bound>().template reduction<sizeof...(X)>(0));
-  using last_reduction =
-      std::conditional_t<has_state, simd::detail::row_reduction<P, sizeof...(X), state>, first_reduction>;
-  template <class Reduction>
-  static constexpr std::size_t count =
-      simd::detail::pack_size<decltype(std::declval<Reduction>()(std::declval<lanes<X>>()...))>;
-  template <class Reduction>
-  using sum_of = std::conditional_t<count<Reduction> == 1, number, std::array<number, count<Reduction>>>;
-  using first_sum = sum_of<first_reduction>;
-  using last_sum = sum_of<last_reduction>;
-
-  template <class Bound>
-  static TIGON_INLINE auto value_of(const Bound& p, std::size_t i, const last_sum& s,
-                                    [[maybe_unused]] const state& of) {
-    if constexpr (has_state)
-      return p.finished(i, s, of);
-    else
-      return p.finished(i, s);
-  }
-  using value = decltype(value_of(std::declval<bound>(), 0, std::declval<last_sum>(), std::declval<state>()));
-
-  using totals = std::array<double, std::max(count<first_reduction>, count<last_reduction>)>;
-  struct nothing {};
-  /// What the buffer holds of a row: the value takes the place of the sums that it is made of.
-  struct of_row {
-    union {
-      totals total;
-      value made;
-    };
-    [[no_unique_address]] state after;
-    [[no_unique_address]] std::conditional_t<has_state, bool, nothing> again;  ///< reduce the row once more
-  };
-};
-
-/// A program and the numbers of its operands in a core's tuple of tiles: X operands of reduce, M of map alone, N
-/// numbers and S saved ones of every row; then come the outputs.
-template <class Types, class P, std::size_t X, std::size_t M, std::size_t N, std::size_t S>
-struct program_on_tiles {
-  using of_row = typename Types::of_row;
-  using first_sum = typename Types::first_sum;
-  using last_sum = typename Types::last_sum;
-  P p;
-
-  /// The values of the present rows: they are reduced until `again` is false for all.
-  template <class Core, class... Tile>
-  TIGON_INLINE void reduce(Core& core, of_row* rows, const std::tuple<Tile&...>& tiles) const {
-    const auto numbers = some<X + M, N>(tiles);
-    const auto saved = some<X + M + N, S>(tiles);
-    std::apply([&](auto&... t) TIGON_LAMBDA { (core.fetch(t), ...); }, numbers);
-    const simd::detail::bound_program bound(
-        p, std::apply([](auto&... t) TIGON_LAMBDA { return simd::of_rows(t.data...); }, numbers),
-        std::apply([](auto&... t) TIGON_LAMBDA { return simd::saves(t.data...); }, saved));
-    core.each_row([=](std::size_t i) TIGON_LAMBDA {
-      rows[i].total = {}, rows[i].after = {};
-      if constexpr (Types::has_state) rows[i].again = true;
-    });
-    add(core, rows, tiles, [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<X>(i); });
-    if constexpr (Types::has_state) {
-      const auto from_state = [=, this](std::size_t i) TIGON_LAMBDA {
-        using state = typename Types::state;
-        return simd::detail::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
-      };
-      if constexpr (std::same_as<first_sum, last_sum>) {
-        while (any_again(core, rows)) add(core, rows, tiles, from_state);
-      } else {
-        core.each_row([=, this](std::size_t i) TIGON_LAMBDA {
-          (void)p.again(rows[i].after, as_sum<first_sum>(rows[i].total));
-          rows[i].total = {};
-        });
-        add(core, rows, tiles, from_state);
-      }
-    }
-    core.each_row([=](std::size_t i) TIGON_LAMBDA {
-      rows[i].made = Types::value_of(bound, i, as_sum<last_sum>(rows[i].total), rows[i].after);
-    });
-    std::apply([&](auto&... t) TIGON_LAMBDA { (core.store(t), ...); }, saved);
-  }
-
-  /// The outputs of the present rows in the present block of columns. `Direct` of the outputs need no reduction; the
-  /// partial rows of parameter gradients, if there are any, are the last tiles.
-  template <bool Direct, std::size_t K, class Core, class... Tile>
-  TIGON_INLINE void map(Core& core, const of_row* rows, const std::tuple<Tile&...>& tiles) const {
-    constexpr std::size_t Y = sizeof...(Tile) - X - M - N - S - K;
-    const auto in = std::tuple_cat(some<0, X + M>(tiles), some<X + M + N + S + Y, K>(tiles));
-    for_views(core, in, some<X + M + N + S, Y>(tiles), [=, this](auto row, const auto& views) TIGON_LAMBDA {
-      using value = typename Types::value;
-      const tile_map<P, Direct ? X : 0, value> f{p, std::tuple<value>(rows[row.i].made)};
-      if constexpr (simd::detail::skips_rows<P, value>) {
-        const bool skipped = p.skips(rows[row.i].made);
-        if (!skipped) map_views<X + M, K>(row, f, views);
-        return !skipped;
-      } else {
-        map_views<X + M, K>(row, f, views);
-      }
-    });
-  }
-
- private:
-  template <class Core, class... Tile, class Reduction>
-  TIGON_INLINE void add(Core& core, of_row* rows, const std::tuple<Tile&...>& tiles, Reduction reduction) const {
-    for (std::size_t j = 0; j < core.col_blocks(); ++j) {
-      core.cols_at(j);
-      for_views(core, some<0, X>(tiles), std::tuple<>(), [=](auto row, const auto& views) TIGON_LAMBDA {
-        if constexpr (Types::has_state)
-          if (!rows[row.i].again) return;
-        const auto part = std::apply(
-            [&](auto... view) TIGON_LAMBDA { return row.sum(tigon::reads(view...), reduction(row.i)); }, views);
-        add_part(rows[row.i].total, part);
-      });
-    }
-  }
-  template <class Core>
-  TIGON_INLINE bool any_again(const Core& core, of_row* rows) const {
-    bool any = false;
-    core.each_row([&, this](std::size_t i) TIGON_LAMBDA {
-      of_row& r = rows[i];
-      if (r.again) r.again = p.again(r.after, as_sum<first_sum>(r.total));
-      if (r.again) r.total = {}, any = true;
-    });
-    return any;
-  }
-};
 
 /// How the rows of operator Op's pass P are cut: as its kernel on B says, or as the plan of its rule.
 template <class Plan, class Op, tiling::pass P>
 constexpr cut cut_of_rows(std::size_t rows, std::size_t cols) {
   using on = kernel_for<Op, typename Plan::backend>;
-  if constexpr (P == tiling::pass::forward && requires { on::template forward_cut<Plan>(rows, cols); })
+  constexpr bool forward = P == tiling::pass::forward || P == tiling::pass::plain_forward;
+  if constexpr (forward && requires { on::template forward_cut<Plan>(rows, cols); })
     return on::template forward_cut<Plan>(rows, cols);
   else
     return Plan::cut_of(cols);
 }
 
-/// What a program writes: outputs that need no reduction, and the others.
-template <class Direct, class Out>
+/// What a program writes: outputs that need no reduction, and the others; and in which rows it writes zeros instead.
+template <class Direct, class Out, class Kept>
 struct program_outputs {
   Direct direct;
   Out out;
+  Kept kept;
 };
-template <class Direct, class Out>
-program_outputs(Direct, Out) -> program_outputs<Direct, Out>;
+template <class Direct, class Out, class Kept>
+program_outputs(Direct, Out, Kept) -> program_outputs<Direct, Out, Kept>;
+
+/// Zeros in all columns of the present rows of these tiles.
+template <class Core, class... Y>
+TIGON_INLINE void clear_tiles(Core& core, const std::tuple<Y&...>& out) {
+  if constexpr (sizeof...(Y) != 0)
+    for (std::size_t j = 0; j < core.col_blocks(); ++j) {
+      core.cols_at(j);
+      for_views(core, std::tuple<>(), out, [](auto row, const auto& views) TIGON_LAMBDA {
+        const auto clear = [&]<class T>(vector_view<T> y) TIGON_LAMBDA {
+          row.map(tigon::reads(constant(accumulator_t<T>(0))), tigon::writes(y), [](auto zero) { return zero; });
+        };
+        std::apply([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, views);
+      });
+    }
+}
 
 /// B, but programs run on tiles that are cut as the rule of operator Op's pass P says.
 template <backend B, class Op, tiling::pass P>
@@ -215,7 +66,8 @@ struct on_tiles : B {
       using simd::detail::group;
       run(ctx, program, group<simd::reads>(groups...), group<simd::map_reads>(groups...),
           group<simd::of_rows>(groups...), group<simd::saves>(groups...),
-          program_outputs{group<simd::reduce_writes>(groups...), group<simd::writes>(groups...)},
+          program_outputs{group<simd::reduce_writes>(groups...), group<simd::writes>(groups...),
+                          group<simd::kept_rows>(groups...)},
           group<simd::adds_to>(groups...));
     }
 
@@ -241,6 +93,33 @@ struct on_tiles : B {
                   operand...);
             else
               map_strips<plan, sizeof...(X)>(ctx, f, gradients.g, operand...);
+          },
+          std::tuple_cat(std::apply([](auto... x) { return std::tuple(tile_input(x)...); }, in.x),
+                         std::apply([](auto... y) { return std::tuple(tile_output(y)...); }, out.y)));
+    }
+
+    /// Rows that may be left out are a block each.
+    template <class Program, class... X, class... Y, class F>
+    static void map_rows(context& ctx, Program program, simd::reads<X...> in, simd::writes<Y...> out,
+                         simd::kept_rows<F> kept) {
+      using plan = unified_buffer::plan<B, Op, P, typename simd::detail::vec_of<B, X...>::value_type>;
+      const tile_map<Program, 0> f{program, {}};
+      const auto of = std::apply([](auto... x) { return simd::detail::first_extents(x...); }, in.x);
+      std::apply(
+          [&](auto... operand) {
+            for_row_blocks<plan>(
+                ctx, of.rows, of.cols, {1, std::clamp<std::size_t>(of.cols, 1, plan::block), plan::programs},
+                [=](auto& core, auto&... t) TIGON_LAMBDA {
+                  constexpr std::size_t inputs = sizeof...(X);
+                  const std::tuple<decltype(t)...> tiles(t...);
+                  if (!kept.keeps(core.row)) return clear_tiles(core, some<inputs, sizeof...(Y)>(tiles));
+                  for (std::size_t j = 0; j < core.col_blocks(); ++j) {
+                    core.cols_at(j);
+                    for_views(core, some<0, inputs>(tiles), some<inputs, sizeof...(Y)>(tiles),
+                              [=](auto row, const auto& views) TIGON_LAMBDA { map_views<inputs, 0>(row, f, views); });
+                  }
+                },
+                operand...);
           },
           std::tuple_cat(std::apply([](auto... x) { return std::tuple(tile_input(x)...); }, in.x),
                          std::apply([](auto... y) { return std::tuple(tile_output(y)...); }, out.y)));
@@ -281,18 +160,22 @@ struct on_tiles : B {
     }
 
    private:
-    template <class Program, class... X, class... M, class... N, class... S, class... D, class... Y, class... T>
+    template <class Program, class... X, class... M, class... N, class... S, class... D, class... Y, class... F,
+              class... T>
     static void run(context& ctx, Program program, simd::reads<X...> in, simd::map_reads<M...> more,
                     simd::of_rows<N...> numbers, simd::saves<S...> saves,
-                    program_outputs<simd::reduce_writes<D...>, simd::writes<Y...>> to, simd::adds_to<T...> gradients) {
+                    program_outputs<simd::reduce_writes<D...>, simd::writes<Y...>, simd::kept_rows<F...>> to,
+                    simd::adds_to<T...> gradients) {
       using types = program_types<B, Program, simd::of_rows<N...>, simd::saves<S...>, X...>;
       using of_row = typename types::of_row;
       using plan = unified_buffer::plan<B, Op, P, typename types::number>;
       constexpr std::size_t K = sizeof...(T);
-      constexpr bool has_direct = sizeof...(D) != 0, maps = sizeof...(D) + sizeof...(Y) != 0;
+      constexpr bool has_direct = sizeof...(D) != 0, maps = sizeof...(Y) != 0, may_skip = sizeof...(F) != 0;
+      static_assert(!may_skip || (!maps && K == 0), "tigon: a program with a map keeps all rows");
       const program_on_tiles<types, Program, sizeof...(X), sizeof...(M), sizeof...(N), sizeof...(S)> on{program};
       const auto of = std::apply([](auto... x) { return simd::detail::first_extents(x...); }, in.x);
-      const cut by = cut_of_rows<plan, Op, P>(of.rows, of.cols);
+      cut by = cut_of_rows<plan, Op, P>(of.rows, of.cols);
+      if (may_skip) by.rows = 1;
       const auto inputs =
           std::apply([](auto... x) { return std::tuple(tile_input(x)...); }, std::tuple_cat(in.x, more.x));
       const auto outputs =
@@ -306,7 +189,10 @@ struct on_tiles : B {
                   ctx, of.rows, of.cols, by,
                   [=](auto& core, auto& rows, auto&... t) TIGON_LAMBDA {
                     const std::tuple<decltype(t)...> tiles(t...);
-                    on.reduce(core, rows.data, tiles);
+                    if constexpr (may_skip)
+                      if (!to.kept.keeps(core.row))
+                        return clear_tiles(core, some<sizeof...(operand) - sizeof...(D), sizeof...(D)>(tiles));
+                    on.template reduce<maps ? 0 : sizeof...(D)>(core, rows.data, tiles);
                     if constexpr (maps)
                       for (std::size_t j = 0; j < core.col_blocks(); ++j) {
                         core.cols_at(j);
@@ -319,7 +205,7 @@ struct on_tiles : B {
                   ctx, of.rows, of.cols, by,
                   [=](auto& core, of_row* rows, auto&... t) TIGON_LAMBDA {
                     const std::tuple<decltype(t)...> tiles(t...);
-                    on.reduce(core, rows, some<K, sizeof...(operand)>(tiles));
+                    on.template reduce<0>(core, rows, some<K, sizeof...(operand)>(tiles));
                   },
                   [=](auto& core, const of_row* rows, auto&... t) TIGON_LAMBDA {
                     const std::tuple<decltype(t)...> tiles(t...);

@@ -76,6 +76,7 @@ struct plan {
   using accumulator = A;
   static constexpr const tiling::rule& rule = rule_for<Op, P, B>;
   static constexpr std::size_t capacity = B::tile_capacity_bits / 8;
+  static constexpr std::size_t buffers = tile_buffers_of<B>;
   static constexpr std::size_t safe = tiling::budget{B::tile_capacity_bits, rule.margin}.safe_bits() / 8;
   static constexpr std::size_t block = block_of<Op, P, B, A>();
   static constexpr std::size_t area = area_of<Op, P, B, A>();
@@ -86,6 +87,8 @@ struct plan {
   static constexpr std::size_t most_rows = std::min(rule.most_rows, area);
   static constexpr std::size_t column_elements = std::max(most_rows, group);
 
+  /// What so many live tiles may take.
+  static constexpr tiling::budget budget(tiling::ratio tiles) { return budget_of<Op, P, B, A>(tiles); }
   /// Short rows together, long rows in blocks of columns.
   static constexpr cut cut_of(std::size_t cols) {
     const std::size_t width = tiling::next_power_of_two(std::max<std::size_t>(cols, 1));
@@ -102,6 +105,18 @@ inline constexpr std::size_t nothing = ~std::size_t{0};
 template <class Operand>
 struct tile;
 
+/// Double buffering: a tile has two places, and every block is copied to the one that the block before does not take.
+/// `to_other`: elements from the place in use to the other; 0 where there is one place.
+struct tile_places {
+  std::ptrdiff_t to_other = 0;
+
+  template <class T>
+  TIGON_INLINE void swap(T*& data) {
+    data += to_other;
+    to_other = -to_other;
+  }
+};
+
 template <class T>
 struct tile<matrix_view<T>> {
   using element_type = std::remove_const_t<T>;
@@ -110,6 +125,7 @@ struct tile<matrix_view<T>> {
   matrix_view<T> global;
   element_type* data = nullptr;
   std::size_t held_row = nothing, held_col = nothing;
+  tile_places places{};
 };
 template <class T>
 struct tile<vector_view<T>> {
@@ -119,6 +135,7 @@ struct tile<vector_view<T>> {
   vector_view<T> global;
   element_type* data = nullptr;
   std::size_t held_col = nothing;
+  tile_places places{};
 };
 /// A vector that may be absent: a block of the number that stands for it.
 template <class T, int Value>
@@ -131,6 +148,7 @@ struct tile<partial<A>> {
   partial<A> global;
   A* data = nullptr;
   std::size_t held_col = nothing, held_count = 0;
+  tile_places places{};
 };
 template <class T>
 struct tile<column<T>> {

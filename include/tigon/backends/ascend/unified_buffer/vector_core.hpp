@@ -18,6 +18,7 @@ class vector_core {
  public:
   std::size_t row = 0, row_count = 0;  ///< rows of the block
   std::size_t col = 0, col_count = 0;  ///< its columns
+  std::size_t worker = 0;              ///< of the executor: the thread that plays the core
 
   TIGON_INLINE vector_core(std::size_t rows, std::size_t cols, cut by) : memory_(this_core<Plan::capacity>()) {
     if constexpr (B::ledger::poison) std::memset(memory_, 0xff, Plan::capacity + 2 * guard_bytes);
@@ -39,8 +40,7 @@ class vector_core {
   TIGON_INLINE std::tuple<tile<Operand>...> place(Operand... operand) {
     static_assert((sizeof...(Operand) + 2) <= most_guards);
     static_assert(
-        ((tile<Operand>::template elements<Plan> * sizeof(typename tile<Operand>::element_type)) + ... + 0) <=
-            Plan::safe,
+        (counted_bytes<Operand>() + ... + 0) <= Plan::safe,
         "tigon: the tiles of this kernel take more of the unified buffer than the operator's tile_rule allows");
     static_assert((bytes_of<Operand>() + ... + 0) <= Plan::capacity,
                   "tigon: the tiles of this kernel and their guard zones exceed the unified buffer");
@@ -68,7 +68,9 @@ class vector_core {
   /// Another operand in the same place.
   template <class Operand>
   TIGON_INLINE void point(tile<Operand>& t, Operand operand) const {
+    const tile_places places = t.places;
     t = {operand, t.data};
+    t.places = places;
   }
 
   /// f(row, the row's part of every tile) for each row of the block and each block of columns.
@@ -117,6 +119,7 @@ class vector_core {
   TIGON_INLINE void fetch(tile<matrix_view<const T>>& t) {
     if (t.held_row == row && t.held_col == col) return;
     t.held_row = row, t.held_col = col;
+    t.places.swap(t.data);
     if (t.global.data == nullptr) return std::fill(t.data, t.data + row_count * by_.cols, T());
     for (std::size_t i = 0; i < row_count; ++i) copy_in(t.data + i * by_.cols, t.global.row(row + i) + col, col_count);
   }
@@ -124,6 +127,7 @@ class vector_core {
   TIGON_INLINE void fetch(tile<vector_view<const T>>& t) {
     if (t.held_col == col) return;
     t.held_col = col;
+    t.places.swap(t.data);
     copy_in(t.data, t.global.data + col, col_count);
   }
   template <class T, int Value>
@@ -138,6 +142,7 @@ class vector_core {
     if (t.held_col == col) return;
     flush(t);
     t.held_col = col, t.held_count = col_count;
+    t.places.swap(t.data);
     copy_in(t.data, t.global.data + col, col_count);
   }
   template <class T>
@@ -177,19 +182,32 @@ class vector_core {
   TIGON_INLINE void flush(tile<Operand>&) {}
 
  private:
-  static constexpr std::size_t most_guards = 16;
+  static constexpr std::size_t most_guards = 24;
   static constexpr std::byte mark{0xa5};
 
   template <class Operand>
+  static constexpr std::size_t places_of = requires(tile<Operand> t) { t.places; } ? Plan::buffers : 1;
+  template <class Operand>
+  static constexpr std::size_t counted_bytes() {
+    return places_of<Operand> * tile<Operand>::template elements<Plan> * sizeof(typename tile<Operand>::element_type);
+  }
+  template <class Operand>
+  static constexpr std::size_t place_bytes() {
+    return whole_lines(tile<Operand>::template elements<Plan> * sizeof(typename tile<Operand>::element_type));
+  }
+  template <class Operand>
   static constexpr std::size_t bytes_of() {
-    constexpr std::size_t bytes = tile<Operand>::template elements<Plan> * sizeof(typename tile<Operand>::element_type);
-    return bytes == 0 ? 0 : whole_lines(bytes) + guard_bytes;
+    constexpr std::size_t bytes = places_of<Operand> * place_bytes<Operand>();
+    return bytes == 0 ? 0 : bytes + guard_bytes;
   }
   template <class Operand>
   TIGON_INLINE tile<Operand> place_one(Operand operand) {
     tile<Operand> t{operand};
     if constexpr (bytes_of<Operand>() != 0) {
       t.data = reinterpret_cast<typename tile<Operand>::element_type*>(memory_ + guard_bytes + used_.bytes);
+      if constexpr (places_of<Operand> > 1)
+        t.places.to_other =
+            static_cast<std::ptrdiff_t>(place_bytes<Operand>() / sizeof(typename tile<Operand>::element_type));
       used_.bytes += bytes_of<Operand>();
       paint(used_.bytes);  // the last guard_bytes of what was taken
     }
