@@ -4,60 +4,11 @@
 #define TIGON_OPS_MHC_COEFFS_HPP
 
 #include <tigon/ops/mhc_coeffs_contract.hpp>
-#include <tigon/ops/mhc_sinkhorn.hpp>
+#include <tigon/ops/mhc_coeffs_program.hpp>
 #include <tigon/ops/rms_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// q = sum_m alpha g mix,   shrink = q rstd^2 / cols,   gz = alpha g rstd;   db += g,   dm += g mix
-template <class A>
-struct mhc_mix_gradient {
-  A cols;
-
-  template <class V>
-  TIGON_INLINE V reduce(V g, V mix, V alpha) const {
-    return alpha * g * mix;
-  }
-  TIGON_INLINE std::array<A, 2> finish(A q, A rstd) const { return {rstd, rstd / cols * q * rstd}; }
-  TIGON_INLINE A save(std::array<A, 2> row) const { return row[1]; }
-  template <class V>
-  TIGON_INLINE V map(std::array<A, 2> row, V g, V, V alpha) const {
-    return alpha * g * row[0];
-  }
-  template <class V>
-  TIGON_INLINE pack<V, 3> map(std::array<A, 2> row, V g, V mix, V alpha, V db, V dm) const {
-    return {{alpha * g * row[0], db + g, fma(g, mix, dm)}};
-  }
-};
-
-/// The terms that a part of dx, those of stream h from channel c on, has beside gz phi^T.
-template <class T, class A>
-struct mhc_dx_terms {
-  matrix_view<const T> x, dx;  ///< dx where it is added to, of 16 bits
-  mhc_more<T> more;
-  const A* shrink;
-  std::size_t n, h, c, width, row;
-
-  TIGON_INLINE std::size_t count() const { return 1 + (more.dy.data != nullptr ? n + 1 : 0) + (dx.data != nullptr); }
-  /// Term k of row i of the part.
-  TIGON_INLINE mhc_term<T, A> operator()(std::size_t k, std::size_t i) const {
-    const std::size_t channels = x.cols / n;
-    const auto part = [=, this](matrix_view<const T> of, std::size_t stream) TIGON_LAMBDA {
-      return matrix_view<const T>(of.data + row * of.row_stride + stream * channels + c, of.rows, width, of.row_stride);
-    };
-    if (k == 0) return {part(x, h), -shrink[row + i]};
-    if (k + 1 == count() && dx.data != nullptr) return {part(dx, h), A(1)};
-    if (k == 1) return {part(more.d_in, 0), more.h_pre.row(row + i)[h]};
-    return {part(more.dy, k - 2), more.h_res.row(row + i)[(k - 2) * n + h]};
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::mhc_coeffs, backends::generic> {
@@ -81,14 +32,14 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     const detail::mhc_sinkhorn<V> iteration{n, opt.tmax, static_cast<A>(opt.sinkhorn_eps)};
     const A pre_eps = static_cast<A>(opt.pre_eps), post_mult = static_cast<A>(opt.post_mult);
     const std::size_t width = (mixes + n * n) * V::size;
-    for_rows_with_scratch<R, A>(ctx, blocks<V>(tokens), width, 1, [=] TIGON_FN(auto row) {
+    for_rows_with_scratch<R, A>(ctx, detail::mhc_blocks<V>(tokens), width, 1, [=] TIGON_FN(auto row) {
       const std::size_t first = row.i * V::size;
       const block values{row.scratch(0).data};
       values.gather(mix, first, mixes);
       for (std::size_t l = 0; l < V::size && first + l < tokens; ++l)
         for (std::size_t k = 0; k < mixes; ++k) values.lane(k, l) *= rstd[first + l];
       values.scatter(mix, first, mixes);
-      for (std::size_t k = 0; k < mixes; ++k) values.put(k, logit(values, k, n, w));
+      for (std::size_t k = 0; k < mixes; ++k) values.put(k, detail::mhc_logit(values, k, n, w));
       for (std::size_t k = 0; k < n; ++k) values.put(k, simd::sigmoid(values(k)) + V(pre_eps));
       for (std::size_t k = n; k < 2 * n; ++k) values.put(k, simd::sigmoid(values(k)) * V(post_mult));
       const block p = values.from(2 * n);
@@ -112,7 +63,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     const matrix_view<A> g(frame.template take<A>(tokens * mixes), tokens, mixes);
     A* const shrink = frame.template take<A>(tokens);
     const vector_view<A> alpha{frame.template take<A>(mixes), mixes};
-    for (std::size_t k = 0; k < mixes; ++k) alpha.data[k] = alpha_of(k, n, w);
+    for (std::size_t k = 0; k < mixes; ++k) alpha.data[k] = detail::mhc_alpha_of(k, n, w);
     gradients_of_logits<R, A>(dh, w, saved, g, opt, ctx);
     const detail::mhc_mix_gradient<A> program{static_cast<A>(x.cols)};
     const A* const rstd = saved.rstd.data();
@@ -121,7 +72,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
       const vector_view<A> db{inner.template take<A>(mixes), mixes}, dm{inner.template take<A>(mixes), mixes};
       reduce_map<R>(ctx, program, reads(g, saved.mix, alpha), of_rows(rstd), writes(g), saves(shrink),
                     adds_to(parameter_gradient<A>{db}, parameter_gradient<A>{dm}));
-      store(db, dm, n, to.db, to.dalpha, opt.dparams);
+      detail::mhc_store(db, dm, n, to.db, to.dalpha, opt.dparams);
     } else {
       reduce_map<R>(ctx, program, reads(g, saved.mix, alpha), of_rows(rstd), writes(g), saves(shrink));
     }
@@ -145,7 +96,8 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     A* const history = const_cast<A*>(saved.history.data());
     const bool res = dh.h_res.data != nullptr;
     for_rows_with_scratch<R, A>(
-        ctx, blocks<V>(tokens), scratch_width<V>(n, opt.tmax, history != nullptr), 1, [=] TIGON_FN(auto row) {
+        ctx, detail::mhc_blocks<V>(tokens), detail::mhc_scratch_width<V>(n, opt.tmax, history != nullptr), 1,
+        [=] TIGON_FN(auto row) {
           const std::size_t first = row.i * V::size;
           const block values{row.scratch(0).data}, g = values.from(mixes), p = g.from(mixes), one = p.from(n * n);
           values.gather(mix, first, mixes);
@@ -153,11 +105,11 @@ struct kernel<op::mhc_coeffs, backends::generic> {
           g.from(n).gather(dh.h_post, first, n);
           g.from(2 * n).gather(dh.h_res, first, n * n);
           for (std::size_t k = 0; k < 2 * n; ++k) {
-            const auto s = simd::sigmoid_both(logit(values, k, n, w));
+            const auto s = simd::sigmoid_both(detail::mhc_logit(values, k, n, w));
             g.put(k, g(k) * V(k < n ? A(1) : post_mult) * (s.of_x * s.of_minus_x));
           }
           if (res) {
-            for (std::size_t k = 0; k < n * n; ++k) p.put(k, logit(values, 2 * n + k, n, w));
+            for (std::size_t k = 0; k < n * n; ++k) p.put(k, detail::mhc_logit(values, 2 * n + k, n, w));
             iteration.softmax(p, p);
             const block kept{history + row.i * opt.tmax * n * n * V::size}, made = one.from(n * n);
             if (history == nullptr) iteration.run(p, made, true);
@@ -174,7 +126,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     constexpr bool wide = std::same_as<T, A>;
     const std::size_t n = detail::mhc_streams(gz.cols), channels = x.cols / n, tokens = x.rows;
     const bool add = mode == gradient::accumulate;
-    const std::size_t chunk = wide ? std::max<std::size_t>(tokens, 1) : rows_of_sums<B, A>(tokens, x.cols);
+    const std::size_t chunk = wide ? std::max<std::size_t>(tokens, 1) : detail::mhc_rows_of_sums<B, A>(tokens, x.cols);
     workspace::frame frame(ctx.workspace());
     A* const memory = wide ? nullptr : frame.template take<A>(chunk * x.cols);
     for (std::size_t begin = 0; begin < tokens; begin += chunk) {
@@ -207,58 +159,10 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     }
   }
 
-  /// db and dalpha from sums over all tokens.
-  template <class A, element W>
-  static void store(vector_view<A> db, vector_view<A> dm, std::size_t n, vector_view<W> to_db, vector_view<W> to_dalpha,
-                    gradient mode) {
-    const auto put = [=](W& to, double sum) {
-      to = static_cast<W>(
-          static_cast<A>(mode == gradient::accumulate ? sum + static_cast<double>(static_cast<A>(to)) : sum));
-    };
-    for (std::size_t k = 0; to_db && k < db.size; ++k) put(to_db.data[k], static_cast<double>(db.data[k]));
-    const std::size_t ends[] = {n, 2 * n, dm.size};
-    for (std::size_t part = 0, k = 0; to_dalpha && part < 3; ++part) {
-      double sum = 0;
-      for (; k < ends[part]; ++k) sum += static_cast<double>(dm.data[k]);
-      put(to_dalpha.data[part], sum);
-    }
-  }
-
   template <backend B, element TA, element TB, element TC>
   static void product(matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TC> c, gemm_options opt,
                       context& ctx) {
     kernel_for<op::gemm, B>::template forward<B, TA, TB, TC>(a, {b}, in_vector<TC>{}, c, no_epilogue{}, opt, ctx);
-  }
-
-  /// alpha mix + b, number k of every token; and that alpha.
-  template <class V, class Weights>
-  static TIGON_INLINE V logit(detail::mhc_block<V> mix, std::size_t k, std::size_t n, const Weights& w) {
-    using A = typename V::value_type;
-    return fma(mix(k), V(static_cast<A>(w.alpha.data[part_of(k, n)])), V(static_cast<A>(w.b.data[k])));
-  }
-  template <class Weights>
-  static auto alpha_of(std::size_t k, std::size_t n, const Weights& w) {
-    using A = accumulator_t<detail::view_element_t<decltype(w.alpha)>>;
-    return static_cast<A>(w.alpha.data[part_of(k, n)]);
-  }
-  static constexpr TIGON_INLINE std::size_t part_of(std::size_t k, std::size_t n) {
-    return k < n ? 0 : k < 2 * n ? 1 : 2;
-  }
-  template <class V>
-  static constexpr std::size_t blocks(std::size_t tokens) {
-    return gemm_detail::ceil_div(tokens, std::size_t{V::size});
-  }
-  /// Scratch numbers of a worker in backward: values, gradients, p, a matrix, and all steps unless they were kept.
-  template <class V>
-  static constexpr std::size_t scratch_width(std::size_t n, std::size_t tmax, bool kept) {
-    const std::size_t matrices = 2 + (kept ? 0 : tmax);
-    return workspace::product(V::size, 2 * detail::mhc_columns(n) + workspace::product(n, n, matrices));
-  }
-  /// Rows of sums that exist at a time where dx has 16 bits.
-  template <class B, class A>
-  static constexpr std::size_t rows_of_sums(std::size_t tokens, std::size_t cols) {
-    const std::size_t fitting = B::chunk.logits_bytes / 8 / sizeof(A) / std::max<std::size_t>(cols, 1);
-    return std::clamp<std::size_t>(fitting, std::min<std::size_t>(tokens, 16), tokens);
   }
 
   template <backend B, element T, element P>
@@ -280,7 +184,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     const std::size_t workers = ctx.executor().workers();
     // At a time: the scratch of the gradients of logits; or the sums, and what each product takes.
     const std::size_t logits =
-        simd::scratch_workspace<R, A>(scratch_width<V>(n, tmax, B::hyper_connections.keep_history), 1, ctx);
+        simd::scratch_workspace<R, A>(detail::mhc_scratch_width<V>(n, tmax, B::hyper_connections.keep_history), 1, ctx);
     const std::size_t sums = 2 * workspace::bytes_for<A>(mixes) + simd::partials_workspace<R, A>(tokens, mixes, 2);
     return workspace::bytes_for<A>(tokens, mixes) + workspace::bytes_for<A>(tokens) + workspace::bytes_for<A>(mixes) +
            std::max({logits, wanted.dparams ? sums : 0,
@@ -291,7 +195,8 @@ struct kernel<op::mhc_coeffs, backends::generic> {
   static std::size_t dx_bytes(std::size_t tokens, std::size_t cols, std::size_t mixes, std::size_t workers) {
     using A = accumulator_t<T>;
     if (std::same_as<T, A>) return gemm_workspace<B, A, P, A>(tokens, cols, mixes, workers);
-    const std::size_t chunk = rows_of_sums<B, A>(tokens, cols), last = tokens == 0 ? 0 : (tokens - 1) % chunk + 1;
+    const std::size_t chunk = detail::mhc_rows_of_sums<B, A>(tokens, cols),
+                      last = tokens == 0 ? 0 : (tokens - 1) % chunk + 1;
     return workspace::bytes_for<A>(chunk, cols) + std::max(gemm_workspace<B, A, P, A>(chunk, cols, mixes, workers),
                                                            gemm_workspace<B, A, P, A>(last, cols, mixes, workers));
   }
