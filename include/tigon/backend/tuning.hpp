@@ -54,6 +54,14 @@ struct attention_tuning {
   friend constexpr bool operator==(attention_tuning, attention_tuning) = default;
 };
 
+/// Hyper-connections: whether backward finds the steps of Sinkhorn's iteration in memory or makes them once more.
+struct hyper_connection_tuning {
+  /// Forward keeps tmax n^2 numbers a token, tokens rounded up to the lanes; otherwise backward makes them anew, for a
+  /// block of as many tokens as lanes at a time.
+  bool keep_history = false;
+  friend constexpr bool operator==(hyper_connection_tuning, hyper_connection_tuning) = default;
+};
+
 }  // namespace tigon
 
 #endif  // TIGON_BACKEND_TUNING_HPP
