@@ -114,6 +114,12 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   const auto copies = [](t::matrix_view<const T>, t::matrix_view<T>) {};
   t::mhc_forward<B>(a.x, weights, copies, a.y, kept, {}, ctx);
   t::mhc_backward<B>(a.y, a.x, weights, copies, kept, t::mhc_gradients{a.z, a.v, a.dp, a.dp2, a.u, a.u}, {}, ctx);
+  (void)t::mhc_pre_workspace<B, T>(1, 1, ctx);
+  (void)t::mhc_post_res_workspace<B, T>(1, 1, ctx);
+  (void)t::mhc_post_res_backward_workspace<B, T>(1, 1, ctx);
+  (void)t::mhc_coeffs_history<B, T>(1, 1, 1);
+  (void)t::mhc_workspace<B, T>(1, 1, 1, ctx);
+  (void)t::mhc_backward_workspace<B, T>(1, 1, 1, 1, {}, ctx);
   t::tiled_mlp_forward<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
   t::tiled_mlp_backward<B>(a.y, a.x, t::mlp_weights{a.u, a.u, a.u}, a.z, t::mlp_weights{a.v, a.v, a.v}, {}, ctx);
   t::mlp_forward_inference<B>(a.x, t::mlp_weights{a.u, a.u, a.u}, a.y, {}, ctx);
