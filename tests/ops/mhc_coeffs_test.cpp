@@ -73,9 +73,8 @@ TEST(mhc_coeffs_history, kept_or_made_again_has_the_same_bits) {
   keeps.backward<keeping>(keeps.incoming());
   EXPECT_NE(bits_of(keeps.dx), bits_of(again.dx));
   // What is kept needs no room in the workspace of backward.
-  context ctx;
-  EXPECT_LT((tigon::mhc_coeffs_backward_workspace<keeping, float>(s.tokens, 5, 3, 1000, {}, ctx)),
-            (tigon::mhc_coeffs_backward_workspace<usual_backend, float>(s.tokens, 5, 3, 1000, {}, ctx)));
+  EXPECT_LT((tigon::mhc_coeffs_backward_workspace<keeping, float>(s.tokens, 5, 3, 1000)),
+            (tigon::mhc_coeffs_backward_workspace<usual_backend, float>(s.tokens, 5, 3, 1000)));
   problem<float> without(s), with(s, kept);
   EXPECT_TIGON_ERROR(without.forward<keeping>(), shape, "mhc_coeffs_forward: history is of 0 elements", without.h_res);
   EXPECT_TIGON_ERROR(with.forward<usual_backend>(), shape, "mhc_coeffs_forward: history is of", with.h_res,
