@@ -99,8 +99,7 @@ struct mhc_problem {
     EXPECT_TRUE(h_pre.padding_intact() && h_post.padding_intact() && h_res.padding_intact() && mix.padding_intact());
   }
   TIGON_TEST_NOINLINE void check_backward(const mhc_reference& want) const {
-    const comparison with{.may_be_empty = s.tokens == 0};
-    EXPECT_TRUE(close(dx.f64(), want.dx, mhc_bound.of<T>(), with));
+    EXPECT_TRUE(close(dx.f64(), want.dx, mhc_bound.of<T>(), {.scale = want.dx_terms, .may_be_empty = s.tokens == 0}));
     const comparison of_terms{.scale = want.terms};
     EXPECT_TRUE(close(dphi.f64(), want.dphi, mhc_bound.of<P>(), of_terms));
     EXPECT_TRUE(close(db.f64(), want.db, mhc_bound.of<A>(), of_terms));

@@ -39,7 +39,7 @@ struct mhc_numbers {
 
 struct mhc_reference {
   std::vector<double> h_pre, h_post, h_res, mix, rstd, dx, dphi, db, dalpha;
-  double terms = 0;  ///< the largest term of the gradients of parameters
+  double terms = 0, dx_terms = 0;  ///< the largest term of the gradients of parameters, and of dx
 
   TIGON_TEST_NOINLINE mhc_reference(mhc_shape s, mhc_numbers opt, const std::vector<double>& x,
                                     const std::vector<double>& phi, const std::vector<double>& b,
@@ -122,6 +122,7 @@ struct mhc_reference {
         for (std::size_t j = 0; j < mixes; ++j) {
           const real along = alpha[part_of(j)] * g[j] * r;
           sum += along * phi[k * mixes + j];
+          dx_terms = std::max(dx_terms, static_cast<double>(std::abs(along * phi[k * mixes + j])));
           sum_phi[k * mixes + j] += along * token[k];
           terms = std::max(terms, static_cast<double>(std::abs(along * token[k])));
         }
