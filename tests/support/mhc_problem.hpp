@@ -26,7 +26,7 @@ using mhc_pairs = testing::Types<on<backends::generic, double>, on<backends::eig
 // what the steps before have added, for rows and columns are divided by sums that carry the same error. Half a unit of
 // 16 bits for dx and dphi.
 constexpr by_type mhc_mix_bound{.f32 = 2e-6, .bf16 = 0, .f16 = 0, .f64 = 4e-15};
-constexpr by_type mhc_bound{.f32 = 5e-6, .bf16 = 0x1p-8 + 5e-6, .f16 = 0x1p-11 + 5e-6, .f64 = 1e-14};
+constexpr by_type mhc_bound{.f32 = 3e-6, .bf16 = 0x1p-8 + 3e-6, .f16 = 0x1p-11 + 3e-6, .f64 = 6e-15};
 
 /// Every buffer at a guard page, outputs full of canaries. phi is of P, b and alpha of A.
 template <class T, class P = T>

@@ -50,7 +50,7 @@ struct mhc_coeffs {
 /// Range      where x phi is finite, and the squares of x may not be; backward also where rstd^2 is a normal number. NaN or
 ///            an infinity in a token makes its coefficients and dx NaN, and of the parameters' gradients what it adds to;
 ///            other tokens stay. With sinkhorn_eps = 0 a column of p that underflows to 0 makes h_res NaN.
-/// Max error  rstd and mix f32 2e-6, f64 4e-15; coefficients and gradients f32 5e-6, f64 1e-14, of |reference| + its root
+/// Max error  rstd and mix f32 2e-6, f64 4e-15; coefficients and gradients f32 3e-6, f64 6e-15, of |reference| + its root
 ///            mean square (of gradients + the largest term of their sums), where alpha mix + b is about 1; half a unit more
 ///            where dx or dphi has 16 bits (tests/ops/mhc_coeffs_test.cpp). An error of alpha mix is one of at most a
 ///            quarter of it in h_pre, of post_mult / 4 in h_post.
