@@ -7,7 +7,8 @@
 namespace tigon_bench {
 namespace {
 
-/// Forward reads the streams and writes one row for each token; backward reads both, and writes the gradient of the streams.
+/// Forward reads the streams and writes one row for each token; backward reads both, and writes the gradient of the
+/// streams.
 template <class B, class T>
 plan mhc_pre_plan(const request& r) {
   using A = tigon::accumulator_t<T>;

@@ -20,11 +20,11 @@ using mhc_pairs = testing::Types<on<backends::generic, double>, on<backends::eig
                                  on<usual_backend, bfloat16> >;
 #endif
 
-// In units of |reference| + its root mean square, or + the largest term of a sum. Where alpha mix + b is about 1, its error
-// is that of a sum of k terms of size 1 / sqrt(k), rounded in no particular order: about eps sqrt(k / 12), 5 eps for the
-// longest rows here. Each step of the iteration adds the error of a short sum and a division, and takes back most of
-// what the steps before have added, for rows and columns are divided by sums that carry the same error. Half a unit of
-// 16 bits for dx and dphi.
+// In units of |reference| + its root mean square, or + the largest term of a sum. Where alpha mix + b is about 1, its
+// error is that of a sum of k terms of size 1 / sqrt(k), rounded in no particular order: about eps sqrt(k / 12), 5 eps
+// for the longest rows here. Each step of the iteration adds the error of a short sum and a division, and takes back
+// most of what the steps before have added, for rows and columns are divided by sums that carry the same error. Half a
+// unit of 16 bits for dx and dphi.
 constexpr by_type mhc_mix_bound{.f32 = 2e-6, .bf16 = 0, .f16 = 0, .f64 = 4e-15};
 constexpr by_type mhc_bound{.f32 = 3e-6, .bf16 = 0x1p-8 + 3e-6, .f16 = 0x1p-11 + 3e-6, .f64 = 6e-15};
 

@@ -28,8 +28,9 @@ inline std::vector<mhc_shape> mhc_shapes(std::size_t n) {
           {3, 4, 4 * n, 2}, {2, 5, 65}, {2, 6, 600, 1},   {2, 4, 1100, 3}, {1, 11, 5}};
 }
 
-/// In units of |reference| + its root mean square, for mhc_pre and mhc_post_res. The longest chain of roundings is that of
-/// a product of streams: 1024 terms in four sums of single numbers, of normal values about 5 eps; half a unit of 16 bits.
+/// In units of |reference| + its root mean square, for mhc_pre and mhc_post_res. The longest chain of roundings is that
+/// of a product of streams: 1024 terms in four sums of single numbers, of normal values about 5 eps; half a unit of 16
+/// bits.
 constexpr by_type mhc_row_bound{.f32 = 2e-6, .bf16 = 0x1p-8 + 2e-6, .f16 = 0x1p-11 + 2e-6, .f64 = 4e-15};
 
 struct mhc_numbers {

@@ -1,5 +1,5 @@
-// A layer between hyper-connections: coefficients, the layer's input, the user's layer, and the streams after it, forward
-// and backward.
+// A layer between hyper-connections: coefficients, the layer's input, the user's layer, and the streams after it,
+// forward and backward.
 #ifndef TIGON_OPS_MHC_HPP
 #define TIGON_OPS_MHC_HPP
 
@@ -10,9 +10,9 @@
 
 namespace tigon {
 
-/// A layer of the user's own, layer(in, out): from [tokens, channels] to as many. In mhc_forward `in` is the layer's input
-/// and `out` its output; in mhc_backward `in` is the gradient of the output and `out` that of the input. It may use the
-/// context of the call; what it throws goes to the caller.
+/// A layer of the user's own, layer(in, out): from [tokens, channels] to as many. In mhc_forward `in` is the layer's
+/// input and `out` its output; in mhc_backward `in` is the gradient of the output and `out` that of the input. It may
+/// use the context of the call; what it throws goes to the caller.
 template <class T>
 using mhc_layer = detail::function_ref<void(matrix_view<const T>, matrix_view<T>)>;
 
@@ -24,8 +24,8 @@ struct mhc_saved {
   matrix_view<T> in, f;                       ///< input and output of the layer, [tokens, channels]
 };
 
-/// mhc_gradients{dx, dphi, db, dalpha, df, d_in}, or with the names of the fields. dx and dphi may be empty views, db and
-/// dalpha `absent`. df and d_in are the gradients of the layer's output and input.
+/// mhc_gradients{dx, dphi, db, dalpha, df, d_in}, or with the names of the fields. dx and dphi may be empty views, db
+/// and dalpha `absent`. df and d_in are the gradients of the layer's output and input.
 template <class T, class DP, class DB, class DA>
 struct mhc_gradients {
   matrix_view<T> dx;
@@ -46,8 +46,8 @@ std::size_t mhc_workspace(std::size_t tokens, std::size_t channels, std::size_t 
                    mhc_pre_workspace<B, T>(channels, streams, ctx),
                    mhc_post_res_workspace<B, T>(channels, streams, ctx)});
 }
-/// Bytes of workspace that mhc_backward takes beside the layer, and not while it runs: gradients of the coefficients, then
-/// that of mhc_coeffs_backward.
+/// Bytes of workspace that mhc_backward takes beside the layer, and not while it runs: gradients of the coefficients,
+/// then that of mhc_coeffs_backward.
 template <class B = default_backend, class T, class P = T, class DP = P>
 std::size_t mhc_backward_workspace(std::size_t tokens, std::size_t channels, std::size_t streams, std::size_t tmax = 20,
                                    mhc_coeffs_wanted wanted = {}, const context& ctx = default_context()) {
@@ -87,7 +87,8 @@ void declare_mhc_saved(arguments& args, const mhc_saved<T>& s, std::size_t token
 ///   y_o = sum_i h_res x_i + h_post f (mhc_post_res)
 ///
 /// Formula    docs/formulas/hyper_connections.md.
-/// Shapes     x, y [tokens, n * channels]; in, f [tokens, channels]; weights and what is saved as in mhc_coeffs_options.
+/// Shapes     x, y [tokens, n * channels]; in, f [tokens, channels]; weights and what is saved as in
+///            mhc_coeffs_options.
 /// Types      x, y, in, f of one type; otherwise as in mhc_coeffs_options.
 /// Writes     y and what is saved. The layer is called once, also without tokens.
 /// Aliasing   none.

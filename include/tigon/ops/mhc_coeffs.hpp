@@ -1,5 +1,5 @@
-// Coefficients of hyper-connections: RMS and product of every token's streams, gates and Sinkhorn's iteration, forward and
-// backward.
+// Coefficients of hyper-connections: RMS and product of every token's streams, gates and Sinkhorn's iteration, forward
+// and backward.
 #ifndef TIGON_OPS_MHC_COEFFS_HPP
 #define TIGON_OPS_MHC_COEFFS_HPP
 

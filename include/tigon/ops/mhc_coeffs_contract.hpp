@@ -22,38 +22,39 @@ struct mhc_coeffs {
 ///   mix      = (l_pre [n], l_post [n], l_res [n * n]),   b likewise
 ///   h_pre    = sigmoid(alpha[0] l_pre + b_pre) + pre_eps,   h_post = post_mult * sigmoid(alpha[1] l_post + b_post)
 ///   p        = softmax of each row of alpha[2] l_res + b_res;   m = p + sinkhorn_eps
-///   h_res    = m after tmax column steps with a row step between any two. A step divides every number by the sum of its
-///              column, or row, plus sinkhorn_eps: columns of h_res add up to 1, rows nearly.
+///   h_res    = m after tmax column steps with a row step between any two. A step divides every number by the sum of
+///              its column, or row, plus sinkhorn_eps: columns of h_res add up to 1, rows nearly.
 ///   backward, with g the gradient of alpha mix + b:   gz = alpha * g * rstd,   q[t] = sum_m alpha g mix
 ///   dx = gz phi^T - q rstd^2 / (n channels) * x,   dphi = x^T gz,   db = sum_t g,   dalpha = sum_t,m g mix of its part
 ///
 /// Formula    docs/formulas/hyper_connections.md; Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2025.
-/// Shapes     x, dx [tokens, n * channels], the streams of a token one after the other; phi, dphi [n * channels, 2n + n * n];
-///            b, db [2n + n * n]; alpha, dalpha [3]: pre, post, res; h_pre and h_post, with gradients, [tokens, n]; h_res
-///            [tokens, n * n], row o is the output stream. mix [tokens, 2n + n * n]; rstd [tokens]; history
-///            [mhc_coeffs_history()]. n and channels at least 1, tokens may be 0. Row strides everywhere. n is h_pre.cols.
-/// Types      x, dx one of f32, bf16, f16, f64; phi, and dphi, each any of them; b, alpha, db, dalpha of one type, any of
-///            them (f64 only with f64). Coefficients, their gradients and what is saved f32 (f64 for f64).
-/// Precision  f32 (f64 for f64), products as gemm makes them; one rounding at each output. 16-bit x and phi are widened,
-///            and nothing between is rounded to 16 bits.
-/// Writes     h_pre, h_post, h_res; mix, rstd and history for backward. Each gradient of a coefficient may be null, which
-///            is a gradient of zeros. Each of dx, dphi, db and dalpha may be absent; what only it needs is not computed
-///            then. They are overwritten or, with gradient::accumulate, added to; without tokens dphi, db and dalpha
-///            become zeros, or keep their values.
+/// Shapes     x, dx [tokens, n * channels], the streams of a token one after the other; phi, dphi [n * channels,
+///            2n + n * n]; b, db [2n + n * n]; alpha, dalpha [3]: pre, post, res; h_pre, h_post and their gradients
+///            [tokens, n]; h_res [tokens, n * n], row o is the output stream; mix [tokens, 2n + n * n]; rstd [tokens];
+///            history [mhc_coeffs_history()]. n, which is h_pre.cols, and channels at least 1, tokens may be 0. Row
+///            strides everywhere.
+/// Types      x, dx one of f32, bf16, f16, f64; phi, and dphi, each any of them; b, alpha, db, dalpha of one type, any
+///            of them (f64 only with f64). Coefficients, their gradients and what is saved f32 (f64 for f64).
+/// Precision  f32 (f64 for f64), products as gemm makes them; one rounding at each output. 16-bit x and phi are
+///            widened, and nothing between is rounded to 16 bits.
+/// Writes     h_pre, h_post, h_res; mix, rstd and history for backward. Each gradient of a coefficient may be null,
+///            which is a gradient of zeros. Each of dx, dphi, db and dalpha may be absent; what only it needs is not
+///            computed then. They are overwritten or, with gradient::accumulate, added to; without tokens dphi, db and
+///            dalpha become zeros, or keep their values.
 /// Memory     mix and rstd. With B::hyper_connections.keep_history also the steps of the iteration, 4 tmax n^2 bytes a
-///            token (8 in f64; tokens rounded up to whole vectors): mhc_coeffs_history(). Otherwise backward computes them
-///            again, in tmax n^2 numbers of workspace for each lane of each worker.
+///            token (8 in f64; tokens rounded up to whole vectors): mhc_coeffs_history(). Otherwise backward computes
+///            them again, in tmax n^2 numbers of workspace for each lane of each worker.
 /// Aliasing   none. Any layout in which no element is shared.
 /// Threads    the same bits for any number of them, with the history kept or made again.
-/// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative or NaN, pre_eps or post_mult not
-///            finite, tmax 0), workspace; before the first write.
-/// Range      where x phi is finite, and the squares of x may not be; backward also where rstd^2 is a normal number. NaN or
-///            an infinity in a token makes its coefficients and dx NaN, and of the parameters' gradients what it adds to;
-///            other tokens stay. With sinkhorn_eps = 0 a column of p that underflows to 0 makes h_res NaN.
-/// Max error  rstd and mix f32 2e-6, f64 4e-15; coefficients and gradients f32 3e-6, f64 6e-15, of |reference| + its root
-///            mean square (of gradients + the largest term of their sums), where alpha mix + b is about 1; half a unit more
-///            where dx or dphi has 16 bits (tests/ops/mhc_coeffs_test.cpp). An error of alpha mix is one of at most a
-///            quarter of it in h_pre, of post_mult / 4 in h_post.
+/// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative or NaN, pre_eps or
+///            post_mult not finite, tmax 0), workspace; before the first write.
+/// Range      where x phi is finite, and the squares of x may not be; backward also where rstd^2 is a normal number.
+///            NaN or an infinity in a token makes its coefficients and dx NaN, and of the parameters' gradients what it
+///            adds to; other tokens stay. With sinkhorn_eps = 0 a column of p that underflows to 0 makes h_res NaN.
+/// Max error  rstd and mix f32 2e-6, f64 4e-15; coefficients and gradients f32 3e-6, f64 6e-15, of |reference| + its
+///            root mean square (of gradients + the largest term of their sums), where alpha mix + b is about 1; half a
+///            unit more where dx or dphi has 16 bits (tests/ops/mhc_coeffs_test.cpp). An error of alpha mix is one of
+///            at most a quarter of it in h_pre, of post_mult / 4 in h_post.
 struct mhc_coeffs_options {
   double rms_eps = 1e-6;  ///< inside the square root
   double pre_eps = 0;     ///< added to h_pre
@@ -101,8 +102,8 @@ struct mhc_coeffs_saved {
 };
 
 /// Numbers of Sinkhorn's history that forward leaves for backward: tmax n^2 for every token, tokens rounded up to whole
-/// blocks of lanes; 0 where backward makes it again (B::hyper_connections.keep_history), which then takes so many for one
-/// block and worker of its workspace.
+/// blocks of lanes; 0 where backward makes it again (B::hyper_connections.keep_history), which then takes so many for
+/// one block and worker of its workspace.
 template <class B = default_backend, class T>
 std::size_t mhc_coeffs_history(std::size_t tokens, std::size_t streams, std::size_t tmax = 20) {
   constexpr std::size_t lanes = simd::vec<typename row_backend<B>::engine, accumulator_t<T>>::size;

@@ -20,9 +20,9 @@ struct mhc_post_res {
 ///   dh_res[t,o,i] = sum_c dy[t,o,c] * x[t,i,c],        dh_post[t,o] = sum_c dy[t,o,c] * f[t,c]
 ///
 /// Formula    docs/formulas/hyper_connections.md; Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2025.
-/// Shapes     x, y, dy, dx [tokens, n * channels], the streams of a token one after the other; f, df [tokens, channels];
-///            h_post, dh_post [tokens, n]; h_res, dh_res [tokens, n * n], row o before row o + 1. n and channels at least
-///            1, tokens may be 0. Row strides everywhere.
+/// Shapes     x, y, dy, dx [tokens, n * channels], the streams of a token one after the other; f, df
+///            [tokens, channels]; h_post, dh_post [tokens, n]; h_res, dh_res [tokens, n * n], row o before row o + 1.
+///            n and channels at least 1, tokens may be 0. Row strides everywhere.
 /// Types      x, f, y, dy, dx, df one of f32, bf16, f16, f64; coefficients and their gradients f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64); one rounding at each output.
 /// Writes     y; dx, or adds to it with gradient::accumulate; df, dh_post, dh_res. Each gradient may be null.

@@ -19,8 +19,8 @@ struct mhc_pre {
 ///   dx[t,h,c] = h_pre[t,h] * dy[t,c],   dh_pre[t,h] = sum_c dy[t,c] * x[t,h,c]
 ///
 /// Formula    docs/formulas/hyper_connections.md; Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2025.
-/// Shapes     x, dx [tokens, n * channels], the streams of a token one after the other; y, dy [tokens, channels]; h_pre,
-///            dh_pre [tokens, n]. n and channels at least 1, tokens may be 0. Row strides everywhere.
+/// Shapes     x, dx [tokens, n * channels], the streams of a token one after the other; y, dy [tokens, channels];
+///            h_pre, dh_pre [tokens, n]. n and channels at least 1, tokens may be 0. Row strides everywhere.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; h_pre and dh_pre f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64); y, dx and dh_pre are rounded once.
 /// Writes     y; dx, or adds to it with gradient::accumulate; dh_pre. dx and dh_pre may be null, each by itself.

@@ -1,8 +1,8 @@
 // Sinkhorn's iteration and the gates of hyper-connections, a token in each lane.
 //
-// The words. A block is as many tokens as the engine has lanes; its numbers are n x n matrices of vectors, element (o, i)
-// of all of its tokens in one vector, so that sums over rows and columns need nothing across lanes. Lanes behind the last
-// token hold zeros, and nothing of them is stored.
+// The words. A block is as many tokens as the engine has lanes; its numbers are n x n matrices of vectors, element (o,
+// i) of all of its tokens in one vector, so that sums over rows and columns need nothing across lanes. Lanes behind the
+// last token hold zeros, and nothing of them is stored.
 #ifndef TIGON_OPS_MHC_SINKHORN_HPP
 #define TIGON_OPS_MHC_SINKHORN_HPP
 
@@ -40,8 +40,8 @@ struct mhc_block {
   }
 };
 
-/// The iteration on n x n matrices: tmax column steps, and row steps between them. A step divides every number by the sum
-/// of its row or column, plus eps.
+/// The iteration on n x n matrices: tmax column steps, and row steps between them. A step divides every number by the
+/// sum of its row or column, plus eps.
 template <class V>
 struct mhc_sinkhorn {
   using A = typename V::value_type;

@@ -73,8 +73,8 @@ TIGON_INLINE void mhc_add_all(Row row, X sum, std::size_t count, Term term, S sc
   mhc_add<mhc_terms>(row, scratch, first, term, to);
 }
 
-/// put(k, sum over the columns of g * of(k)) for k < count. Parts of the row are summed in A, and added up in f64: no sum
-/// in A has more than 1024 terms.
+/// put(k, sum over the columns of g * of(k)) for k < count. Parts of the row are summed in A, and added up in f64: no
+/// sum in A has more than 1024 terms.
 template <class Row, class T, class Of, class Put>
 TIGON_INLINE void mhc_products(Row row, matrix_view<const T> g, std::size_t count, Of of, Put put) {
   constexpr std::size_t together = 4;
