@@ -56,6 +56,13 @@
   X(multi_token_attention_backward, q, q, q, tigon::multi_token_attention_gradients{q, q, {}}, {}, ctx)       \
   X(attn_res_forward, blocks, w, w, y, rstd, mean, {}, ctx)                                    \
   X(attn_res_backward, dy, blocks, w, w, {rstd, mean}, tigon::attn_res_gradients{blocks, dw, db}, {}, ctx)    \
+  X(mhc_pre_forward, x, y, dx, ctx)                                                            \
+  X(mhc_pre_backward, dy, x, r, tigon::mhc_pre_gradients<float>{dx, y}, {}, ctx)               \
+  X(mhc_post_res_forward, x, r, y, y, dx, ctx)                                                 \
+  X(mhc_post_res_backward, dy, x, r, y, y, tigon::mhc_post_res_gradients<float>{dx, x, x, x}, {}, ctx)        \
+  X(mhc_coeffs_forward, x, tigon::mhc_weights{r, w, w}, {y, y, y}, {y, rstd, mean}, {}, ctx)  \
+  X(mhc_coeffs_backward, {y, y, y}, x, tigon::mhc_weights{r, w, w}, {y, rstd, mean},          \
+    tigon::mhc_coeffs_gradients{dx, r, dw, db}, {}, ctx)                                       \
   X(neighborhood_attention_forward, q, q, q, q, {x, loss}, {}, ctx)                            \
   X(neighborhood_attention_backward, q, q, q, q, {x, loss}, tigon::neighborhood_attention_gradients{q, q, q}, {}, ctx) \
   X(cross_entropy_forward, x, ids, loss, dx, {}, w, {}, ctx)                                   \

@@ -42,6 +42,10 @@
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/llama4_rope.hpp>
 #include <tigon/ops/matmul_int8_int2.hpp>
+#include <tigon/ops/mhc.hpp>
+#include <tigon/ops/mhc_coeffs.hpp>
+#include <tigon/ops/mhc_post_res.hpp>
+#include <tigon/ops/mhc_pre.hpp>
 #include <tigon/ops/mlp.hpp>
 #include <tigon/ops/modulated_rms_norm.hpp>
 #include <tigon/ops/moe.hpp>
@@ -73,8 +77,9 @@ using all_ops =
             op::relu_squared, op::mlp, op::tiled_mlp, op::moe_router, op::moe_routing, op::moe, op::expert_parallel_moe,
             op::rope, op::llama4_rope, op::qwen2vl_mrope, op::qk_norm_rope, op::softmax, op::sparsemax, op::attention,
             op::multi_token_attention, op::neighborhood_attention, op::neighborhood_attention_layer, op::attn_res,
-            op::cross_entropy, op::cross_entropy_tvd, op::cross_entropy_jsd, op::fused_linear_cross_entropy,
-            op::scaled_cross_entropy, op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,
+            op::mhc_coeffs, op::mhc_pre, op::mhc_post_res, op::cross_entropy, op::cross_entropy_tvd,
+            op::cross_entropy_jsd, op::fused_linear_cross_entropy, op::scaled_cross_entropy,
+            op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,
             op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy,
             op::jsd, op::kl_div, op::tvd, op::selective_log_softmax, op::selective_logprob, op::grpo_loss,
             op::fused_linear_grpo, op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo,

@@ -57,6 +57,13 @@ void check(sizes n, context& ctx) {
       EXPECT_TRUE(hold(mlp_workspace<B, T>(mlp_pass::recompute, rows, 8, cols, workers), rows, 3, cols, t));
       EXPECT_TRUE(hold(tiled_mlp_backward_workspace<B, T>(4096, rows, cols, 4, workers), std::same_as<T, A> ? 1 : rows,
                        std::same_as<T, A> ? 1 : cols, a));
+      const sizes streams = std::min(cols, sizes{8});
+      EXPECT_TRUE(hold(mhc_coeffs_workspace<B, T>(8, rows, cols, ctx), workers, cols, cols, a));
+      EXPECT_TRUE(hold(mhc_coeffs_backward_workspace<B, T>(rows, 8, cols, 20, {}, ctx), rows, cols, cols, a));
+      EXPECT_TRUE(hold(mhc_coeffs_backward_workspace<B, T>(8, 8, streams, rows, {}, ctx), workers, rows, a));
+      EXPECT_TRUE(hold(mhc_backward_workspace<B, T>(rows, 8, cols, 20, {}, ctx), 2, rows, cols, cols, a));
+      EXPECT_TRUE(hold(mhc_workspace<B, T>(8, rows, 8, ctx), workers, rows, a));
+      EXPECT_TRUE(hold(mhc_post_res_backward_workspace<B, T>(rows, 8, ctx), workers, rows, a));
       const moe_shape experts{rows, 8, 8, cols, 8}, wide{8, 8, 8, rows, cols}, few_tokens{8, 8, rows, 8, cols};
       EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::forward, experts, workers), rows, 8, sizeof(std::int64_t)));
       EXPECT_TRUE(hold(moe_workspace<B, T>(moe_pass::recompute, wide, workers), rows, 3, t));

@@ -70,7 +70,7 @@ inline constexpr bool is_op_list<op_list<Ops...>> = true;
 ///   self       the type itself, in a backend from which such types without a name may derive
 ///   engine     the SIMD library behind the lanes
 ///   overrides  op_list of the operators it adapts itself
-///   row, chunk, attention, gemm   tuning values
+///   row, chunk, attention, hyper_connections, gemm   tuning values
 ///   tile_capacity_bits  scratch memory of one core, from which tiles are derived
 ///   error_scale  by what factor it loosens every documented error (precision trait)
 ///   relaxed_16bit  whether functions may be only as exact as a result of 16 bits shows (precision trait)
@@ -83,6 +83,7 @@ concept backend = requires {
   { B::row } -> std::convertible_to<row_tuning>;
   { B::chunk } -> std::convertible_to<chunk_tuning>;
   { B::attention } -> std::convertible_to<attention_tuning>;
+  { B::hyper_connections } -> std::convertible_to<hyper_connection_tuning>;
   { B::tile_capacity_bits } -> std::convertible_to<std::size_t>;
   { B::error_scale } -> std::convertible_to<double>;
   { B::relaxed_16bit } -> std::convertible_to<bool>;

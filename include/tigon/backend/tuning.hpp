@@ -54,6 +54,14 @@ struct attention_tuning {
   friend constexpr bool operator==(attention_tuning, attention_tuning) = default;
 };
 
+/// Hyper-connections: whether backward reads the steps of Sinkhorn's iteration or computes them again.
+struct hyper_connection_tuning {
+  /// Forward keeps all steps for backward: 4 tmax n^2 bytes a token (8 in f64), tokens rounded up to whole vectors.
+  /// Otherwise backward computes them again, for as many tokens as a vector has lanes at a time.
+  bool keep_history = false;
+  friend constexpr bool operator==(hyper_connection_tuning, hyper_connection_tuning) = default;
+};
+
 }  // namespace tigon
 
 #endif  // TIGON_BACKEND_TUNING_HPP

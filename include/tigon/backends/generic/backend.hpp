@@ -21,6 +21,7 @@ struct generic {
   // vocab 128256: f32 512 x 2048 1.12x (worst 1.10, best 1.22), bf16 1024 x 1024 1.06x (worst 1.04, best 1.07).
   static constexpr chunk_tuning chunk{.least_rows = 256};
   static constexpr attention_tuning attention{};
+  static constexpr hyper_connection_tuning hyper_connections{};
   static constexpr double error_scale = 1.0;
   static constexpr bool relaxed_16bit = true;  ///< gates for 16-bit results are exact to an eighth of their last bit
   static constexpr std::size_t tile_capacity_bits = 48 * 8192;  ///< one core's L1
