@@ -157,6 +157,10 @@ TEST_P(plain_models, learn) {
   EXPECT_LT(r.losses.back(), r.losses.front() - 1);
   EXPECT_GT(r.margin, least_margin);
   const distance d = apart(named(GetParam()), plainly<float>(GetParam()), r);
+  std::ostringstream told;
+  told << "loss " << r.losses.front() << " to " << r.losses.back() << ", margin " << r.margin
+       << "; plain f32 from f64: " << d;
+  std::printf("%s\n", told.str().c_str());
   EXPECT_TRUE(d.within()) << d;
 }
 

@@ -270,7 +270,7 @@ struct record {
 
 inline constexpr int training_steps = 32;
 
-/// `text` holds ids of tokens; windows of a step follow each other in it, the last ones are held out.
+/// `text` holds ids of tokens; the last windows are held out, and the others are taken in leaps.
 template <class R>
 record train(const model_config& c, steps<R>& with, const std::vector<std::int32_t>& text) {
   model<R> m(c, with);
@@ -279,7 +279,7 @@ record train(const model_config& c, steps<R>& with, const std::vector<std::int32
   const std::size_t n = c.window(), there = text.size() - 1 - n;
   record r;
   for (int step = 0; step < training_steps; ++step) {
-    const std::size_t at = static_cast<std::size_t>(step) * 29 % (there - n);
+    const std::size_t at = static_cast<std::size_t>(step) * 389 % (there - n);
     r.losses.push_back(m.step(w, g, tokens(text).subspan(at, n), tokens(text).subspan(at + 1, n)));
     r.margin = std::min(r.margin, m.margin());
     adamw<R>(m.layout(), {}, step + 1, w, g, first, second);
