@@ -245,7 +245,7 @@ experts)
     cmp whole state || fail "$dtype: the resumed run ends with other weights"
     sed -n '/^sample:/,$p' rest.out | cmp expected - || fail "$dtype: the resumed run has another sample"
   done
-  refused "trained with top_k 2, not 1" $small --dtype bf16 --top-k 1 --stop-at 9 --resume state
+  refused "trained with top_k 2, not 1" $small --dtype bf16 --top-k 1 --resume state
   refused "trained with experts 4, not 5" $small --dtype bf16 --experts 5 --resume state
   refused "gate_up\" of another shape" --text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --heads 4 \
     --kv-heads 2 --intermediate 40 --dtype bf16 --resume state

@@ -67,11 +67,7 @@ class plain_model {
   }
 
   /// As fused_model's.
-  double balance_loss() const {
-    double sum = 0;
-    for (const layer_saved& s : layers_) sum += s.experts.balance;
-    return static_cast<double>(c_.balance) * sum;
-  }
+  double balance_loss() const { return balance_loss_; }
 
   /// Scores of the token that follows ids[position]; ids is one window.
   void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
@@ -291,7 +287,9 @@ class plain_model {
   }
   tensor<T> mlp(std::size_t l, layer_saved& s) {
     if (c_.experts == 0) return mlp_.forward(s.y2.view(), mlp_weights(l), s.mlp);
-    return experts_.forward(s.y2.view(), weight(layout_.layers[l].router), mlp_weights(l), s.experts);
+    auto y = experts_.forward(s.y2.view(), weight(layout_.layers[l].router), mlp_weights(l), s.experts);
+    balance_loss_ += static_cast<double>(c_.balance) * s.experts.balance;
+    return y;
   }
   tensor<T> mlp_backward(std::size_t l, matrix<T> dupdate, layer_saved& s) {
     if (c_.experts == 0) return mlp_.backward(dupdate, s.y2.view(), mlp_weights(l), s.mlp, mlp_grads(l));
@@ -306,6 +304,7 @@ class plain_model {
     auto x = do_.make(tokens(), c_.hidden);
     tigon::embedding_forward(weight(layout_.embedding), ids, x.view(), {}, ctx_);
     layers_.clear();
+    balance_loss_ = 0;
     layers_.resize(c_.layers);
     const std::size_t kv = c_.kv_hidden();
     for (std::size_t l = 0; l < c_.layers; ++l) {
@@ -402,6 +401,7 @@ class plain_model {
   std::span<float> gradient_;
   std::vector<layer_saved> layers_;
   norm_saved final_;
+  double balance_loss_ = 0;
 };
 
 }  // namespace example
