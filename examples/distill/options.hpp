@@ -107,9 +107,9 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
          {&run_options::vocab, &run_options::seq_len, &run_options::batch, &run_options::threads, &run_options::warmup})
       t.*member = s.*member;
     t.bytes = s.bytes, t.seed = s.seed, t.min_lr = s.min_lr;
-    detail::check_together(s, vocab->count() > 0, 1);
+    detail::check_together(s, {vocab->count() > 0}, 1);
     try {
-      detail::check_together(t, vocab->count() > 0, 1);
+      detail::check_together(t, {vocab->count() > 0}, 1);
     } catch (const std::runtime_error& error) {
       throw std::runtime_error(std::string("of the teacher, ") + error.what());
     }

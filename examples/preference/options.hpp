@@ -139,7 +139,7 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
     if (p.prompt_len + rest > o.seq_len + 1)
       throw std::runtime_error("--prompt-len " + std::to_string(p.prompt_len) + " leaves too little of --seq-len " +
                                std::to_string(o.seq_len) + " for a continuation");
-    detail::check_together(o, vocab->count() > 0, 1);
+    detail::check_together(o, {vocab->count() > 0}, 1);
     for (const auto member : {&run_options::text, &run_options::cache_dir}) s.*member = o.*member;
     for (const auto member :
          {&run_options::vocab, &run_options::layers, &run_options::hidden, &run_options::intermediate,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|mpi PROGRAM FOLDER [MPIRUN]
+# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 mpirun=${4:-}
 . "$(dirname "$0")/../support/check_outputs.sh"
@@ -40,6 +40,10 @@ refuses)
   refused "not a multiple of --kv-heads 3" $small --kv-heads 3
   refused "cannot be divided among" $small --heads 5 --kv-heads 1
   refused "need an even number" $small --hidden 36
+  refused "experts 1 is no choice" $small --experts 1
+  refused "top-k 3 is more than --experts 2" $small --experts 2 --top-k 3
+  refused "need --experts N" $small --top-k 2
+  refused "need --experts N" $small --balance 0.1
   refused "neither f32 nor bf16" $small --dtype f16
   refused "batch 3 is not a multiple of --micro-batch 2" $small --micro-batch 2
   refused "takes no --plain" $small --compare --plain
@@ -226,6 +230,38 @@ compare)
     grep -q ">plain<" losses.svg || fail "the picture lacks a curve"
     grep -q "30/30" err || fail "there was no progress"
   done
+  ;;
+experts)
+  small="$small --intermediate 40 --experts 4 --top-k 2"
+  for dtype in f32 bf16; do
+    "$program" $small --dtype $dtype --threads 1 --csv whole.csv --checkpoint whole > whole.out 2> err
+    grep -q "4 experts a layer, 2 of them for a token" whole.out || fail "the experts are not told"
+    "$program" $small --dtype $dtype --threads 3 --csv more.csv --checkpoint more > more.out 2> err
+    cmp whole.csv more.csv && cmp whole more || fail "$dtype: the bits depend on the threads"
+    sed -n '/^sample:/,$p' whole.out > expected
+    sed -n '/^sample:/,$p' more.out | cmp expected - || fail "$dtype: the sample depends on the threads"
+    "$program" $small --dtype $dtype --stop-at 5 --checkpoint state > out 2> err
+    "$program" $small --dtype $dtype --resume state --checkpoint state > rest.out 2> err
+    cmp whole state || fail "$dtype: the resumed run ends with other weights"
+    sed -n '/^sample:/,$p' rest.out | cmp expected - || fail "$dtype: the resumed run has another sample"
+  done
+  refused "trained with top_k 2, not 1" $small --dtype bf16 --top-k 1 --resume state
+  refused "trained with experts 4, not 5" $small --dtype bf16 --experts 5 --resume state
+  refused "gate_up\" of another shape" --text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --heads 4 \
+    --kv-heads 2 --intermediate 40 --dtype bf16 --resume state
+  "$program" $small --balance 0 --threads 1 --csv unbalanced.csv > out 2> err
+  "$program" $small --threads 1 --csv whole.csv > out 2> err
+  if cmp -s whole.csv unbalanced.csv; then fail "the balance loss trains nothing"; fi
+  "$program" $small --steps 30 --compare --csv losses.csv > out 2> err
+  # In bf16 a rounding may send a token to another expert.
+  awk -F, 'NR == 2 { first = $3 } NR > 1 {
+      if (($3 - $5) ^ 2 > 1e-6) { print "step " $1 ": " $3 " and " $5; exit 1 }
+      last = $3 }
+    END { if (!(last < first - 0.3)) { print "from " first " to " last; exit 1 } }' losses.csv ||
+    fail "the two ways do not agree, or do not learn"
+  "$program" $small --experts 3 --top-k 3 --steps 30 --dtype bf16 --compare --csv losses.csv > out 2> err
+  awk -F, 'NR > 1 { if (($3 - $5) ^ 2 > 25e-4) { print "step " $1 ": " $3 " and " $5; exit 1 } }' losses.csv ||
+    fail "the two ways do not agree in bf16"
   ;;
 *)
   fail "there is no such part"

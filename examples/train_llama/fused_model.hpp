@@ -5,6 +5,8 @@
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/fused_add_rms_norm.hpp>
+#include <tigon/ops/moe.hpp>
+#include <tigon/ops/moe_router.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/rope.hpp>
 #include <tigon/ops/swiglu.hpp>
@@ -16,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "balance.hpp"
 #include "memory.hpp"
 #include "parameters.hpp"
 #include "products.hpp"
@@ -34,7 +37,8 @@ struct small_chunks : tigon::default_backend {
 
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
 /// the two sums of the residual stream, what attention read and wrote, and gate and up; the norms' outputs and the
-/// gated product are made again in backward, because a pass costs less than the memory it would hold.
+/// gated product are made again in backward, because a pass costs less than the memory it would hold. With experts, it
+/// keeps gate and up of every choice, and the choices.
 template <tigon::element T>
 class fused_model {
  public:
@@ -69,6 +73,10 @@ class fused_model {
     return out;
   }
 
+  /// What the last loss() or step() left out of its result though step() differentiates it: the routers' balance losses
+  /// with their weight; 0 without experts.
+  double balance_loss() const { return balance_loss_; }
+
   /// Scores of the token that follows ids[position]; ids is one window.
   void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
                    std::span<float> out) {
@@ -82,6 +90,16 @@ class fused_model {
   std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
 
  protected:
+  /// Which experts a token chose, and with which weights.
+  struct routing {
+    matrix<float> logits;         ///< [tokens, experts]
+    matrix<std::int32_t> chosen;  ///< [tokens, top_k]
+    matrix<float> weights;        ///< [tokens, top_k]
+
+    routing first(std::size_t rows) const {
+      return {logits.rows_from(0, rows), chosen.rows_from(0, rows), weights.rows_from(0, rows)};
+    }
+  };
   struct layer_saved {
     matrix<T> stream;  ///< [tokens, hidden], what the attention's norm reads
     float* rstd1;
@@ -90,7 +108,8 @@ class fused_model {
     float* lse;        ///< [tokens * heads]
     matrix<T> middle;  ///< [tokens, hidden], what the MLP's norm reads
     float* rstd2;
-    matrix<T> gate_up;
+    matrix<T> gate_up;  ///< [tokens, 2 * intermediate], of every choice with experts
+    routing routes;     ///< empty without experts
   };
 
   void lay_out(std::size_t tokens) {
@@ -103,8 +122,10 @@ class fused_model {
       s.lse = arena_.take<float>(tokens * c_.heads);
       s.middle = arena_.matrix<T>(tokens, c_.hidden);
       s.rstd2 = arena_.take<float>(tokens);
-      s.gate_up = arena_.matrix<T>(tokens, 2 * c_.intermediate);
+      s.gate_up = arena_.matrix<T>(tokens * c_.mlps_of_token(), 2 * c_.intermediate);
+      if (c_.experts != 0) s.routes = make_routes(tokens);
     }
+    if (c_.experts != 0) droutes_ = make_routes(tokens);
     last_ = arena_.matrix<T>(tokens, c_.hidden);
     last_rstd_ = arena_.take<float>(tokens);
     y_ = arena_.matrix<T>(tokens, c_.hidden);
@@ -115,6 +136,11 @@ class fused_model {
       wide_ = arena_.matrix<float>(tokens, c_.hidden);
       dhead_ = arena_.matrix<T>(c_.vocab, c_.hidden);
     }
+  }
+
+  routing make_routes(std::size_t tokens) {
+    return {arena_.matrix<float>(tokens, c_.experts), arena_.matrix<std::int32_t>(tokens, c_.top_k),
+            arena_.matrix<float>(tokens, c_.top_k)};
   }
 
   static matrix<T> first(matrix<T> m, std::size_t rows) { return m.rows_from(0, rows); }
@@ -148,6 +174,7 @@ class fused_model {
   /// Returns the last norm's output; the head follows.
   matrix<T> forward(std::span<const std::int32_t> ids) {
     const std::size_t n = ids.size();
+    balance_loss_ = 0;
     const auto y = first(y_, n), update = first(update_, n);
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
     auto stream = first(layers_[0].stream, n);
@@ -166,12 +193,7 @@ class fused_model {
       tigon::fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
                                         norm_options(), ctx_);
 
-      const auto gate_up = first(s.gate_up, n);
-      const auto gate = gate_up.cols_from(0, c_.intermediate), up = gate_up.cols_from(c_.intermediate, c_.intermediate);
-      const auto product = shaped(product_, n, c_.intermediate);
-      product_xwt<T>(y, weight(at.gate_up), gate_up, ctx_);
-      tigon::swiglu_forward(gate, up, product, {}, ctx_);
-      product_xwt<T>(product, weight(at.down), update, ctx_);
+      mlp(l, y, update);
       const bool ends = l + 1 == c_.layers;
       stream = first(ends ? last_ : layers_[l + 1].stream, n);
       tigon::fused_add_rms_norm_forward(
@@ -179,6 +201,56 @@ class fused_model {
           std::span(ends ? last_rstd_ : layers_[l + 1].rstd1, n), norm_options(), ctx_);
     }
     return y;
+  }
+
+  /// update = the layer's MLP of y.
+  void mlp(std::size_t l, matrix<T> y, matrix<T> update) {
+    if (c_.experts != 0) return experts(l, y, update);
+    const auto& at = layout_.layers[l];
+    const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
+    product_xwt<T>(y, weight(at.gate_up), gate_up, ctx_);
+    tigon::swiglu_forward(gate_of(gate_up), up_of(gate_up), product, {}, ctx_);
+    product_xwt<T>(product, weight(at.down), update, ctx_);
+  }
+  /// dy, and the gradients of the weights, from the gradient of what mlp() wrote.
+  void mlp_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
+    if (c_.experts != 0) return experts_backward(l, dupdate, y, dy);
+    const auto& at = layout_.layers[l];
+    const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
+    const auto gate = gate_of(gate_up), up = up_of(gate_up);
+    tigon::swiglu_forward(gate, up, product, {}, ctx_);
+    product_xty<T>(dupdate, product, grad(at.down), ctx_);
+    product_xw<T>(dupdate, weight(at.down), product, ctx_);
+    tigon::swiglu_backward(product, gate, up, gate, up, {}, ctx_);
+    product_xty<T>(gate_up, y, grad(at.gate_up), ctx_);
+    product_xw<T>(gate_up, weight(at.gate_up), dy, ctx_);
+  }
+  matrix<T> gate_of(matrix<T> gate_up) const { return gate_up.cols_from(0, c_.intermediate); }
+  matrix<T> up_of(matrix<T> gate_up) const { return gate_up.cols_from(c_.intermediate, c_.intermediate); }
+
+  /// The same with a mixture of experts. Routers are f32, whatever T is.
+  void experts(std::size_t l, matrix<T> y, matrix<T> update) {
+    const auto& at = layout_.layers[l];
+    const routing to = layers_[l].routes.first(y.rows);
+    tigon::gemm(y, weight(at.router), to.logits, {.b = tigon::transpose::yes}, ctx_);
+    tigon::moe_router_forward(to.logits, tigon::absent, to.chosen, to.weights, {}, ctx_);
+    if (c_.balance != 0) balance_loss_ += static_cast<double>(c_.balance) * router_balance(to.logits, to.chosen).loss();
+    tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k)};
+    tigon::moe_forward(y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), update, saved, {}, ctx_);
+  }
+  void experts_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
+    const auto& at = layout_.layers[l];
+    const routing to = layers_[l].routes.first(y.rows), d = droutes_.first(y.rows);
+    const tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k), true};
+    tigon::moe_backward(dupdate, y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), saved,
+                        tigon::moe_gradients{dy, grad(at.gate_up), grad(at.down), d.weights}, {}, ctx_);
+    tigon::moe_router_backward(d.weights, to.logits, to.chosen, d.logits, {}, ctx_);
+    if (c_.balance != 0) router_balance(to.logits, to.chosen).add_gradient(static_cast<double>(c_.balance), d.logits);
+    tigon::gemm(d.logits, y, grad(at.router), {.a = tigon::transpose::yes}, ctx_);
+    tigon::gemm(d.logits, weight(at.router), dy, {.beta = 1}, ctx_);
+  }
+  tigon::moe_weights<const T> experts_of(const parameter_layout::layer& at) const {
+    return {weight(at.gate_up), weight(at.down), c_.experts};
   }
 
   /// The head and the loss; with `dy` that has memory also their gradients.
@@ -223,16 +295,8 @@ class fused_model {
       const auto stream = first(s.stream, n), middle = first(s.middle, n), attention = first(s.attention, n);
       const std::span rstd1(s.rstd1, n), rstd2(s.rstd2, n);
 
-      const auto gate_up = first(s.gate_up, n);
-      const auto gate = gate_up.cols_from(0, c_.intermediate), up = gate_up.cols_from(c_.intermediate, c_.intermediate);
-      const auto product = shaped(product_, n, c_.intermediate);
-      tigon::swiglu_forward(gate, up, product, {}, ctx_);
-      product_xty<T>(dstream, product, grad(at.down), ctx_);
-      product_xw<T>(dstream, weight(at.down), product, ctx_);
-      tigon::swiglu_backward(product, gate, up, gate, up, {}, ctx_);
       tigon::rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options(), ctx_);
-      product_xty<T>(gate_up, y, grad(at.gate_up), ctx_);
-      product_xw<T>(gate_up, weight(at.gate_up), dy, ctx_);
+      mlp_backward(l, dstream, y, dy);
       tigon::fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2,
                                          tigon::fused_add_rms_norm_gradients{dstream, norm_grad(at.mlp_norm)},
                                          norm_options(), ctx_);
@@ -271,6 +335,8 @@ class fused_model {
   rotary_tables rotary_;
   arena arena_;
   std::vector<layer_saved> layers_;
+  routing droutes_;
+  double balance_loss_ = 0;
   matrix<T> last_, y_, update_, dy_, product_, dhead_;
   matrix<float> wide_;
   float* last_rstd_ = nullptr;

@@ -223,6 +223,8 @@ int train_llama(const run_options& o, const ranks& here) {
       "%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
       static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads, o.dtype.c_str(),
       std::string(tigon::default_backend::info.name).c_str(), threads, threads == 1 ? "thread" : "threads");
+  if (o.experts != 0)
+    std::printf("%zu experts a layer, %zu of them for a token; balance loss times %g\n", o.experts, o.top_k, o.balance);
   if (const std::size_t windows = o.windows_of_pass(comm.size()); windows != o.batch)
     std::printf("%zu micro-batches a step over %zu %s: the losses of one process with --micro-batch %zu\n",
                 o.batch / windows, comm.size(), comm.size() == 1 ? "rank" : "ranks", windows);

@@ -30,6 +30,9 @@ struct run_options {
   std::size_t intermediate = 704;
   std::size_t heads = 4;
   std::size_t kv_heads = 2;
+  std::size_t experts = 0;
+  std::size_t top_k = 2;
+  double balance = 0.01;
   std::string dtype = "f32";
 
   std::size_t seq_len = 1024;
@@ -84,6 +87,9 @@ inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const r
           {"--intermediate", o.intermediate},
           {"--heads", o.heads},
           {"--kv-heads", o.kv_heads},
+          {"--experts", o.experts},
+          {"--top-k", o.top_k},
+          {"--balance", bits(o.balance)},
           {"--dtype", text_hash(o.dtype)},
           {"--seq-len", o.seq_len},
           {"--batch", o.batch},
@@ -105,11 +111,16 @@ inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const r
           {"--resume, which one has and another has not", !o.resume.empty()}};
 }
 
+/// Options whose being given counts.
+struct given_options {
+  bool vocab = false, of_experts = false;
+};
+
 /// What no single option can see.
-inline void check_together(const run_options& o, bool vocab_given, std::size_t ranks) {
+inline void check_together(const run_options& o, given_options given, std::size_t ranks) {
   const auto refuse = [](const std::string& sentence) { throw std::runtime_error(sentence); };
   const auto text = [](std::size_t n) { return std::to_string(n); };
-  if (o.bytes && vocab_given) refuse("--bytes has 256 tokens by itself and takes no --vocab");
+  if (o.bytes && given.vocab) refuse("--bytes has 256 tokens by itself and takes no --vocab");
   if (o.hidden % o.heads != 0)
     refuse("--hidden " + text(o.hidden) + " cannot be divided among --heads " + text(o.heads));
   if (o.heads % o.kv_heads != 0)
@@ -117,6 +128,10 @@ inline void check_together(const run_options& o, bool vocab_given, std::size_t r
   if (o.head_dim() % 2 != 0)
     refuse("--hidden " + text(o.hidden) + " over --heads " + text(o.heads) + " gives heads of " + text(o.head_dim()) +
            ", but rotary positions turn pairs and need an even number");
+  if (o.experts == 0 && given.of_experts) refuse("--top-k and --balance need --experts N");
+  if (o.experts == 1) refuse("--experts 1 is no choice: leave it out, or give at least 2");
+  if (o.experts != 0 && o.top_k > o.experts)
+    refuse("--top-k " + text(o.top_k) + " is more than --experts " + text(o.experts));
   if (o.batch % ranks != 0) refuse("--batch " + text(o.batch) + " cannot be divided among " + text(ranks) + " ranks");
   if (o.batch % o.windows_of_pass(ranks) != 0)
     refuse("--batch " + text(o.batch) + " is not a multiple of --micro-batch " + text(o.micro_batch));
@@ -152,6 +167,14 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
   app.add_option("--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
   app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
   app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
+  app.add_option("--experts", o.experts, "MLPs of a layer, of --intermediate each; 0: one, for all tokens")
+      ->check(whole(0, 1024))
+      ->group("Model");
+  auto* top_k = app.add_option("--top-k", o.top_k, "experts of a token")->check(whole(1, 1024))->group("Model");
+  auto* balance =
+      app.add_option("--balance", o.balance, "weight of the loss that gives experts equal numbers of tokens")
+          ->check(real(bound::from_zero))
+          ->group("Model");
   app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
       ->check(CLI::Validator(
           [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
@@ -204,7 +227,7 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
 
   try {
     app.parse(argc, argv);
-    detail::check_together(o, vocab->count() > 0, ranks);
+    detail::check_together(o, {vocab->count() > 0, top_k->count() + balance->count() > 0}, ranks);
   } catch (const CLI::Success& help) {
     app.exit(help);
     return {};

@@ -18,10 +18,15 @@ struct model_config {
   std::size_t vocab, layers, hidden, intermediate, heads, kv_heads;
   float norm_eps = 1e-5f;
   float rope_theta = 10000.0f;
+  std::size_t experts = 0;  ///< MLPs of a layer, of which a token uses top_k; 0: one MLP for all tokens
+  std::size_t top_k = 0;
+  float balance = 0;  ///< weight of the routers' balance loss
 
   std::size_t head_dim() const { return hidden / heads; }
   std::size_t kv_hidden() const { return kv_heads * head_dim(); }
   std::size_t qkv() const { return hidden + 2 * kv_hidden(); }
+  std::size_t mlps() const { return experts != 0 ? experts : 1; }
+  std::size_t mlps_of_token() const { return experts != 0 ? top_k : 1; }
 };
 
 /// A matrix [rows, cols] in the flat array of parameters; a vector has rows = 1.
@@ -34,10 +39,10 @@ struct parameter_tensor {
 
 /// All parameters in one flat array, so that the optimizer, the checkpoint and the conversion to bf16 see a
 /// single stretch. Matrices are [out, in]; projections of one input lie under one another: q, k and v in `qkv`,
-/// gate and up in `gate_up`.
+/// gate and up in `gate_up`. The experts of a layer lie under one another in `gate_up` and in `down`.
 struct parameter_layout {
   struct layer {
-    std::size_t attention_norm, qkv, attention_out, mlp_norm, gate_up, down;  ///< indices into tensors
+    std::size_t attention_norm, qkv, attention_out, mlp_norm, router, gate_up, down;  ///< indices into tensors
   };
   std::vector<parameter_tensor> tensors;
   std::vector<layer> layers;
@@ -53,8 +58,9 @@ struct parameter_layout {
       out.qkv = add(prefix + "qkv", c.qkv(), c.hidden);
       out.attention_out = add(prefix + "attention_out", c.hidden, c.hidden);
       out.mlp_norm = add(prefix + "mlp_norm", 1, c.hidden);
-      out.gate_up = add(prefix + "gate_up", 2 * c.intermediate, c.hidden);
-      out.down = add(prefix + "down", c.hidden, c.intermediate);
+      if (c.experts != 0) out.router = add(prefix + "router", c.experts, c.hidden);
+      out.gate_up = add(prefix + "gate_up", c.mlps() * 2 * c.intermediate, c.hidden);
+      out.down = add(prefix + "down", c.mlps() * c.hidden, c.intermediate);
       layers.push_back(out);
     }
     final_norm = add("final_norm", 1, c.hidden);

@@ -3,7 +3,6 @@
 
 #include <tigon/ops/embedding.hpp>
 #include <tigon/rows/reduce_map.hpp>
-#include <tigon/simd/math.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -17,110 +16,12 @@
 
 #include "memory.hpp"
 #include "parameters.hpp"
+#include "passes.hpp"
+#include "plain_experts.hpp"
 #include "products.hpp"
 #include "rotary.hpp"
 
 namespace example {
-
-/// sum of a column += x
-struct column_sum {
-  template <class V>
-  TIGON_INLINE V map(V x, V sum) const {
-    return sum + x;
-  }
-};
-
-/// The elementary steps of a framework without fusion: each is a pass over whole tensors that reads its operands
-/// from memory and writes its result there. They use the same vectors, threads and products as the fused operators,
-/// so that what a comparison shows is fusion alone.
-template <tigon::element T>
-class passes {
- public:
-  using kernels = tigon::default_backend;
-
-  passes(memory_pool& pool, tigon::context& ctx) : pool_(pool), ctx_(ctx) {}
-
-  template <class Out = T>
-  tensor<Out> make(std::size_t rows, std::size_t cols) {
-    return tensor<Out>(pool_, rows, cols);
-  }
-
-  /// y = f(x...), element by element; a vector operand is the same for every row.
-  template <class Out = T, class F, class U, class... X>
-  tensor<Out> map(F f, matrix<U> x, X... more) {
-    auto y = make<Out>(x.rows, x.cols);
-    map_into(y.view(), f, x, more...);
-    return y;
-  }
-  template <class Out, class F, class... X>
-  void map_into(matrix<Out> y, F f, X... x) {
-    tigon::for_rows<kernels>(ctx_, y.rows, y.cols,
-                             [=] TIGON_FN(auto row) { row.map(tigon::reads(x...), tigon::writes(y), f); });
-  }
-
-  /// y = f(x..., s[i]) with one number for each row.
-  template <class Out = T, class F, class U, class... X>
-  tensor<Out> map_rows(F f, const tensor<float>& scale, matrix<U> x, X... more) {
-    auto out = make<Out>(x.rows, x.cols);
-    const auto y = out.view();
-    const float* s = scale.data();
-    tigon::for_rows<kernels>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-      const float si = s[row.i];
-      row.map(tigon::reads(x, more...), tigon::writes(y), [=](auto... v) { return f(v..., si); });
-    });
-    return out;
-  }
-
-  /// One number for each row: finish(sum over the row of f(x...)).
-  template <class F, class Finish, class U, class... X>
-  tensor<float> sum_rows(F f, Finish finish, matrix<U> x, X... more) {
-    auto out = make<float>(x.rows, 1);
-    float* s = out.data();
-    tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float sum = row.sum(tigon::reads(x, more...), f);
-      if (row.first()) s[row.i] = finish(sum);
-    });
-    return out;
-  }
-
-  /// out[j] = sum over the rows of x.
-  template <class U>
-  void sum_columns(matrix<U> x, vector<float> out) {
-    ctx_.workspace().expect("sum_columns", tigon::simd::partials_workspace<kernels, float>(x.rows, x.cols, 1));
-    tigon::map_rows<kernels>(ctx_, column_sum(), tigon::reads(x), tigon::writes(),
-                             tigon::adds_to(tigon::parameter_gradient<float>{out, tigon::gradient::overwrite}));
-  }
-
-  /// Softmax of each row, or its logarithm: one operator in every framework.
-  template <class U>
-  tensor<T> softmax(matrix<U> x) {
-    auto out = make(x.rows, x.cols);
-    const auto y = out.view();
-    tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float top = row.max(tigon::reads(x), [](auto v) { return v; });
-      const float sum = row.sum(tigon::reads(x), [=](auto v) { return exp(v - top); });
-      const float part = 1.0f / sum;
-      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return exp(v - top) * part; });
-    });
-    return out;
-  }
-  template <class U>
-  tensor<float> log_softmax(matrix<U> x) {
-    auto out = make<float>(x.rows, x.cols);
-    const auto y = out.view();
-    tigon::for_rows<kernels>(ctx_, x.rows, x.cols, [=] TIGON_FN(auto row) {
-      const float top = row.max(tigon::reads(x), [](auto v) { return v; });
-      const float sum = row.sum(tigon::reads(x), [=](auto v) { return exp(v - top); });
-      const float lse = top + tigon::math::log(sum);
-      row.map(tigon::reads(x), tigon::writes(y), [=](auto v) { return v - lse; });
-    });
-    return out;
-  }
-
- private:
-  memory_pool& pool_;
-  tigon::context& ctx_;
-};
 
 /// The model as that composition: same mathematics and same parameters as fused_model. A tensor lives as long as a
 /// framework's tape would keep it.
@@ -137,6 +38,8 @@ class plain_model {
         ctx_(ctx),
         each_(ctx),
         do_(pool_, ctx),
+        mlp_(do_, ctx),
+        experts_(config, do_, mlp_, ctx),
         rotary_(seq_len, config.head_dim(), config.rope_theta),
         mask_(pool_, seq_len, seq_len) {
     for (std::size_t i = 0; i < seq_len; ++i)
@@ -162,6 +65,9 @@ class plain_model {
     backward(dlogits(log_probs, targets), y, ids);
     return out;
   }
+
+  /// As fused_model's.
+  double balance_loss() const { return balance_loss_; }
 
   /// Scores of the token that follows ids[position]; ids is one window.
   void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
@@ -192,7 +98,9 @@ class plain_model {
     norm_saved norm1;
     tensor<T> y1, q, k, v, probs, attention;
     norm_saved norm2;
-    tensor<T> y2, gate, up, activated, product;
+    tensor<T> y2;
+    typename plain_mlp<T>::saved mlp;
+    typename plain_experts<T>::saved experts;
   };
 
   std::size_t tokens() const { return windows_ * seq_len_; }
@@ -209,19 +117,9 @@ class plain_model {
     return {gradient_.data() + t.offset, t.rows, t.cols};
   }
 
-  tensor<T> linear(matrix<const T> x, matrix<const T> w) {
-    auto y = do_.make(x.rows, w.rows);
-    product_xwt(x, w, y.view(), ctx_);
-    return y;
-  }
-  tensor<T> linear_dx(matrix<const T> dy, matrix<const T> w) {
-    auto dx = do_.make(dy.rows, w.cols);
-    product_xw(dy, w, dx.view(), ctx_);
-    return dx;
-  }
-  tensor<T> sum(matrix<const T> a, matrix<const T> b) {
-    return do_.map([](auto u, auto v) { return u + v; }, a, b);
-  }
+  tensor<T> linear(matrix<const T> x, matrix<const T> w) { return do_.linear(x, w); }
+  tensor<T> linear_dx(matrix<const T> dy, matrix<const T> w) { return do_.linear_dx(dy, w); }
+  tensor<T> sum(matrix<const T> a, matrix<const T> b) { return do_.sum(a, b); }
 
   // y = w * (x * rsqrt(mean(x^2) + eps)); x stays in `saved` for the sum around it.
   tensor<T> norm(tensor<T> x, std::size_t w, norm_saved& saved) {
@@ -360,15 +258,8 @@ class plain_model {
                        head_of(dv.view(), window, kv_head), ctx, accumulate_after(g));
       }
     });
-    auto dscores = do_.make(dprobs.rows(), seq_len_);
-    {
-      const auto y = dscores.view(), p = saved.probs.view(), d = dprobs.view();
-      tigon::for_rows<tigon::default_backend>(ctx_, y.rows, y.cols, [=] TIGON_FN(auto row) {
-        const float dot = row.sum(tigon::reads(p, d), [](auto a, auto b) { return a * b; });
-        row.map(tigon::reads(p, d), tigon::writes(y), [=](auto a, auto b) { return a * (b - dot); });
-      });
-      dprobs = {};
-    }
+    auto dscores = do_.softmax_backward(saved.probs.view(), dprobs.view());
+    dprobs = {};
     const float factor = scale();
     dscores = do_.map([=](auto v) { return v * factor; }, dscores.view());
     dq = do_.make(tokens(), c_.hidden);
@@ -385,12 +276,35 @@ class plain_model {
     });
   }
 
+  // Of one MLP or of all experts.
+  gated_weights<const T> mlp_weights(std::size_t l) const {
+    const auto& at = layout_.layers[l];
+    return {weight(at.gate_up), weight(at.down), c_.intermediate};
+  }
+  gated_weights<float> mlp_grads(std::size_t l) const {
+    const auto& at = layout_.layers[l];
+    return {grad(at.gate_up), grad(at.down), c_.intermediate};
+  }
+  tensor<T> mlp(std::size_t l, layer_saved& s) {
+    if (c_.experts == 0) return mlp_.forward(s.y2.view(), mlp_weights(l), s.mlp);
+    auto y = experts_.forward(s.y2.view(), weight(layout_.layers[l].router), mlp_weights(l), s.experts);
+    balance_loss_ += static_cast<double>(c_.balance) * s.experts.balance;
+    return y;
+  }
+  tensor<T> mlp_backward(std::size_t l, matrix<T> dupdate, layer_saved& s) {
+    if (c_.experts == 0) return mlp_.backward(dupdate, s.y2.view(), mlp_weights(l), s.mlp, mlp_grads(l));
+    const std::size_t router = layout_.layers[l].router;
+    return experts_.backward(dupdate, s.y2.view(), {weight(router), mlp_weights(l)}, s.experts,
+                             {grad(router), mlp_grads(l)});
+  }
+
   // Returns the last norm's output; the head follows.
   tensor<T> forward(std::span<const std::int32_t> ids) {
     windows_ = ids.size() / seq_len_;
     auto x = do_.make(tokens(), c_.hidden);
     tigon::embedding_forward(weight(layout_.embedding), ids, x.view(), {}, ctx_);
     layers_.clear();
+    balance_loss_ = 0;
     layers_.resize(c_.layers);
     const std::size_t kv = c_.kv_hidden();
     for (std::size_t l = 0; l < c_.layers; ++l) {
@@ -404,11 +318,7 @@ class plain_model {
       x = add_to_stream(s.norm1, linear(s.attention.view(), weight(at.attention_out)));
 
       s.y2 = norm(std::move(x), at.mlp_norm, s.norm2);
-      s.gate = linear(s.y2.view(), weight(at.gate_up).rows_from(0, c_.intermediate));
-      s.up = linear(s.y2.view(), weight(at.gate_up).rows_from(c_.intermediate, c_.intermediate));
-      s.activated = do_.map([](auto g) { return g * sigmoid(g); }, s.gate.view());
-      s.product = do_.map([](auto a, auto u) { return a * u; }, s.activated.view(), s.up.view());
-      x = add_to_stream(s.norm2, linear(s.product.view(), weight(at.down)));
+      x = add_to_stream(s.norm2, mlp(l, s));
     }
     return norm(std::move(x), layout_.final_norm, final_);
   }
@@ -447,25 +357,7 @@ class plain_model {
     for (std::size_t l = c_.layers; l-- > 0;) {
       const auto& at = layout_.layers[l];
       layer_saved& s = layers_[l];
-      {
-        const auto w_gate = weight(at.gate_up).rows_from(0, c_.intermediate);
-        const auto w_up = weight(at.gate_up).rows_from(c_.intermediate, c_.intermediate);
-        product_xty<T>(dx.view(), s.product.view(), grad(at.down), ctx_);
-        auto dproduct = linear_dx(dx.view(), weight(at.down));
-        auto dactivated = do_.map([](auto d, auto u) { return d * u; }, dproduct.view(), s.up.view());
-        const auto dup = do_.map([](auto d, auto a) { return d * a; }, dproduct.view(), s.activated.view());
-        dproduct = {};
-        const auto dgate = do_.map(
-            [](auto d, auto g) {
-              const auto sigma = sigmoid(g);
-              return d * sigma * (g * (1.0f - sigma) + 1.0f);
-            },
-            dactivated.view(), s.gate.view());
-        dactivated = {};
-        product_xty<T>(dgate.view(), s.y2.view(), grad(at.gate_up).rows_from(0, c_.intermediate), ctx_);
-        product_xty<T>(dup.view(), s.y2.view(), grad(at.gate_up).rows_from(c_.intermediate, c_.intermediate), ctx_);
-        dy = sum(linear_dx(dgate.view(), w_gate).view(), linear_dx(dup.view(), w_up).view());
-      }
+      dy = mlp_backward(l, dx.view(), s);
       dx = sum(dx.view(), norm_backward(dy.view(), at.mlp_norm, s.norm2).view());
       {
         product_xty<T>(dx.view(), s.attention.view(), grad(at.attention_out), ctx_);
@@ -501,12 +393,15 @@ class plain_model {
   each_alone each_;
   memory_pool pool_;
   passes<T> do_;
+  plain_mlp<T> mlp_;
+  plain_experts<T> experts_;
   rotary_tables rotary_;
   tensor<float> mask_;
   weight_views<T> weights_;
   std::span<float> gradient_;
   std::vector<layer_saved> layers_;
   norm_saved final_;
+  double balance_loss_ = 0;
 };
 
 }  // namespace example

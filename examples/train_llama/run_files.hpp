@@ -23,7 +23,9 @@ namespace example {
 
 /// The model that the options ask for; SentencePiece has the vocabulary that it was asked for.
 inline model_config config_of(const run_options& o) {
-  return {o.bytes ? 256 : o.vocab, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
+  model_config c{o.bytes ? 256 : o.vocab, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
+  if (o.experts != 0) c.experts = o.experts, c.top_k = o.top_k, c.balance = static_cast<float>(o.balance);
+  return c;
 }
 
 /// Bytes that a run holds at the least: weights, gradient and two moments in f32, and of each layer what backward reads
@@ -32,7 +34,7 @@ inline double least_bytes(const run_options& o, std::size_t windows) {
   const model_config c = config_of(o);
   const double parameters = static_cast<double>(parameter_layout(c).total),
                tokens = static_cast<double>(windows) * static_cast<double>(o.seq_len),
-               kept = static_cast<double>(2 * c.hidden + c.qkv() + 2 * c.intermediate);
+               kept = static_cast<double>(2 * c.hidden + c.qkv() + c.mlps_of_token() * 2 * c.intermediate);
   return 16 * parameters + tokens * static_cast<double>(c.layers) * kept * (o.dtype == "bf16" ? 2 : 4);
 }
 
@@ -71,10 +73,12 @@ inline void check_outputs(const run_options& o, const std::vector<named_file>& i
 /// What a checkpoint has to be of. Masters are f32 whatever the type that they were trained in.
 inline checkpoint_identity identity_of(const model_config& c, const tokenizer& pieces) {
   const auto number = [](std::size_t n) { return std::to_string(n); };
-  return {{"vocab", number(c.vocab)},   {"layers", number(c.layers)},
-          {"hidden", number(c.hidden)}, {"intermediate", number(c.intermediate)},
-          {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
-          {"tokenizer", pieces.name()}};
+  checkpoint_identity out{{"vocab", number(c.vocab)},   {"layers", number(c.layers)},
+                          {"hidden", number(c.hidden)}, {"intermediate", number(c.intermediate)},
+                          {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
+                          {"tokenizer", pieces.name()}};
+  if (c.experts != 0) out["experts"] = number(c.experts), out["top_k"] = number(c.top_k);
+  return out;
 }
 
 /// A number of a CSV table; nothing for NaN.

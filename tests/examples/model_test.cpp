@@ -15,23 +15,30 @@ namespace {
 
 using namespace example;
 
-constexpr model_config config{50, 2, 24, 40, 6, 2};
+constexpr model_config dense{50, 2, 24, 40, 6, 2};
 constexpr std::size_t seq_len = 16, batch = 3;
 
+/// The same with experts; with such a weight of the balance loss its gradient counts.
+constexpr model_config mixture(std::size_t experts, std::size_t top_k) {
+  model_config c = dense;
+  c.experts = experts, c.top_k = top_k, c.balance = 0.5f;
+  return c;
+}
+
 struct problem {
-  parameter_layout layout{config};
+  model_config config;
+  parameter_layout layout;
   std::vector<float> master;
   std::vector<tigon::bfloat16> rounded;
   std::vector<std::int32_t> ids, targets;
 
-  problem() : master(initial_weights(layout, 3)) {
+  explicit problem(model_config c = dense) : config(c), layout(c), master(initial_weights(layout, 3)) {
     rng draw(5);
     // Away from the beginning, where the norms' weights are all 1 and the scores almost 0.
     for (float& w : master) w += 0.15f * static_cast<float>(draw.normal());
     for (const float w : master) rounded.emplace_back(w);
     for (auto* list : {&ids, &targets})
-      for (std::size_t i = 0; i < batch * seq_len; ++i)
-        list->push_back(static_cast<std::int32_t>(draw.below(config.vocab)));
+      for (std::size_t i = 0; i < batch * seq_len; ++i) list->push_back(static_cast<std::int32_t>(draw.below(c.vocab)));
   }
   template <class T>
   weight_views<T> weights() const {
@@ -43,7 +50,7 @@ struct problem {
 };
 
 struct result {
-  double loss, again;
+  double loss, again, balance;
   std::vector<float> gradient, logits;
 };
 
@@ -52,9 +59,10 @@ result run(const problem& p, std::size_t threads = 2) {
   tigon::thread_pool pool(threads);
   tigon::workspace workspace;
   tigon::context ctx(pool, workspace);
-  Model<T> model(config, p.layout, seq_len, batch, ctx);
-  result r{0, 0, std::vector<float>(p.layout.total), std::vector<float>(config.vocab)};
+  Model<T> model(p.config, p.layout, seq_len, batch, ctx);
+  result r{0, 0, 0, std::vector<float>(p.layout.total), std::vector<float>(p.config.vocab)};
   r.loss = model.step(p.weights<T>(), r.gradient, p.ids, p.targets);
+  r.balance = model.balance_loss();
   r.again = model.loss(p.weights<T>(), p.ids, p.targets);
   model.next_logits(p.weights<T>(), std::span(p.ids).first(seq_len), 4, r.logits);
   return r;
@@ -76,17 +84,23 @@ double difference(const problem& p, const std::vector<float>& a, const std::vect
   return largest;
 }
 
-TEST(model, fused_and_plain_agree_in_f32) {
-  const problem p;
+void expect_agreement_in_f32(const problem& p) {
   const result fused = run<fused_model, float>(p), plain = run<plain_model, float>(p);
   std::string worst;
   EXPECT_NEAR(fused.loss, plain.loss, 2e-6 * plain.loss);
+  EXPECT_NEAR(fused.balance, plain.balance, 2e-6 * plain.balance);
   EXPECT_LT(difference(p, fused.gradient, plain.gradient, worst), 2e-5) << worst;
-  for (std::size_t i = 0; i < config.vocab; ++i) EXPECT_NEAR(fused.logits[i], plain.logits[i], 2e-5);
+  for (std::size_t i = 0; i < p.config.vocab; ++i) EXPECT_NEAR(fused.logits[i], plain.logits[i], 2e-5);
 }
 
-TEST(model, fused_and_plain_agree_in_bf16) {
-  const problem p;
+TEST(model, fused_and_plain_agree_in_f32) { expect_agreement_in_f32(problem()); }
+TEST(model, fused_and_plain_mixtures_agree_in_f32) {
+  expect_agreement_in_f32(problem(mixture(5, 2)));
+  expect_agreement_in_f32(problem(mixture(2, 1)));
+  expect_agreement_in_f32(problem(mixture(60, 2)));  // more than one of them without tokens
+}
+
+void expect_agreement_in_bf16(const problem& p) {
   const result fused = run<fused_model, tigon::bfloat16>(p), plain = run<plain_model, tigon::bfloat16>(p),
                exact = run<plain_model, float>(p);
   std::string worst;
@@ -96,10 +110,13 @@ TEST(model, fused_and_plain_agree_in_bf16) {
   EXPECT_LT(difference(p, plain.gradient, exact.gradient, worst), 5e-2) << worst;
 }
 
-TEST(model, gradient_is_the_slope_of_the_loss) {
-  problem p;
+TEST(model, fused_and_plain_agree_in_bf16) { expect_agreement_in_bf16(problem()); }
+// All experts are chosen: where some are, a rounding may change the choice.
+TEST(model, fused_and_plain_mixtures_agree_in_bf16) { expect_agreement_in_bf16(problem(mixture(3, 3))); }
+
+void expect_slopes(problem p) {
   tigon::context& ctx = tigon::default_context();
-  fused_model<float> model(config, p.layout, seq_len, batch, ctx);
+  fused_model<float> model(p.config, p.layout, seq_len, batch, ctx);
   std::vector<float> gradient(p.layout.total);
   model.step(p.weights<float>(), gradient, p.ids, p.targets);
   rng draw(9);
@@ -118,7 +135,8 @@ TEST(model, gradient_is_the_slope_of_the_loss) {
     const auto at = [&](double steps) {
       for (std::size_t i = 0; i < t.size(); ++i)
         p.master[t.offset + i] = start[t.offset + i] + static_cast<float>(steps * h * way[i]);
-      return model.loss(p.weights<float>(), p.ids, p.targets);
+      const double loss = model.loss(p.weights<float>(), p.ids, p.targets);
+      return loss + model.balance_loss();
     };
     // Fourth order, because f32 leaves no room for a smaller step.
     const double measured = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h);
@@ -127,9 +145,40 @@ TEST(model, gradient_is_the_slope_of_the_loss) {
   }
 }
 
+TEST(model, gradient_is_the_slope_of_the_loss) { expect_slopes(problem()); }
+// All experts are chosen, because the loss jumps where the choice changes; and the balance loss is then its weight, with
+// no slope.
+TEST(model, gradient_is_the_slope_of_the_loss_of_a_mixture) { expect_slopes(problem(mixture(3, 3))); }
+
+// f is a count, which these logits leave as it is.
+TEST(model, balance_gradient_is_the_slope_of_the_balance_loss) {
+  constexpr std::size_t tokens = 7, experts = 4, top_k = 2;
+  rng draw(11);
+  std::vector<float> logits(tokens * experts), gradient(logits.size(), 1.0f);
+  std::vector<std::int32_t> chosen(tokens * top_k);
+  for (float& z : logits) z = static_cast<float>(2 * draw.normal());
+  for (std::int32_t& e : chosen) e = static_cast<std::int32_t>(draw.below(3));
+  const auto at = [&] { return router_balance({logits.data(), tokens, experts}, {chosen.data(), tokens, top_k}); };
+  at().add_gradient(0.25, {gradient.data(), tokens, experts});
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float before = logits[i], h = 0x1p-7f;
+    logits[i] = before + h;
+    const double above = at().loss();
+    logits[i] = before - h;
+    const double below = at().loss();
+    logits[i] = before;
+    EXPECT_NEAR(static_cast<double>(gradient[i]), 1 + 0.25 * (above - below) / (2 * static_cast<double>(h)), 1e-5);
+  }
+  // Where all experts are chosen alike it is 1; where one has all tokens and all of the scores, the number of experts.
+  for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<std::int32_t>(i % 4);
+  chosen.resize(12);
+  EXPECT_NEAR(router_balance({std::vector<float>(6 * 4).data(), 6, 4}, {chosen.data(), 6, 2}).loss(), 1, 1e-12);
+  const std::vector<float> one{50, 0, 0, 0};
+  EXPECT_NEAR(router_balance({one.data(), 1, 4}, {std::vector<std::int32_t>(1).data(), 1, 1}).loss(), 4, 1e-12);
+}
+
 TEST(model, bits_do_not_depend_on_the_threads) {
-  const problem p;
-  const auto check = [&]<template <class> class Model, class T>() {
+  const auto check = [&]<template <class> class Model, class T>(const problem& p) {
     const result one = run<Model, T>(p, 1);
     EXPECT_NEAR(one.again, one.loss, 1e-6 * one.loss);
     for (const std::size_t threads : {2u, 3u, 7u}) {
@@ -139,19 +188,21 @@ TEST(model, bits_do_not_depend_on_the_threads) {
       EXPECT_EQ(many.logits, one.logits);
     }
   };
-  check.template operator()<fused_model, float>();
-  check.template operator()<fused_model, tigon::bfloat16>();
-  check.template operator()<plain_model, float>();
-  check.template operator()<plain_model, tigon::bfloat16>();
+  for (const problem& p : {problem(), problem(mixture(5, 2))}) {
+    check.template operator()<fused_model, float>(p);
+    check.template operator()<fused_model, tigon::bfloat16>(p);
+    check.template operator()<plain_model, float>(p);
+    check.template operator()<plain_model, tigon::bfloat16>(p);
+  }
 }
 
 TEST(model, what_follows_a_token_does_not_change_its_scores) {
   problem p;
   const result before = run<fused_model, float>(p);
-  for (std::size_t i = 5; i < seq_len; ++i) p.ids[i] = (p.ids[i] + 1) % static_cast<std::int32_t>(config.vocab);
+  for (std::size_t i = 5; i < seq_len; ++i) p.ids[i] = (p.ids[i] + 1) % static_cast<std::int32_t>(p.config.vocab);
   const result later = run<fused_model, float>(p);
   EXPECT_EQ(later.logits, before.logits);
-  p.ids[4] = (p.ids[4] + 1) % static_cast<std::int32_t>(config.vocab);
+  p.ids[4] = (p.ids[4] + 1) % static_cast<std::int32_t>(p.config.vocab);
   const result itself = run<fused_model, float>(p);
   EXPECT_NE(itself.logits, before.logits);
 }
