@@ -17,18 +17,6 @@ struct distillation {
 };
 }  // namespace op
 
-/// What a soft loss makes of a row: with u_j and q_j of each column, d soft / dz_j = factor (u_j + k q_j).
-///
-/// A soft loss is a type with
-///   static constexpr bool takes_neg_inf        whether a student's logit may be -inf
-///   auto operator()(row, z, teacher) const     reads both rows, returns an object `terms` with
-///     terms(v, t)                                pack{u, q, a, b} for vectors of logits
-///     terms.finish(a, b)                         soft_loss_row from the sums of the last two over the row
-template <class A>
-struct soft_loss_row {
-  A loss, k, factor;
-};
-
 namespace detail {
 inline namespace TIGON_ABI {
 

@@ -365,6 +365,13 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
 template <class P, class... N, class... S>
 bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
 
+// A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
+// It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
+template <class P, class... N, class... S, class... X>
+constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, const reads<X...>&) {
+  return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
+}
+
 }  // namespace detail
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd

@@ -280,13 +280,6 @@ void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_rea
              gradients.g);
 }
 
-// A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
-// It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
-template <class P, class... N, class... S, class... X>
-constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, const reads<X...>&) {
-  return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
-}
-
 // By the drivers on a CPU.
 template <class B, class P, class... Group>
 void reduce_map_on_cpu(context& ctx, P program, Group... groups) {

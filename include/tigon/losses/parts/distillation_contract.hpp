@@ -34,6 +34,18 @@ struct distillation_teacher {
 };
 }  // namespace TIGON_ABI
 
+/// What a soft loss makes of a row: with u_j and q_j of each column, d soft / dz_j = factor (u_j + k q_j).
+///
+/// A soft loss is a type with
+///   static constexpr bool takes_neg_inf        whether a student's logit may be -inf
+///   auto operator()(row, z, teacher) const     reads both rows, returns an object `terms` with
+///     terms(v, t)                                pack{u, q, a, b} for vectors of logits
+///     terms.finish(a, b)                         soft_loss_row from the sums of the last two over the row
+template <class A>
+struct soft_loss_row {
+  A loss, k, factor;
+};
+
 /// With z = x w^T + bias, t the teacher's logits, n the number of rows whose target is not ignore_index:
 ///
 ///   hard = 1/n sum_i -log softmax(z_i)[target_i],   soft = 1/n sum_i soft_i(z_i / temperature, t_i / temperature)

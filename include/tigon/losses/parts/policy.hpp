@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_PARTS_POLICY_HPP
 
 #include <tigon/losses/parts/policy_contract.hpp>
-#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/parts/selective_log_softmax_kernel.hpp>
 
 namespace tigon {
 
