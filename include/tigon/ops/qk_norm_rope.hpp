@@ -69,13 +69,13 @@ struct kernel<op::qk_norm_rope, backends::generic> {
     for_rows_with_scratch<B, A>(ctx, detail::ceil_div(count, group), group * all.d, 1, [=] TIGON_FN(auto rows) {
       const std::size_t first = rows.i * group, n = std::min(group, count - first);
       const auto row = rows.narrow(all.d);
-      A rstd[group];
+      A result[group];  // rstd
       for (std::size_t k = 0; k < n; ++k) {
         const auto at = all.of(first + k);
         const heads_view<const T> in = at.of_q ? x.q : x.k;
         const T* const from = in.at(at.b, at.h, at.s);
         prefetch_elements<B>(from + at.next * in.seq_stride, all.d);
-        rstd[k] = head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt).rstd(row, from);
+        result[k] = head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt).rstd(row, from);
       }
       for (std::size_t k = 0; k < n; ++k) {
         const auto at = all.of(first + k);
@@ -83,7 +83,7 @@ struct kernel<op::qk_norm_rope, backends::generic> {
         const T* const from = (at.of_q ? x.q : x.k).at(at.b, at.h, at.s);
         T* const to = out.at(at.b, at.h, at.s);
         head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
-            .template forward<C>(row, from, rstd[k], row_at<T>{to, to == from ? 0 : bytes(out)},
+            .template forward<C>(row, from, result[k], row_at<T>{to, to == from ? 0 : bytes(out)},
                                  vector_view<A>{rows.scratch(0).data, all.d});
       }
     });
