@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_QK_NORM_ROPE_HPP
 #define TIGON_OPS_QK_NORM_ROPE_HPP
 
+#include <tigon/core/division.hpp>
 #include <tigon/ops/qk_norm_rope_contract.hpp>
 #include <tigon/ops/qk_norm_rope_head.hpp>
 #include <tigon/rows/gradients.hpp>
@@ -30,6 +31,9 @@ struct kernel<op::qk_norm_rope, backends::generic> {
                        qk_norm_rope_options opt, context& ctx) {
     with_rounding<T>(opt.casting, [&](auto rule) { backward_heads<B, rule.value, T>(dy, x, w, tables, to, opt, ctx); });
   }
+
+  /// Heads whose rstd are computed before any of them is written: such a chain of operations takes longer than a head.
+  static constexpr std::size_t group = 8;
 
   /// Rows of the programs below: the heads of q of a token, then those of k, token by token.
   struct heads_of_tokens {
@@ -61,15 +65,27 @@ struct kernel<op::qk_norm_rope, backends::generic> {
   static void forward_heads(inputs<T> x, weights<W> w, rope_tables<const U> tables, qk_heads<T> y,
                             qk_norm_rope_options opt, context& ctx) {
     const heads_of_tokens all(x, tables);
-    for_rows_with_scratch<B, A>(ctx, all.rows(), all.d, 1, [=] TIGON_FN(auto row) {
-      const auto at = all.of(row.i);
-      const heads_view<const T> in = at.of_q ? x.q : x.k;
-      const heads_view<T> out = at.of_q ? y.q : y.k;
-      const T* const from = in.at(at.b, at.h, at.s);
-      T* const to = out.at(at.b, at.h, at.s);
-      prefetch_elements<B>(from + at.next * in.seq_stride, all.d);
-      head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
-          .template forward<C>(row, from, row_at<T>{to, to == from ? 0 : bytes(out)}, row.scratch(0));
+    const std::size_t count = all.rows();
+    for_rows_with_scratch<B, A>(ctx, detail::ceil_div(count, group), group * all.d, 1, [=] TIGON_FN(auto rows) {
+      const std::size_t first = rows.i * group, n = std::min(group, count - first);
+      const auto row = rows.narrow(all.d);
+      A result[group];  // rstd
+      for (std::size_t k = 0; k < n; ++k) {
+        const auto at = all.of(first + k);
+        const heads_view<const T> in = at.of_q ? x.q : x.k;
+        const T* const from = in.at(at.b, at.h, at.s);
+        prefetch_elements<B>(from + at.next * in.seq_stride, all.d);
+        result[k] = head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt).rstd(row, from);
+      }
+      for (std::size_t k = 0; k < n; ++k) {
+        const auto at = all.of(first + k);
+        const heads_view<T> out = at.of_q ? y.q : y.k;
+        const T* const from = (at.of_q ? x.q : x.k).at(at.b, at.h, at.s);
+        T* const to = out.at(at.b, at.h, at.s);
+        head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
+            .template forward<C>(row, from, result[k], row_at<T>{to, to == from ? 0 : bytes(out)},
+                                 vector_view<A>{rows.scratch(0).data, all.d});
+      }
     });
   }
 
@@ -129,7 +145,8 @@ struct kernel<op::qk_norm_rope, backends::generic> {
 /// Bytes of workspace that qk_norm_rope_forward takes.
 template <class B = default_backend, class T>
 std::size_t qk_norm_rope_workspace(std::size_t head_dim, const context& ctx = default_context()) {
-  return simd::scratch_workspace<B, accumulator_t<T>>(head_dim, 1, ctx);
+  using of = kernel<op::qk_norm_rope, backends::generic>;
+  return simd::scratch_workspace<B, accumulator_t<T>>(workspace::product(of::group, head_dim), 1, ctx);
 }
 /// Bytes of workspace that qk_norm_rope_backward takes for so many heads: batch * seq_len * (heads + kv_heads).
 template <class B = default_backend, class T>
