@@ -111,6 +111,28 @@ inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const r
           {"--resume, which one has and another has not", !o.resume.empty()}};
 }
 
+/// Sizes are bounded so that no product of theirs overflows.
+constexpr std::uint64_t many = 1u << 16;
+
+inline void add_model_options(CLI::App& app, run_options& o) {
+  app.add_option("--layers", o.layers)->check(whole(1, 1024))->group("Model");
+  app.add_option("--hidden", o.hidden, "width of the residual stream")->check(whole(1, many))->group("Model");
+  app.add_option("--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
+  app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
+  app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
+  app.add_option("--experts", o.experts, "MLPs of a layer, of --intermediate each; 0: one, for all tokens")
+      ->check(whole(0, 1024))
+      ->group("Model");
+  app.add_option("--top-k", o.top_k, "experts of a token")->check(whole(1, 1024))->group("Model");
+  app.add_option("--balance", o.balance, "weight of the loss that gives experts equal numbers of tokens")
+      ->check(real(bound::from_zero))
+      ->group("Model");
+  app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
+      ->check(CLI::Validator(
+          [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
+      ->group("Model");
+}
+
 /// Options whose being given counts.
 struct given_options {
   bool vocab = false, of_experts = false;
@@ -154,32 +176,15 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
   CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
   // An option that is given twice takes its last value, as in most programs.
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  // Sizes are bounded so that no product of theirs overflows.
-  constexpr std::uint64_t many = 1u << 16, steps = 1'000'000'000;
+  using detail::many;
+  constexpr std::uint64_t steps = 1'000'000'000;
 
   app.add_option("--text", o.text, "text to learn from, plain or gzip")->group("Text");
   auto* vocab = app.add_option("--vocab", o.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
   app.add_flag("--bytes", o.bytes, "plain bytes instead of BPE: a vocabulary of 256")->group("Text");
   app.add_option("--cache-dir", o.cache_dir, "keeps trained tokenizers")->group("Text");
 
-  app.add_option("--layers", o.layers)->check(whole(1, 1024))->group("Model");
-  app.add_option("--hidden", o.hidden, "width of the residual stream")->check(whole(1, many))->group("Model");
-  app.add_option("--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
-  app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
-  app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
-  app.add_option("--experts", o.experts, "MLPs of a layer, of --intermediate each; 0: one, for all tokens")
-      ->check(whole(0, 1024))
-      ->group("Model");
-  auto* top_k = app.add_option("--top-k", o.top_k, "experts of a token")->check(whole(1, 1024))->group("Model");
-  auto* balance =
-      app.add_option("--balance", o.balance, "weight of the loss that gives experts equal numbers of tokens")
-          ->check(real(bound::from_zero))
-          ->group("Model");
-  app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
-      ->check(CLI::Validator(
-          [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
-      ->group("Model");
-
+  detail::add_model_options(app, o);
   app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
   app.add_option("--batch", o.batch, "windows of a step")->check(whole(1, many))->group("Run");
   app.add_option("--micro-batch", o.micro_batch, "windows of one pass; 0: all that a rank has of a step")
@@ -227,7 +232,7 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
 
   try {
     app.parse(argc, argv);
-    detail::check_together(o, {vocab->count() > 0, top_k->count() + balance->count() > 0}, ranks);
+    detail::check_together(o, {vocab->count() > 0, app.count("--top-k") + app.count("--balance") > 0}, ranks);
   } catch (const CLI::Success& help) {
     app.exit(help);
     return {};

@@ -2,9 +2,8 @@
 #define EXAMPLE_TRAIN_LLAMA_PLAIN_MODEL_HPP
 
 #include <tigon/ops/embedding.hpp>
-#include <tigon/rows/reduce_map.hpp>
+#include <tigon/rows/row.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -278,12 +277,10 @@ class plain_model {
 
   // Of one MLP or of all experts.
   gated_weights<const T> mlp_weights(std::size_t l) const {
-    const auto& at = layout_.layers[l];
-    return {weight(at.gate_up), weight(at.down), c_.intermediate};
+    return {weight(layout_.layers[l].gate_up), weight(layout_.layers[l].down), c_.intermediate};
   }
   gated_weights<float> mlp_grads(std::size_t l) const {
-    const auto& at = layout_.layers[l];
-    return {grad(at.gate_up), grad(at.down), c_.intermediate};
+    return {grad(layout_.layers[l].gate_up), grad(layout_.layers[l].down), c_.intermediate};
   }
   tensor<T> mlp(std::size_t l, layer_saved& s) {
     if (c_.experts == 0) return mlp_.forward(s.y2.view(), mlp_weights(l), s.mlp);

@@ -1,5 +1,5 @@
-// Truth of training: 32 steps of AdamW on text of the repository, by the fused operators of each backend in f32, against
-// plain loops in f32 and in f64.
+// Truth of training: 32 steps of AdamW on text of the repository, by the fused operators of each backend in f32,
+// against plain loops in f32 and in f64.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -14,8 +14,8 @@
 namespace tigon::test::training {
 namespace {
 
-// What two runs may be apart. Two of them in f32, each with roundings of its own, are seen to be 1e-6, 1.4e-5 and 3e-6 apart,
-// log-probabilities of unlikely tokens most; faults below, 1.7e-4, 8e-4 and 5e-4 at the least.
+// What two runs may be apart. Two of them in f32, each with roundings of its own, are seen to be 1e-6, 1.4e-5 and 3e-6
+// apart, log-probabilities of unlikely tokens most; the faults below 1.7e-4, 8e-4 and 5e-4 at the least.
 constexpr double most_loss = 2e-5, most_log_prob = 1e-4, most_weight = 2e-5;
 constexpr std::size_t likeliest = 20;
 // Of logits of a router: far above what they may be apart.
@@ -215,9 +215,9 @@ class faulty : public plain<float> {
     for (std::size_t i = 0; what_ == fault::gate_gradient && i < d.rows; ++i)
       std::swap(d.row(i)[0], d.row(i)[intermediate_]);
   }
-  void experts_backward(in dy, in x, in gate_up, in down, const mixture_state<float>& s, out dx, out dgate_up,
-                        out ddown, out dlogits) override {
-    plain::experts_backward(dy, x, gate_up, down, s, dx, dgate_up, ddown, dlogits);
+  void experts_backward(in dy, in x, expert_matrices<const float> w, const mixture_state<float>& s, out dx,
+                        expert_matrices<float> dw, out dlogits) override {
+    plain::experts_backward(dy, x, w, s, dx, dw, dlogits);
     for (std::size_t t = 0; what_ == fault::router_gradient && t < dlogits.rows; ++t)
       std::fill_n(dlogits.row(t), dlogits.cols, 0.0f);
   }

@@ -92,17 +92,17 @@ class fused final : public steps<float> {
       swiglu_backward<B>(dy, gate_of(gate_up), up_of(gate_up), gate_of(d), up_of(d), {}, ctx_);
   }
 
-  void experts(in x, in gate_up, in down, mixture_state<float>& s, out y) override {
+  void experts(in x, expert_matrices<const float> w, mixture_state<float>& s, out y) override {
     moe_router_forward<B>(s.logits.view(), absent, s.chosen.view(), s.weights.view(), {}, ctx_);
     moe_saved<float> saved{s.saved.view()};
-    moe_forward<B>(x, choices(s), moe_weights<const float>{gate_up, down, c_.experts}, y, saved, {}, ctx_);
+    moe_forward<B>(x, choices(s), moe_weights<const float>{w.gate_up, w.down, c_.experts}, y, saved, {}, ctx_);
   }
-  void experts_backward(in dy, in x, in gate_up, in down, const mixture_state<float>& s, out dx, out dgate_up,
-                        out ddown, out dlogits) override {
+  void experts_backward(in dy, in x, expert_matrices<const float> w, const mixture_state<float>& s, out dx,
+                        expert_matrices<float> dw, out dlogits) override {
     buffer<float> dweights(s.weights.rows, s.weights.cols), values = s.saved;
     const moe_saved<float> saved{values.view(), true};
-    moe_backward<B>(dy, x, choices(s), moe_weights<const float>{gate_up, down, c_.experts}, saved,
-                    moe_gradients{dx, dgate_up, ddown, dweights.view()}, {}, ctx_);
+    moe_backward<B>(dy, x, choices(s), moe_weights<const float>{w.gate_up, w.down, c_.experts}, saved,
+                    moe_gradients{dx, dw.gate_up, dw.down, dweights.view()}, {}, ctx_);
     moe_router_backward<B>(dweights.view(), s.logits.view(), s.chosen.view(), dlogits, {}, ctx_);
   }
 

@@ -183,7 +183,7 @@ class model {
   void mlp(const parameters::layer& at, layer& s) {
     if (c_.experts != 0) {
       do_.linear(s.y2.view(), weight(at.router), s.mixture.logits.view());
-      do_.experts(s.y2.view(), weight(at.gate_up), weight(at.down), s.mixture, update_.view());
+      do_.experts(s.y2.view(), {weight(at.gate_up), weight(at.down)}, s.mixture, update_.view());
     } else {
       do_.linear(s.y2.view(), weight(at.gate_up), s.gate_up.view());
       do_.gate(s.gate_up.view(), s.product.view());
@@ -217,8 +217,8 @@ class model {
     const std::size_t n = c_.window();
     if (c_.experts != 0) {
       buffer<R> dlogits(n, c_.experts), through(n, c_.hidden);
-      do_.experts_backward(dupdate.view(), s.y2.view(), weight(at.gate_up), weight(at.down), s.mixture, dy.view(),
-                           grad(at.gate_up), grad(at.down), dlogits.view());
+      do_.experts_backward(dupdate.view(), s.y2.view(), {weight(at.gate_up), weight(at.down)}, s.mixture, dy.view(),
+                           {grad(at.gate_up), grad(at.down)}, dlogits.view());
       do_.linear_backward(dlogits.view(), s.y2.view(), weight(at.router), through.view(), grad(at.router));
       for (std::size_t i = 0; i < dy.memory.size(); ++i) dy.memory[i] += through.memory[i];
     } else {
@@ -243,8 +243,8 @@ class model {
   R* g_ = nullptr;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019). With a small eps the first steps are signs of gradients, and where a gradient is
-/// nearly 0 its roundings decide; with this one a step is a function of the gradient that roundings hardly change.
+/// AdamW (Loshchilov and Hutter, 2019). With a small eps the first steps are signs of gradients, and where a gradient
+/// is nearly 0 its roundings decide; with this one a step is a function of the gradient that roundings hardly change.
 struct adamw_options {
   double rate = 4e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-4, decay = 0.1;
 };

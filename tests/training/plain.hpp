@@ -1,5 +1,5 @@
-// The steps as plain loops in the type R: each elementary step is a pass of its own over whole tensors, and nothing of the
-// library computes.
+// The steps as plain loops in the type R: each elementary step is a pass of its own over whole tensors, and nothing of
+// the library computes.
 #ifndef TIGON_TESTS_TRAINING_PLAIN_HPP
 #define TIGON_TESTS_TRAINING_PLAIN_HPP
 
@@ -129,25 +129,26 @@ class plain : public steps<R> {
   }
 
   // Every token calls every expert that it chose: a product of one row each.
-  void experts(in x, in gate_up, in down, mixture_state<R>& s, out y) override {
+  void experts(in x, expert_matrices<const R> w, mixture_state<R>& s, out y) override {
     choose(s);
     fill(y, R(0));
     each_choice(s, [&](std::size_t t, std::size_t j, std::size_t e) {
-      const auto row = x.rows_from(t, 1), saved = s.saved.view().rows_from(t * c_.top_k + j, 1);
+      const auto row = x.rows_from(t, 1);
+      const auto saved = s.saved.view().rows_from(t * c_.top_k + j, 1);
       buffer<R> product(1, c_.intermediate), one(1, c_.hidden);
-      linear(row, gate_up.rows_from(2 * e * c_.intermediate, 2 * c_.intermediate), saved);
+      linear(row, w.gate_up.rows_from(2 * e * c_.intermediate, 2 * c_.intermediate), saved);
       gate(saved, product.view());
-      linear(product.view(), down.rows_from(e * c_.hidden, c_.hidden), one.view());
+      linear(product.view(), w.down.rows_from(e * c_.hidden, c_.hidden), one.view());
       for (std::size_t i = 0; i < c_.hidden; ++i) y.row(t)[i] += s.weights.view().row(t)[j] * one.memory[i];
     });
   }
-  void experts_backward(in dy, in x, in gate_up, in down, const mixture_state<R>& s, out dx, out dgate_up, out ddown,
-                        out dlogits) override {
+  void experts_backward(in dy, in x, expert_matrices<const R> w, const mixture_state<R>& s, out dx,
+                        expert_matrices<R> dw, out dlogits) override {
     const std::size_t n = c_.intermediate, h = c_.hidden;
-    fill(dx, R(0)), fill(dgate_up, R(0)), fill(ddown, R(0));
+    fill(dx, R(0)), fill(dw.gate_up, R(0)), fill(dw.down, R(0));
     buffer<R> dweights(x.rows, c_.top_k);
     each_choice(s, [&](std::size_t t, std::size_t j, std::size_t e) {
-      const auto gate_up_e = gate_up.rows_from(2 * e * n, 2 * n), down_e = down.rows_from(e * h, h);
+      const auto gate_up_e = w.gate_up.rows_from(2 * e * n, 2 * n), down_e = w.down.rows_from(e * h, h);
       const auto saved = s.saved.view().rows_from(t * c_.top_k + j, 1);
       buffer<R> product(1, n), one(1, h), done(1, h), dproduct(1, n), dsaved(1, 2 * n), dx_one(1, h);
       buffer<R> dgate_up_one(2 * n, h), ddown_one(h, n);
@@ -159,8 +160,8 @@ class plain : public steps<R> {
       gate_backward(dproduct.view(), saved, dsaved.view());
       linear_backward(dsaved.view(), x.rows_from(t, 1), gate_up_e, dx_one.view(), dgate_up_one.view());
       add(dx_one.view(), dx.rows_from(t, 1));
-      add(dgate_up_one.view(), dgate_up.rows_from(2 * e * n, 2 * n));
-      add(ddown_one.view(), ddown.rows_from(e * h, h));
+      add(dgate_up_one.view(), dw.gate_up.rows_from(2 * e * n, 2 * n));
+      add(ddown_one.view(), dw.down.rows_from(e * h, h));
     });
     through_choice(s, dweights, dlogits);
   }

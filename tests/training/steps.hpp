@@ -1,5 +1,5 @@
-// Training, written once: what a transformer's step is made of, as an interface. Fused operators of a backend implement it
-// (fused.cpp, compiled once a backend), and plain loops (plain.hpp).
+// Training, written once: what a transformer's step is made of, as an interface. Fused operators of a backend implement
+// it (fused.cpp, compiled once a backend), and plain loops (plain.hpp).
 #ifndef TIGON_TESTS_TRAINING_STEPS_HPP
 #define TIGON_TESTS_TRAINING_STEPS_HPP
 
@@ -62,15 +62,20 @@ struct rotary_tables {
   buffer<R> cos, sin;
 };
 
+/// The weights of all experts, or their gradients.
+template <class E>
+struct expert_matrices {
+  matrix_view<E> gate_up, down;
+};
+
 /// What a mixture of experts keeps of its forward pass.
 template <class R>
 struct mixture_state {
-  buffer<R> logits, weights, saved;  ///< [tokens, experts], [tokens, k]; gate and up of every choice, in any order
+  buffer<R> logits, weights, saved;  ///< [tokens, experts], [tokens, k]; gate and up of every choice
   buffer<std::int32_t> chosen;       ///< [tokens, k]
 };
 
-/// The steps. Outputs are overwritten unless it says "adds"; no output shares memory with another argument, unless it is
-/// named for both.
+/// The steps. Outputs are overwritten unless it says "adds", and share no memory with another argument.
 template <class R>
 struct steps {
   using in = matrix_view<const R>;
@@ -100,9 +105,9 @@ struct steps {
   virtual void gate_backward(in dy, in gate_up, out dgate_up) = 0;
   /// The choices from state.logits, and y, the sum of the chosen experts' MLPs of x; dx without what goes through the
   /// logits, and the gradient of these
-  virtual void experts(in x, in gate_up, in down, mixture_state<R>& state, out y) = 0;
-  virtual void experts_backward(in dy, in x, in gate_up, in down, const mixture_state<R>& state, out dx, out dgate_up,
-                                out ddown, out dlogits) = 0;
+  virtual void experts(in x, expert_matrices<const R> w, mixture_state<R>& state, out y) = 0;
+  virtual void experts_backward(in dy, in x, expert_matrices<const R> w, const mixture_state<R>& state, out dx,
+                                expert_matrices<R> dw, out dlogits) = 0;
   /// Mean cross entropy of softcap(x w^T), and its gradients
   virtual double head(in x, in w, tokens targets, out dx, out dw) = 0;
 };
