@@ -129,14 +129,14 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::mhc_pre_backward<B>(a.y, a.x, c, t::mhc_pre_gradients<T>{a.z, c}, {}, ctx);
   t::mhc_post_res_forward<B>(a.x, a.u, c, c, a.y, ctx);
   t::mhc_post_res_backward<B>(a.y, a.x, a.u, c, c, t::mhc_post_res_gradients<T>{a.z, a.v, c, c}, {}, ctx);
-  const t::mhc_weights weights{a.u, a.p, a.p};
-  t::mhc_coeffs_forward<B>(a.x, weights, {c, c, c}, {c, a.s, a.s}, {}, ctx);
-  t::mhc_coeffs_backward<B>({c, c, c}, a.x, weights, {c, a.s, a.s}, t::mhc_coeffs_gradients{a.z, a.v, a.dp, a.dp2}, {},
+  const t::mhc_weights streams{a.u, a.p, a.p};
+  t::mhc_coeffs_forward<B>(a.x, streams, {c, c, c}, {c, a.s, a.s}, {}, ctx);
+  t::mhc_coeffs_backward<B>({c, c, c}, a.x, streams, {c, a.s, a.s}, t::mhc_coeffs_gradients{a.z, a.v, a.dp, a.dp2}, {},
                             ctx);
   const t::mhc_saved<T> kept{{c, c, c}, {c, a.s, a.s}, a.u, a.v};
   const auto copies = [](t::matrix_view<const T>, t::matrix_view<T>) {};
-  t::mhc_forward<B>(a.x, weights, copies, a.y, kept, {}, ctx);
-  t::mhc_backward<B>(a.y, a.x, weights, copies, kept, t::mhc_gradients{a.z, a.v, a.dp, a.dp2, a.u, a.u}, {}, ctx);
+  t::mhc_forward<B>(a.x, streams, copies, a.y, kept, {}, ctx);
+  t::mhc_backward<B>(a.y, a.x, streams, copies, kept, t::mhc_gradients{a.z, a.v, a.dp, a.dp2, a.u, a.u}, {}, ctx);
   (void)t::mhc_pre_workspace<B, T>(1, 1, ctx);
   (void)t::mhc_post_res_workspace<B, T>(1, 1, ctx);
   (void)t::mhc_post_res_backward_workspace<B, T>(1, 1, ctx);

@@ -479,9 +479,9 @@ TYPED_TEST(chunked_logprob, takes_the_workspace_that_it_names) {
           const std::size_t bytes = tigon::selective_logprob_workspace<B, T>(40, 16, 223, of_size);
           const auto forward = [&](context& ctx) { ctx.logit_rows(rows), p.template forward<B>(ctx); };
           const auto backward = [&](context& ctx) { ctx.logit_rows(rows), p.template backward<B>(ctx); };
-          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, forward, threads), workspace,
-                             "selective_logprob_forward: workspace is of", p.logp, p.saved);
           with_workspace_of(bytes, forward, threads);
+          EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, backward, threads), workspace,
+                             "selective_logprob_backward: workspace is of", p.dx, p.dw, p.dbias);
           with_workspace_of(bytes, backward, threads);
         },
         threads);
