@@ -1,6 +1,8 @@
 #include <tigon/losses/cross_entropy.hpp>
 
 #include "ops/table.hpp"
+#include "plain/losses.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -24,8 +26,11 @@ plan cross_entropy_plan(const request& r) {
     const buffer<A> loss(1);
     runnable run;
     run.run = [=, &ctx] {
-      tigon::cross_entropy_forward<B>(logits.view(), target.span(), loss.span(), dlogits.view(), {}, tigon::absent, {},
-                                      ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::cross_entropy<T>(ctx, logits.view(), target.span(), loss.data(), dlogits.view());
+      else
+        tigon::cross_entropy_forward<B>(logits.view(), target.span(), loss.span(), dlogits.view(), {}, tigon::absent,
+                                        {}, ctx);
     };
     if (in_place) run.restore = [=] { logits.fill(-4, 4, 1); };
     run.output_bytes = loss.bytes() + (in_place ? 0 : dlogits.bytes());
@@ -37,15 +42,14 @@ plan cross_entropy_plan(const request& r) {
 }  // namespace
 
 op_entry cross_entropy() {
-  return {
-      .name = "cross_entropy",
-      .dims = "tokens x vocab",
-      .dtypes = all_dtypes(),
-      .variants = {{"default", {1024, 32000}, {mode::forward, mode::full}}, {"in_place", {1024, 32000}, {mode::full}}},
-      .backends = all_backends::names(),
-      .make_plan = [](const request& r) {
-        return with_types<plan>(r, [&]<class B, class T>() { return cross_entropy_plan<B, T>(r); });
-      }};
+  return with_plain(
+      {.name = "cross_entropy",
+       .dims = "tokens x vocab",
+       .dtypes = all_dtypes(),
+       .variants = {{"default", {1024, 32000}, {mode::forward, mode::full}}, {"in_place", {1024, 32000}, {mode::full}}},
+       .backends = {},
+       .make_plan = {}},
+      []<class B, class T>(const request& r) { return cross_entropy_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -3,6 +3,7 @@
 #define TIGON_BENCH_OPS_DIVERGENCE_HPP
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -21,6 +22,8 @@ plan divergence_plan(const request& r, divergence_inputs in, int backward_reads,
   const std::size_t rows = r.shape[0], vocab = r.shape[1], bytes = rows * vocab * sizeof(T);
   const mode direction = r.direction;
   const bool in_place = r.variant == "in_place";
+  if (std::same_as<B, plain> && direction == mode::backward)
+    throw unsupported("plain makes the gradient with the loss");
   plan p;
   if (direction == mode::backward)
     p.limits.push_back(limit_request::stream(backward_reads, 1, bytes));

@@ -2,6 +2,7 @@
 
 #include "ops/norm.hpp"
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 template <class T>
 struct dynamic_tanh {
   using view = tigon::matrix_view<T>;
+  static constexpr bool steps = true;
   buffer<T> alpha, gamma, beta, dalpha, dgamma, dbeta;
 
   dynamic_tanh(std::size_t, std::size_t cols)
@@ -23,12 +25,22 @@ struct dynamic_tanh {
 
   template <class B>
   void forward(view x, view y, tigon::context& ctx) const {
-    tigon::dyt_forward<B>(x, alpha.span(), gamma.span(), beta.span(), y, {}, ctx);
+    using A = tigon::accumulator_t<T>;
+    if constexpr (std::same_as<B, plain>)
+      passes::dyt_forward<T>(ctx, x, static_cast<A>(alpha[0]), {gamma.data(), gamma.size()}, {beta.data(), beta.size()},
+                             y);
+    else
+      tigon::dyt_forward<B>(x, alpha.span(), gamma.span(), beta.span(), y, {}, ctx);
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::dyt_backward<B>(dy, x, alpha.span(), gamma.span(),
-                           tigon::dyt_gradients{dx, dalpha.span(), dgamma.span(), dbeta.span()}, {}, ctx);
+    using A = tigon::accumulator_t<T>;
+    if constexpr (std::same_as<B, plain>)
+      passes::dyt_backward<T>(ctx, dy, x, static_cast<A>(alpha[0]), {gamma.data(), gamma.size()}, dx, dalpha.data(),
+                              {dgamma.data(), dgamma.size()}, {dbeta.data(), dbeta.size()});
+    else
+      tigon::dyt_backward<B>(dy, x, alpha.span(), gamma.span(),
+                             tigon::dyt_gradients{dx, dalpha.span(), dgamma.span(), dbeta.span()}, {}, ctx);
   }
 };
 

@@ -2,6 +2,8 @@
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"
+#include "plain/losses.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -45,21 +47,32 @@ plan fused_linear_cross_entropy_plan(const request& r) {
     const buffer<A> loss(1);
     const std::size_t rows = rows_of<A>(r);
     const bool tiles = r.variant == "stream";
-    const auto call = [=, &ctx]<class Backend>() {
-      tigon::fused_linear_cross_entropy_forward<Backend, T>({x.view(), w.view()}, target.span(), {loss.span()},
-                                                            {dx.view(), dw.view()}, {}, tigon::absent, {}, ctx);
-    };
-    return {.run =
-                [=, &ctx] {
-                  ctx.logit_rows(rows);
-                  if (tiles)
-                    call.template operator()<by_tiles<B>>();
-                  else
-                    call.template operator()<B>();
-                  ctx.logit_rows(0);
-                },
-            .restore = {},
-            .output_bytes = 0};  // memory of this op means what it needs beside its gradients
+    if constexpr (std::same_as<B, plain>) {
+      const matrix<T> logits(tokens, vocab), dlogits(tokens, vocab);
+      return {.run =
+                  [=, &ctx] {
+                    passes::linear_cross_entropy<T>(ctx, x.view(), w.view(), target.span(), loss.data(), dx.view(),
+                                                    dw.view(), logits.view(), dlogits.view());
+                  },
+              .restore = {},
+              .output_bytes = logits.bytes() + dlogits.bytes()};
+    } else {
+      const auto call = [=, &ctx]<class Backend>() {
+        tigon::fused_linear_cross_entropy_forward<Backend, T>({x.view(), w.view()}, target.span(), {loss.span()},
+                                                              {dx.view(), dw.view()}, {}, tigon::absent, {}, ctx);
+      };
+      return {.run =
+                  [=, &ctx] {
+                    ctx.logit_rows(rows);
+                    if (tiles)
+                      call.template operator()<by_tiles<B>>();
+                    else
+                      call.template operator()<B>();
+                    ctx.logit_rows(0);
+                  },
+              .restore = {},
+              .output_bytes = 0};  // memory of this op means what it needs beside its gradients
+    }
   };
   return p;
 }
@@ -67,18 +80,17 @@ plan fused_linear_cross_entropy_plan(const request& r) {
 }  // namespace
 
 op_entry fused_linear_cross_entropy() {
-  return {.name = "fused_linear_cross_entropy",
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::full}},
-                       {"liger", {2048, 2048, 32000}, {mode::full}},
-                       {"rows_256", {2048, 2048, 32000}, {mode::full}},
-                       {"budget_16M", {2048, 2048, 32000}, {mode::full}},
-                       {"stream", {2048, 2048, 32000}, {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return fused_linear_cross_entropy_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "fused_linear_cross_entropy",
+                     .dims = "tokens x hidden x vocab",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 2048, 32000}, {mode::full}},
+                                  {"liger", {2048, 2048, 32000}, {mode::full}},
+                                  {"rows_256", {2048, 2048, 32000}, {mode::full}},
+                                  {"budget_16M", {2048, 2048, 32000}, {mode::full}},
+                                  {"stream", {2048, 2048, 32000}, {mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return fused_linear_cross_entropy_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -1,8 +1,10 @@
 // What swiglu and geglu share: two inputs, one output, two gradients that may replace the inputs. A Gate has
-// forward<B>(a, b, c, ctx) and backward<B>(dc, a, b, da, db, ctx), which call the doors.
+// forward<B>(a, b, c, ctx) and backward<B>(dc, a, b, da, db, ctx), which call the doors, or run elementary steps where B
+// is `plain`.
 #ifndef TIGON_BENCH_OPS_GATE_HPP
 #define TIGON_BENCH_OPS_GATE_HPP
 
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 #include "support/registry.hpp"
@@ -41,15 +43,14 @@ plan gate_plan(const request& r) {
 
 template <class Gate>
 op_entry gate_entry(const std::string& name) {
-  return {.name = name,
-          .dims = "tokens x intermediate",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return gate_plan<Gate, B, T>(r); });
-          }};
+  return with_plain({.name = name,
+                     .dims = "tokens x intermediate",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return gate_plan<Gate, B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -1,6 +1,8 @@
 #include <tigon/losses/kl_div.hpp>
 
 #include "ops/divergence.hpp"
+#include "plain/losses.hpp"
+#include "plain/provider.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -12,10 +14,13 @@ plan kl_div_plan(const request& r) {
   return divergence_plan<B, T>(
       r, {-14, -8, logs ? -14.0 : 0.0, logs ? -8.0 : 1e-4}, 1,
       [=](auto student, auto teacher, auto loss, auto dstudent, tigon::context& ctx) {
-        tigon::kl_div_forward<B>(student, teacher, loss, dstudent, opt, ctx);
+        if constexpr (std::same_as<B, plain>)
+          passes::kl_div<T>(ctx, student, teacher, loss.data(), dstudent);
+        else
+          tigon::kl_div_forward<B>(student, teacher, loss, dstudent, opt, ctx);
       },
       [=](auto, auto teacher, auto upstream, auto dstudent, tigon::context& ctx) {
-        tigon::kl_div_backward<B>(teacher, upstream, dstudent, opt, ctx);
+        if constexpr (!std::same_as<B, plain>) tigon::kl_div_backward<B>(teacher, upstream, dstudent, opt, ctx);
       });
 }
 
@@ -23,14 +28,13 @@ plan kl_div_plan(const request& r) {
 
 op_entry kl_div() {
   const std::vector<mode> all{mode::forward, mode::backward, mode::full};
-  return {.name = "kl_div",
-          .dims = "tokens x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {1024, 32000}, all}, {"log_target", {1024, 32000}, all}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return kl_div_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "kl_div",
+                     .dims = "tokens x vocab",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {1024, 32000}, all}, {"log_target", {1024, 32000}, all}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return kl_div_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -2,6 +2,7 @@
 
 #include "ops/norm.hpp"
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 template <class T>
 struct mean_and_deviation {
   using view = tigon::matrix_view<T>;
+  static constexpr bool steps = true;
   buffer<T> w, b, dw, db;
   buffer<tigon::accumulator_t<T>> mean, rstd;
 
@@ -19,12 +21,20 @@ struct mean_and_deviation {
 
   template <class B>
   void forward(view x, view y, tigon::context& ctx) const {
-    tigon::layer_norm_forward<B>(x, w.span(), b.span(), y, mean.span(), rstd.span(), {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::layer_norm_forward<T>(ctx, x, tigon::vector_view<const T>{w.data(), w.size()},
+                                    tigon::vector_view<const T>{b.data(), b.size()}, y, mean.data(), rstd.data(), 1e-6);
+    else
+      tigon::layer_norm_forward<B>(x, w.span(), b.span(), y, mean.span(), rstd.span(), {}, ctx);
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::layer_norm_backward<B>(dy, x, w.span(), mean.span(), rstd.span(),
-                                  tigon::norm_gradients{dx, dw.span(), db.span()}, {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::layer_norm_backward<T>(ctx, dy, x, tigon::vector_view<const T>{w.data(), w.size()}, mean.data(),
+                                     rstd.data(), dx, {dw.data(), dw.size()}, {db.data(), db.size()});
+    else
+      tigon::layer_norm_backward<B>(dy, x, w.span(), mean.span(), rstd.span(),
+                                    tigon::norm_gradients{dx, dw.span(), db.span()}, {}, ctx);
   }
 };
 

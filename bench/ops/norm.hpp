@@ -1,9 +1,11 @@
 // What rms_norm and layer_norm share: one input, one output, a gradient that may replace the upstream one. A Norm<T>,
 // made of rows and columns, holds parameters, what forward saves and gradients of parameters; it has
-// forward<B>(x, y, ctx) and backward<B>(dy, x, dx, ctx), which call the doors, saved_bytes() and gradient_bytes().
+// forward<B>(x, y, ctx) and backward<B>(dy, x, dx, ctx), which call the doors, saved_bytes() and gradient_bytes(). One
+// that takes `plain` for B too says so with a constant `steps`.
 #ifndef TIGON_BENCH_OPS_NORM_HPP
 #define TIGON_BENCH_OPS_NORM_HPP
 
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 #include "support/registry.hpp"
@@ -45,15 +47,19 @@ plan norm_plan(const request& r) {
 
 template <template <class> class Norm>
 op_entry norm_entry(const std::string& name, const std::string& dims = "tokens x hidden") {
-  return {.name = name,
-          .dims = dims,
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return norm_plan<Norm<T>, B, T>(r); });
-          }};
+  const op_entry entry{.name = name,
+                       .dims = dims,
+                       .dtypes = all_dtypes(),
+                       .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                    {"in_place", {2048, 4096}, {mode::backward}}},
+                       .backends = all_backends::names(),
+                       .make_plan = [](const request& r) {
+                         return with_types<plan>(r, [&]<class B, class T>() { return norm_plan<Norm<T>, B, T>(r); });
+                       }};
+  if constexpr (requires { Norm<float>::steps; })
+    return with_plain(entry, []<class B, class T>(const request& r) { return norm_plan<Norm<T>, B, T>(r); });
+  else
+    return entry;
 }
 
 }  // namespace tigon_bench

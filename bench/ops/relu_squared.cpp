@@ -2,6 +2,7 @@
 
 #include "ops/norm.hpp"
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 template <class T>
 struct positive_part {
   using view = tigon::matrix_view<T>;
+  static constexpr bool steps = true;
 
   positive_part(std::size_t, std::size_t) {}
   std::size_t saved_bytes() const { return 0; }
@@ -16,11 +18,17 @@ struct positive_part {
 
   template <class B>
   void forward(view x, view y, tigon::context& ctx) const {
-    tigon::relu_squared_forward<B>(x, y, {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::relu_squared_forward<T>(ctx, x, y);
+    else
+      tigon::relu_squared_forward<B>(x, y, {}, ctx);
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::relu_squared_backward<B>(dy, x, dx, {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::relu_squared_backward<T>(ctx, dy, x, dx);
+    else
+      tigon::relu_squared_backward<B>(dy, x, dx, {}, ctx);
   }
 };
 

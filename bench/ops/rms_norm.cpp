@@ -2,6 +2,7 @@
 
 #include "ops/norm.hpp"
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 template <class T>
 struct root_mean_square {
   using view = tigon::matrix_view<T>;
+  static constexpr bool steps = true;
   buffer<T> w, dw;
   buffer<tigon::accumulator_t<T>> rstd;
 
@@ -18,11 +20,18 @@ struct root_mean_square {
 
   template <class B>
   void forward(view x, view y, tigon::context& ctx) const {
-    tigon::rms_norm_forward<B>(x, w.span(), y, rstd.span(), {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::rms_norm_forward<T>(ctx, x, tigon::vector_view<const T>{w.data(), w.size()}, y, rstd.data(), 1e-6);
+    else
+      tigon::rms_norm_forward<B>(x, w.span(), y, rstd.span(), {}, ctx);
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::rms_norm_backward<B>(dy, x, w.span(), rstd.span(), dx, dw.span(), {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::rms_norm_backward<T>(ctx, dy, x, tigon::vector_view<const T>{w.data(), w.size()}, rstd.data(), dx,
+                                   {dw.data(), dw.size()});
+    else
+      tigon::rms_norm_backward<B>(dy, x, w.span(), rstd.span(), dx, dw.span(), {}, ctx);
   }
 };
 

@@ -1,6 +1,8 @@
 #include <tigon/ops/softmax.hpp>
 
 #include "ops/table.hpp"
+#include "plain/losses.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -18,7 +20,12 @@ plan softmax_plan(const request& r) {
   p.set_up = [=](tigon::context& ctx) -> runnable {
     const auto x = uniform_matrix<T>(rows, cols, -4, 4, 1);
     const auto y = in_place ? x : matrix<T>(rows, cols);
-    const auto run_forward = [=, &ctx] { tigon::softmax_forward<B>(x.view(), y.view(), {}, ctx); };
+    const auto run_forward = [=, &ctx] {
+      if constexpr (std::same_as<B, plain>)
+        passes::softmax_forward<T>(ctx, x.view(), y.view());
+      else
+        tigon::softmax_forward<B>(x.view(), y.view(), {}, ctx);
+    };
     const auto restore_x = [=] { x.fill(-4, 4, 1); };
     if (!backward) {
       runnable run{.run = run_forward, .restore = {}, .output_bytes = 0};
@@ -35,7 +42,10 @@ plan softmax_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::softmax_backward<B>(dy.view(), y.view(), dx.view(), {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::softmax_backward<T>(ctx, dy.view(), y.view(), dx.view());
+      else
+        tigon::softmax_backward<B>(dy.view(), y.view(), dx.view(), {}, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 2); };
     run.output_bytes = (forward ? y.bytes() : 0) + (in_place ? 0 : dx.bytes());
@@ -47,15 +57,14 @@ plan softmax_plan(const request& r) {
 }  // namespace
 
 op_entry softmax() {
-  return {.name = "softmax",
-          .dims = "tokens x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {1024, 32000}, {mode::forward, mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return softmax_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "softmax",
+                     .dims = "tokens x vocab",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {1024, 32000}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {1024, 32000}, {mode::forward, mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return softmax_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -97,10 +97,10 @@ using all_backends = decltype(generic_list{} + eigen_list{} + xsimd_list{} + hig
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16, dtype::f16, dtype::f64}; }
 #endif
 
-/// f.template operator()<B, T>() for the backend and element type that the request names.
-template <class R, class F>
+/// f.template operator()<B, T>() for the backend, one of a list, and the element type that the request names.
+template <class R, class Backends = all_backends, class F>
 R with_types(const request& r, F&& f) {
-  return all_backends::call<R>(r.backend, [&]<class B>(std::type_identity<B>) -> R {
+  return Backends::template call<R>(r.backend, [&]<class B>(std::type_identity<B>) -> R {
     switch (r.element) {
       case dtype::f32: return f.template operator()<B, float>();
       case dtype::bf16: return f.template operator()<B, tigon::bfloat16>();
