@@ -559,13 +559,14 @@ class multi_token_attention_doors : public testing::Test {
   using B = usual_backend;
   using options = tigon::multi_token_attention_options;
 
-  multi_token_attention_doors() { p.forward<B>(), p.y.clear(); }
-  static options padded() { return {.padding = 1}; }  // g++ 13 does not compile it as a default argument
-  void forward(view of_scores, view of_w, std::span<float> of_b, view of_y, view of_probs, options opt = padded()) {
+  // Not made by an initialiser of its member, which g++ 13 does not compile.
+  multi_token_attention_doors() : p({2, 2, 4, 5}) { p.forward<B>(), p.y.clear(); }
+  void forward(view of_scores, view of_w, std::span<float> of_b, view of_y, view of_probs,
+               options opt = {.padding = 1}) {
     tigon::multi_token_attention_forward<B, float>(of_scores, of_w, of_b, of_y, of_probs, opt);
   }
   void backward(view of_dy, view of_w, view of_probs, view of_dscores, view of_dw, std::span<float> of_db,
-                options opt = padded()) {
+                options opt = {.padding = 1}) {
     tigon::multi_token_attention_backward<B, float>(
         of_dy, of_w, of_probs, tigon::multi_token_attention_gradients{of_dscores, of_dw, of_db}, opt);
   }
@@ -575,7 +576,7 @@ class multi_token_attention_doors : public testing::Test {
     return v;
   }
 
-  problem<float> p{{2, 2, 4, 5}};
+  problem<float> p;
   const view scores = p.scores.view(), w = p.w.view(), y = p.y.view(), probs = p.probs.view(), dy = p.dy.view(),
              dscores = p.dscores.view(), dw = p.dw.view();
 };
