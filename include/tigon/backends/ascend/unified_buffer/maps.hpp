@@ -121,8 +121,10 @@ void map_strips(context& ctx, F f, const std::tuple<simd::parameter_gradient<W>.
   cut by = Plan::cut_of(cols);
   std::size_t reserved = nothing;  // partial rows of every gradient for which the door has reserved memory
   if constexpr (K != 0) {
-    by.rows = std::min(by.rows, simd::plain_rows);
     reserved = cols == 0 ? 0 : simd::partials_workspace<B, A>(rows, cols, K) / (K * stride * sizeof(A));
+    // Few rows are shared by as many programs as may add them up: the shorter the sums, the smaller their error.
+    const std::size_t share = ceil_div(rows, std::clamp<std::size_t>(reserved, 1, by.programs));
+    by.rows = std::min({by.rows, simd::plain_rows, std::max<std::size_t>(share, 1)});
   }
   strips s(by, rows, cols, reserved);
   std::size_t rows_of_sum = 0;
