@@ -40,15 +40,9 @@ plan fused_linear_scaled_cross_entropy_plan(const request& r) {
 }  // namespace
 
 op_entry fused_linear_scaled_cross_entropy() {
-  return {.name = "fused_linear_scaled_cross_entropy",
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(
-                r, [&]<class B, class T>() { return fused_linear_scaled_cross_entropy_plan<B, T>(r); });
-          }};
+  return linear_loss_entry(
+      "fused_linear_scaled_cross_entropy", {2048, 2048, 32000},
+      []<class B, class T>(const request& r) { return fused_linear_scaled_cross_entropy_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -10,7 +10,7 @@
 namespace tigon_bench {
 namespace {
 
-/// One rank with all classes: what every rank does with its part, and nothing that is sent. the loss and all
+/// One rank with all classes: what every rank does with its part, and nothing that is sent. The loss and all
 /// gradients: three products of tokens, hidden and vocab.
 template <class B, class T>
 plan vocab_parallel_fused_linear_cross_entropy_plan(const request& r) {
@@ -40,15 +40,9 @@ plan vocab_parallel_fused_linear_cross_entropy_plan(const request& r) {
 }  // namespace
 
 op_entry vocab_parallel_fused_linear_cross_entropy() {
-  return {.name = "vocab_parallel_fused_linear_cross_entropy",
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(
-                r, [&]<class B, class T>() { return vocab_parallel_fused_linear_cross_entropy_plan<B, T>(r); });
-          }};
+  return linear_loss_entry(
+      "vocab_parallel_fused_linear_cross_entropy", {2048, 2048, 32000},
+      []<class B, class T>(const request& r) { return vocab_parallel_fused_linear_cross_entropy_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench
