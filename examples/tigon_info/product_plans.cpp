@@ -19,8 +19,9 @@ using tile = tigon::int2::tile_shape<tigon::simd::vec<B::engine, float>::size>;
 void print_cut(const char* types, const tigon::gemm_cut& cut) {
   std::printf("    %-10s tiles of %zu x %zu sums, blocks of %zu terms", types, cut.tile_rows, cut.tile_cols, cut.depth);
   if (cut.packed_depth != 0)
-    std::printf(", %zu %s packed for all tasks %zu terms deep, tasks of %zu %s", cut.shared,
-                cut.shares_a ? "rows" : "columns", cut.packed_depth, cut.part, cut.shares_a ? "columns" : "rows");
+    std::printf(", %zu %s packed for all tasks %zu terms deep, tasks of %zu x %zu", cut.shared,
+                cut.shares_a ? "rows" : "columns", cut.packed_depth, cut.shares_a ? cut.segment : cut.part,
+                cut.shares_a ? cut.part : cut.segment);
   std::puts("");
 }
 

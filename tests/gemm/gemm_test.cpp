@@ -478,6 +478,7 @@ struct cramped : backends::highway {
   static constexpr gemm_tuning gemm{.depth = 12,
                                     .rows_per_task = 16,
                                     .cols_per_task = 48,
+                                    .segment = 24,
                                     .shared_rows = 24,
                                     .shared_cols = 48,
                                     .shared_bytes = 4096,
@@ -522,6 +523,53 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
       return bits_of(packed);
     }));
     EXPECT_TRUE(bits_of(plain) == bits_of(packed));
+  }
+}
+
+// Time of the tasks of one product on so many workers, each of which takes the next task when it is done, and the time
+// in which they could share it. A task takes as long as its part of c is large.
+struct schedule {
+  double time = 0, shared_evenly = 0;
+
+  void add(shape s, double workers) {
+    using P = packed::widened<backends::highway, float, float>;
+    const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway>());
+    const auto depth = static_cast<double>(s.k);
+    for (std::size_t first = 0; first < plan.shared_extent(); first += plan.shared) {
+      const std::size_t shared = std::min(plan.shared, plan.shared_extent() - first);
+      std::vector<double> until(static_cast<std::size_t>(workers), 0);
+      for (std::size_t i = 0; i < plan.extent(); i += plan.part)
+        for (std::size_t j = 0; j < shared; j += plan.segment) {
+          const auto rows = static_cast<double>(std::min(plan.part, plan.extent() - i));
+          const auto cols = static_cast<double>(std::min(plan.segment, shared - j));
+          *std::min_element(until.begin(), until.end()) += rows * cols * depth;
+          shared_evenly += rows * cols * depth / workers;
+        }
+      time += *std::max_element(until.begin(), until.end());
+    }
+  }
+};
+
+// Forward and both gradients of the layers of a Llama: hidden 768, vocabulary 32000, 2048 tokens, 512 of logits.
+TEST(gemm_tasks, of_a_training_step_are_shared_evenly) {
+  for (const double workers : {16.0, 64.0}) {
+    schedule step;
+    const auto layer = [&](std::size_t tokens, std::size_t out, std::size_t in) {
+      for (const shape s : {shape{tokens, out, in}, shape{tokens, in, out}, shape{out, in, tokens}}) {
+        schedule one;
+        one.add(s, workers);
+        EXPECT_LE(one.time, 1.25 * one.shared_evenly) << s.m << 'x' << s.n << 'x' << s.k << " on " << workers;
+        step.add(s, workers);
+      }
+    };
+    for (int block = 0; block < 12; ++block) {
+      layer(2048, 768 + 2 * 256, 768);
+      layer(2048, 768, 768);
+      layer(2048, 2 * 2048, 768);
+      layer(2048, 768, 2048);
+    }
+    for (int chunk = 0; chunk < 4; ++chunk) layer(512, 32000, 768);
+    EXPECT_LE(step.time, 1.1 * step.shared_evenly) << workers << " workers";
   }
 }
 

@@ -90,8 +90,9 @@ struct gemm_cut {
   std::size_t tile_rows = 0, tile_cols = 0;  ///< of sums that are in registers, or in one call of a library
   std::size_t depth = 0;                     ///< of a block: sums go to memory after so many terms
   std::size_t packed_depth = 0;              ///< of what is packed at a time; 0: nothing is
-  std::size_t shared = 0, part = 0;  ///< rows (or columns) packed for all tasks, and columns (or rows) of a task
-  bool shares_a = false;             ///< those of a are shared, or else those of b
+  std::size_t shared = 0;                    ///< rows (or columns) packed for all tasks
+  std::size_t segment = 0, part = 0;         ///< of them in a task, and columns (or rows) of the other operand
+  bool shares_a = false;                     ///< those of a are shared, or else those of b
 };
 
 namespace gemm_detail {

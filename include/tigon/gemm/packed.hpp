@@ -4,16 +4,17 @@
 // other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is
 // prefetched. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
 //
-//   depth  the extent k that is summed over
-//   chunk  depth whose shared panels fit into `shared_bytes`
-//   block  depth of one pass of the tile kernel, at most `depth`: three vectors of b and eight rows of a stream through
-// L1
-//   word   what is multiplied at a time: one element, or `group` elements that follow each other in depth
-//   panel  tile-high rows of a, or tile-wide columns of b, depth-major: word (p, i) at p * width + i
-//   tile   rows x vectors of sums in registers
-//   part   rows or columns of c that a task computes
-//   carry  sums that are kept in memory from chunk to chunk
-//   total  a compensated sum of the sums of many blocks
+//   depth    the extent k that is summed over
+//   chunk    depth whose shared panels fit into `shared_bytes`
+//   block    depth of one pass of the tile kernel, at most `depth`: three vectors of b and eight rows of a stream
+//            through L1
+//   word     what is multiplied at a time: one element, or `group` elements that follow each other in depth
+//   panel    tile-high rows of a, or tile-wide columns of b, depth-major: word (p, i) at p * width + i
+//   tile     rows x vectors of sums in registers
+//   part     rows or columns of the operand that is not shared, packed by a task
+//   segment  columns or rows of the shared operand that the task multiplies its part by
+//   carry    sums that are kept in memory from chunk to chunk
+//   total    a compensated sum of the sums of many blocks
 #ifndef TIGON_GEMM_PACKED_HPP
 #define TIGON_GEMM_PACKED_HPP
 
@@ -28,16 +29,17 @@ namespace tigon {
 
 /// Tuning of the packed product. Changes the speed and, through the order of sums, the last bits.
 ///
-/// Measured on an Intel Xeon (family 6, model 207, AVX-512, 48 KiB L1, 2 MiB L2), one thread, f32, g++ 12, 2026-11-20,
-/// shared_bytes 8 MiB, as fractions of the FMA peak of the same run; 512 tokens, hidden 2048, vocab 32000: forward
-/// 0.91, gradient of tokens 0.88, of weights 0.89 (accumulated). Runs differ by up to 0.05. The values were picked on a
-/// prototype of this kernel; differences between neighbouring values are within that noise.
+/// f32, 16 threads of an Intel Xeon with AVX-512 (family 6, model 143), products of a Llama with hidden 768 in units of
+/// PyTorch 2.11's in the same run: 2048 x 768 x 768 1.3 (parts of 256 rows, one segment: 0.6), 768 x 768 x 2048 1.0
+/// (0.6), 768 x 4096 x 2048 1.2 (1.1). One thread, Zen 4: parts of 32 rows or 48 columns are as fast as longer ones
+/// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
 struct gemm_tuning {
-  std::size_t depth = 512;                          ///< most depth of a block
-  std::size_t rows_per_task = 256;                  ///< rows of a in a task, where b is shared
-  std::size_t cols_per_task = 96;                   ///< columns of b in a task, where a is shared
-  std::size_t shared_rows = 1024;                   ///< most rows of a shared a
-  std::size_t shared_cols = 2048;                   ///< most columns of a shared b
+  std::size_t depth = 512;         ///< most depth of a block
+  std::size_t rows_per_task = 32;  ///< rows of a in a task, where b is shared
+  std::size_t cols_per_task = 48;  ///< columns of b in a task, where a is shared
+  std::size_t segment = 192;       ///< least rows (columns) of the shared operand in a task; a third for 64 tasks
+  std::size_t shared_rows = 1024;  ///< most rows of a shared a
+  std::size_t shared_cols = 2048;  ///< most columns of a shared b
   std::size_t shared_bytes = std::size_t{6} << 20;  ///< most bytes of shared panels
   std::size_t carry_bytes = std::size_t{8} << 20;   ///< most bytes of sums kept between chunks, for a 16-bit c
   friend constexpr bool operator==(gemm_tuning, gemm_tuning) = default;
@@ -52,14 +54,15 @@ struct plan {
   using A = typename P::value;
 
   std::size_t m, n, k;
-  std::size_t block;   ///< depth of a block, a multiple of four words (less only at the end)
-  std::size_t chunk;   ///< depth of a chunk, a multiple of block
-  bool share_a;        ///< the shared operand is a, else b
-  std::size_t shared;  ///< rows of a (columns of b) that are shared at a time
-  std::size_t part;    ///< columns of b (rows of a) in a task
-  std::size_t super;   ///< columns of b (rows of a) between two packings of the shared operand
-  bool carry;          ///< sums are kept between chunks
-  bool total;          ///< sums of plain_blocks blocks are added to compensated totals
+  std::size_t block;    ///< depth of a block, a multiple of four words (less only at the end)
+  std::size_t chunk;    ///< depth of a chunk, a multiple of block
+  bool share_a;         ///< the shared operand is a, else b
+  std::size_t shared;   ///< rows of a (columns of b) that are shared at a time
+  std::size_t part;     ///< columns of b (rows of a) in a task
+  std::size_t segment;  ///< rows of a (columns of b) in a task, of those that are shared
+  std::size_t super;    ///< columns of b (rows of a) between two packings of the shared operand
+  bool carry;           ///< sums are kept between chunks
+  bool total;           ///< sums of plain_blocks blocks are added to compensated totals
 
   /// Blocks, and chunks, that are added up one after the other: their error stays below what the contract allows for
   /// their depth.
@@ -83,6 +86,17 @@ struct plan {
     super = extent;
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
     super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
+    segment = segment_of(std::min(share_a ? m : n, shared), ceil_div(extent, part), t);
+  }
+
+  /// Every task packs its part, so the shared operand is cut only as far as needed for 64 workers to share the tasks
+  /// evenly: at least one task each, and several where segments stay long enough that packing costs little beside them.
+  constexpr std::size_t segment_of(std::size_t count, std::size_t parts, gemm_tuning t) const {
+    if (carry || parts == 0) return shared;  // carried sums stay with their part
+    const std::size_t one_each = std::min(ceil_div(64, parts), 3 * count / t.segment);
+    const std::size_t several = std::min(ceil_div(512, parts), count / t.segment);
+    const std::size_t segments = std::max({std::size_t{1}, one_each, several});
+    return std::clamp(round_up(ceil_div(count, segments), shared_unit()), shared_unit(), shared);
   }
 
   /// Depth of a block: of k alone, so that a packed b serves every m.
@@ -90,15 +104,15 @@ struct plan {
     const std::size_t quantum = 4 * P::group, most = round_up(t.depth * P::group, quantum);
     return round_up(ceil_div(k, std::max<std::size_t>(1, ceil_div(k, most))), quantum);
   }
-  std::size_t extent() const { return share_a ? n : m; }
-  std::size_t shared_extent() const { return share_a ? m : n; }
-  std::size_t shared_unit() const { return share_a ? U : W; }
-  std::size_t part_unit() const { return share_a ? W : U; }
+  constexpr std::size_t extent() const { return share_a ? n : m; }
+  constexpr std::size_t shared_extent() const { return share_a ? m : n; }
+  constexpr std::size_t shared_unit() const { return share_a ? U : W; }
+  constexpr std::size_t part_unit() const { return share_a ? W : U; }
 
   std::size_t shared_words() const { return shared * (chunk / P::group); }
   std::size_t part_words() const { return part * (block / P::group); }
   /// Sums of one task, tile after tile, between blocks.
-  std::size_t part_sums() const { return part * shared * (total ? 3 : 1); }
+  std::size_t part_sums() const { return part * segment * (total ? 3 : 1); }
   std::size_t scratch_parts(std::size_t workers) const {
     if (block >= k) return 0;
     return carry ? ceil_div(super, part) : workers;
@@ -166,8 +180,10 @@ class product {
         do {
           chunk_depth_ = std::min(plan_.chunk, plan_.k - chunk_first_);
           if (shared_ != nullptr) pack_shared(executor);
-          executor.run(ceil_div(count, plan_.part),
-                       [&](std::size_t task, std::size_t worker) { compute(task, worker); });
+          const std::size_t segments = ceil_div(shared_count_, plan_.segment);
+          executor.run(ceil_div(count, plan_.part) * segments, [&](std::size_t task, std::size_t worker) {
+            compute(task / segments, task % segments * plan_.segment, worker);
+          });
           chunk_first_ += plan_.chunk;
         } while (chunk_first_ < plan_.k);
       }
@@ -196,47 +212,50 @@ class product {
     return packed_b_ + p / P::group * round_up(plan_.n, W) + first * length_of(depth);
   }
 
-  void compute(std::size_t task, std::size_t worker) const {
-    const std::size_t first = super_first_ + task * plan_.part, count = std::min(plan_.part, plan_.extent() - first);
+  /// The segment from `from` on of what is shared, times a part.
+  void compute(std::size_t part_index, std::size_t from, std::size_t worker) const {
+    const std::size_t first = super_first_ + part_index * plan_.part;
+    const std::size_t count = std::min(plan_.part, plan_.extent() - first);
     const std::size_t shared_width = round_up(shared_count_, plan_.shared_unit());
+    const std::size_t shared_first = shared_first_ + from, shared_count = std::min(plan_.segment, shared_count_ - from);
     const bool last_chunk = chunk_first_ + chunk_depth_ >= plan_.k;
     word* part = parts_ == nullptr ? nullptr : parts_ + worker * part_step_;
-    A* sums = sums_ == nullptr ? nullptr : sums_ + (plan_.carry ? task : worker) * sums_step_;
+    A* sums = sums_ == nullptr ? nullptr : sums_ + (plan_.carry ? part_index : worker) * sums_step_;
     std::size_t p = 0;
     do {
       const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), at = chunk_first_ + p;
       const bool starts = plan_.carry ? at == 0 : p == 0;
       const bool ends = p + depth >= chunk_depth_ && (last_chunk || !plan_.carry);
-      const word* shared =
-          shared_ == nullptr ? in_packed_b(shared_first_, at, depth) : shared_ + p / P::group * shared_width;
+      const word* shared = shared_ == nullptr ? in_packed_b(shared_first, at, depth)
+                                              : shared_ + p / P::group * shared_width + from * length_of(depth);
       const std::size_t index = (plan_.carry ? at : p) / plan_.block;
       const bool folds =
           plan_.total && index != 0 && (index % plan_.plain_blocks == 0 || (ends && index > plan_.plain_blocks));
       if (folds)
-        add_to_total(sums, plan_.share_a ? shared_count_ : count, plan_.share_a ? count : shared_count_,
+        add_to_total(sums, plan_.share_a ? shared_count : count, plan_.share_a ? count : shared_count,
                      index == plan_.plain_blocks, ends);
       const bool from_zero = starts || (folds && !ends);
       if (plan_.share_a) {
         if (packed_b_ == nullptr) pack<P, W>(b_, first, count, at, depth, part);
         prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
         const word* columns = packed_b_ == nullptr ? part : in_packed_b(first, at, depth);
-        block({shared_first_, shared_count_, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
+        block({shared_first, shared_count, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
       } else {
         pack<P, U>(a_, first, count, at, depth, part);
         prefetch_cursor cursor = after(a_, first, p);
-        block({first, count, shared_first_, shared_count_}, {part, shared, depth}, sums, from_zero, ends, cursor);
+        block({first, count, shared_first, shared_count}, {part, shared, depth}, sums, from_zero, ends, cursor);
       }
       p += plan_.block;
     } while (p < chunk_depth_);
     if (!last_chunk) return;
-    const matrix_view<TC> view = plan_.share_a ? c_.rows_from(shared_first_, shared_count_).cols_from(first, count)
-                                               : c_.rows_from(first, count).cols_from(shared_first_, shared_count_);
-    epilogue_(view, plan_.share_a ? shared_first_ : first, plan_.share_a ? first : shared_first_, worker);
+    const matrix_view<TC> view = plan_.share_a ? c_.rows_from(shared_first, shared_count).cols_from(first, count)
+                                               : c_.rows_from(first, count).cols_from(shared_first, shared_count);
+    epilogue_(view, plan_.share_a ? shared_first : first, plan_.share_a ? first : shared_first, worker);
   }
 
   /// Adds the sums of the tiles of rows x cols to their totals, behind them; at the end the sums are the totals.
   void add_to_total(A* sums, std::size_t rows, std::size_t cols, bool first, bool last) const {
-    const std::size_t n = round_up(rows, U) * round_up(cols, W), step = plan_.part * plan_.shared;
+    const std::size_t n = round_up(rows, U) * round_up(cols, W), step = plan_.part * plan_.segment;
     if (last)
       simd::add_to_total<V, simd::sums_after::total>(sums, sums + step, sums + 2 * step, n, first);
     else
@@ -340,7 +359,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
     using P = Policy<B, TA, TB>;
     const plan<P, TC> p(m, n, k, tuning_of<B>());
-    return {tile_shape<P>::rows, tile_shape<P>::cols, p.block, p.chunk, p.shared, p.part, p.share_a};
+    return {tile_shape<P>::rows, tile_shape<P>::cols, p.block, p.chunk, p.shared, p.segment, p.part, p.share_a};
   }
 
   template <backend B, element TA, element TB>
