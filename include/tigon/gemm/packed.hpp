@@ -29,7 +29,7 @@ namespace tigon {
 
 /// Tuning of the packed product. Changes the speed and, through the order of sums, the last bits.
 ///
-/// f32, 16 threads of an Intel Xeon with AVX-512 (family 6, model 143), products of a Llama with hidden 768 in units of
+/// f32, 16 threads of an Intel Xeon with AVX-512 (family 6, model 207), products of a Llama with hidden 768 in units of
 /// PyTorch 2.11's in the same run: 2048 x 768 x 768 1.3 (parts of 256 rows, one segment: 0.6), 768 x 768 x 2048 1.0
 /// (0.6), 768 x 4096 x 2048 1.2 (1.1). One thread, Zen 4: parts of 32 rows or 48 columns are as fast as longer ones
 /// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
