@@ -45,6 +45,7 @@ refuses)
   refused "need --experts N" $small --top-k 2
   refused "need --experts N" $small --balance 0.1
   refused "neither f32 nor bf16" $small --dtype f16
+  refused "has no text whose bytes" --random --bytes
   refused "batch 3 is not a multiple of --micro-batch 2" $small --micro-batch 2
   refused "takes no --plain" $small --compare --plain
   refused "text missing does not exist" $small --text missing
@@ -52,6 +53,8 @@ refuses)
   refused "too short: it has 12 tokens" --text short --bytes --seq-len 24
   refused "smallest is --vocab" $small --vocab 20
   refused "largest is --vocab" $small --vocab 100000
+  "$program" $small --text missing --random > out 2> err || fail "--random: $(cat err)"
+  grep -q "^random: " out && ! grep -q "^sample" out || fail "--random read a text, or made one: $(cat out)"
   # Address space for some of the threads. A sanitizer needs more of it than any limit.
   grep -q __asan_init "$program" || (ulimit -v 2000000 && refused "of 999 threads" $small --threads 1000)
   # In f32 these are 0, infinite, or 1.

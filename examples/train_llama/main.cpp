@@ -185,6 +185,14 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   });
 }
 
+/// Enough for windows that differ, the same for every number of steps.
+std::vector<std::int32_t> random_tokens(const run_options& o) {
+  rng source(o.seed);
+  std::vector<std::int32_t> ids(std::max<std::size_t>(1 << 16, 64 * (o.seq_len + 1)));
+  for (std::int32_t& id : ids) id = static_cast<std::int32_t>(source.below(o.vocab));
+  return ids;
+}
+
 int train_llama(const run_options& o, const ranks& here) {
   const tigon::communicator_ref comm = here.comm();
   for (const auto& [name, value] : detail::shared_options(o))
@@ -195,6 +203,10 @@ int train_llama(const run_options& o, const ranks& here) {
   std::string text;
   std::optional<tokenizer> tokens;
   const auto read = [&] {
+    if (o.random) {
+      tokens = tokenizer::none(o.vocab);
+      return;
+    }
     text = load_text(o.text);
     tokens = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
   };
@@ -207,7 +219,7 @@ int train_llama(const run_options& o, const ranks& here) {
   });
   same_on_all_ranks(comm, text_hash(text), "the ranks read different texts");
   const tokenizer& pieces = *tokens;
-  const std::vector<std::int32_t> ids = pieces.encode(text);
+  const std::vector<std::int32_t> ids = o.random ? random_tokens(o) : pieces.encode(text);
   same_on_all_ranks(comm, text_hash({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]}),
                     "the ranks read different tokenizers from --cache-dir");
   corpus parts;
@@ -217,8 +229,8 @@ int train_llama(const run_options& o, const ranks& here) {
   const parameter_layout layout(config);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);
-  std::printf("%s: %zu tokens of a vocabulary of %d, the last %zu held out\n", o.text.c_str(), ids.size(),
-              pieces.vocab(), parts.held_out.size());
+  std::printf("%s: %zu tokens of a vocabulary of %d, the last %zu held out\n", o.random ? "random" : o.text.c_str(),
+              ids.size(), pieces.vocab(), parts.held_out.size());
   std::printf(
       "%.2f million parameters: %zu layers, hidden %zu, intermediate %zu, %zu heads over %zu; %s on %s, %zu %s\n",
       static_cast<double>(layout.total) / 1e6, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads, o.dtype.c_str(),

@@ -23,6 +23,7 @@ struct run_options {
   std::string text = default_text.string();
   std::size_t vocab = 8192;
   bool bytes = false;
+  bool random = false;
   std::string cache_dir = default_cache_dir().string();
 
   std::size_t layers = 4;
@@ -82,6 +83,7 @@ inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const r
   const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
   return {{"--vocab", o.vocab},
           {"--bytes", o.bytes},
+          {"--random", o.random},
           {"--layers", o.layers},
           {"--hidden", o.hidden},
           {"--intermediate", o.intermediate},
@@ -143,6 +145,7 @@ inline void check_together(const run_options& o, given_options given, std::size_
   const auto refuse = [](const std::string& sentence) { throw std::runtime_error(sentence); };
   const auto text = [](std::size_t n) { return std::to_string(n); };
   if (o.bytes && given.vocab) refuse("--bytes has 256 tokens by itself and takes no --vocab");
+  if (o.bytes && o.random) refuse("--random has no text whose bytes --bytes could take");
   if (o.hidden % o.heads != 0)
     refuse("--hidden " + text(o.hidden) + " cannot be divided among --heads " + text(o.heads));
   if (o.heads % o.kv_heads != 0)
@@ -182,6 +185,7 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
   app.add_option("--text", o.text, "text to learn from, plain or gzip")->group("Text");
   auto* vocab = app.add_option("--vocab", o.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
   app.add_flag("--bytes", o.bytes, "plain bytes instead of BPE: a vocabulary of 256")->group("Text");
+  app.add_flag("--random", o.random, "random tokens instead of a text, to measure the speed; no sample")->group("Text");
   app.add_option("--cache-dir", o.cache_dir, "keeps trained tokenizers")->group("Text");
 
   detail::add_model_options(app, o);
@@ -232,6 +236,7 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
 
   try {
     app.parse(argc, argv);
+    if (o.random) o.sample_tokens = 0;
     detail::check_together(o, {vocab->count() > 0, app.count("--top-k") + app.count("--balance") > 0}, ranks);
   } catch (const CLI::Success& help) {
     app.exit(help);

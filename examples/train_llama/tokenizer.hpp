@@ -38,6 +38,9 @@ class tokenizer {
  public:
   static tokenizer bytes() { return tokenizer(256, "bytes"); }
 
+  /// For random ids, which stand for no text: only vocab() and name() may be called.
+  static tokenizer none(std::size_t vocab) { return tokenizer(static_cast<int>(vocab), "none"); }
+
   /// Trained on `text` at the first run; later runs read `cache_dir`. The cache is named after text and
   /// vocabulary, so a changed text is trained anew.
   static tokenizer bpe(std::string_view text, int vocab, const std::filesystem::path& cache_dir) {
