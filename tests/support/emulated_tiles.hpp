@@ -8,6 +8,7 @@
 #include <tigon/gemm/tile_panels.hpp>
 #include <tigon/ops/matmul_int8_int2.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -94,20 +95,18 @@ struct emulated_tiles {
     std::memcpy(&x, &bits, sizeof x);
     return flushed(x);
   }
-  static TIGON_TEST_NOINLINE void multiply_bf16(const tile& a, const tile& b, tile& sums) {
+  TIGON_TEST_NOINLINE static void multiply_bf16(const tile& a, const tile& b, tile& sums) {
     float b0[16][16], b1[16][16];
-    bool finite[16];
-    for (std::size_t k = 0; k < 16; ++k) {
-      finite[k] = true;
+    bool finite = true;
+    for (std::size_t k = 0; k < 16; ++k)
       for (std::size_t n = 0; n < 16; ++n) {
         b0[k][n] = of_bits(b.words[k][n] << 16), b1[k][n] = of_bits(b.words[k][n] & 0xffff0000u);
-        finite[k] = finite[k] && std::isfinite(b0[k][n]) && std::isfinite(b1[k][n]);
+        finite = finite && std::isfinite(b0[k][n]) && std::isfinite(b1[k][n]);
       }
-    }
     for (std::size_t m = 0; m < 16; ++m) {
       float first[16] = {}, second[16] = {};
-      for (std::size_t k = 0; k < 16; ++k) {
-        if (a.words[m][k] == 0 && finite[k]) continue;  // adds zeros; much of what tests multiply is padding
+      const bool padding = finite && std::all_of(a.words[m], a.words[m] + 16, [](std::uint32_t w) { return w == 0; });
+      for (std::size_t k = 0; k < 16 && !padding; ++k) {
         const float a0 = of_bits(a.words[m][k] << 16), a1 = of_bits(a.words[m][k] & 0xffff0000u);
         for (std::size_t n = 0; n < 16; ++n) {
           first[n] = flushed(std::fma(a0, b0[k][n], first[n]));
@@ -120,7 +119,7 @@ struct emulated_tiles {
       }
     }
   }
-  static TIGON_TEST_NOINLINE void multiply_int8(const tile& a, const tile& b, tile& sums) {
+  TIGON_TEST_NOINLINE static void multiply_int8(const tile& a, const tile& b, tile& sums) {
     const auto byte = [](std::uint32_t word, int i) {
       return static_cast<std::int32_t>(static_cast<std::int8_t>(word >> 8 * i & 255));
     };
