@@ -211,7 +211,7 @@ double fma_peak(std::size_t threads) {
 }
 
 // Tile registers, where the flags promise them and the system permits them: four sums, as many as a product has.
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#if TIGON_FLAGS_tiles
 using tile_registers = tigon::simd::tile_registers;
 bool has_tiles() { return tile_registers::missing().empty(); }
 template <bool Bytes>

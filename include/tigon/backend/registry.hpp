@@ -38,7 +38,7 @@
 #else
 #define TIGON_FLAGS_avx512_bf16 0
 #endif
-#if TIGON_FLAGS_avx512_bf16 && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#if TIGON_FLAGS_avx512_bf16 && TIGON_FLAGS_tiles
 #define TIGON_FLAGS_amx 1
 #else
 #define TIGON_FLAGS_amx 0

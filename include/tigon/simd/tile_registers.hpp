@@ -25,7 +25,7 @@
 #include <unistd.h>
 #include <cerrno>
 #endif
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#if TIGON_FLAGS_tiles
 #include <immintrin.h>
 #endif
 
@@ -80,7 +80,7 @@ inline void expect_tile_registers(std::string_view op, std::string_view missing)
 /// Rows of a tile, and bytes of a row.
 inline constexpr std::size_t tile_rows = 16, tile_bytes = 64;
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#if TIGON_FLAGS_tiles
 
 namespace detail {
 struct alignas(64) tile_layout {  // as LDTILECFG reads it

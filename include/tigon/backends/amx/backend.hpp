@@ -6,7 +6,9 @@
 #ifndef TIGON_BACKENDS_AMX_BACKEND_HPP
 #define TIGON_BACKENDS_AMX_BACKEND_HPP
 
-#if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AMX_INT8__)
+#include <tigon/config.hpp>
+
+#if !TIGON_FLAGS_tiles
 #error \
     "tigon: backend amx needs a CPU with AMX_TILE, AMX_BF16 and AMX_INT8; compile with -march=sapphirerapids and later"
 #endif
