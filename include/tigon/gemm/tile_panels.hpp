@@ -23,9 +23,9 @@ namespace tigon {
 struct tile_tuning {
   gemm_tuning product{.depth = 16,
                       .rows_per_task = 256,
-                      .cols_per_task = 96,
+                      .cols_per_task = 64,
                       .shared_rows = 1024,
-                      .shared_cols = 1024,
+                      .shared_cols = 2048,
                       .shared_bytes = std::size_t{6} << 20,
                       .carry_bytes = std::size_t{8} << 20};
   std::size_t steps_ahead = 4;     ///< steps of the inner panel that are prefetched into L1; 0: none
@@ -89,25 +89,34 @@ struct tile_lanes {
   static void block(const block_of_c<tile_lanes, TC>& t, prefetch_cursor& next) {
     [[maybe_unused]] const typename Registers::configured registers;
     Registers::begin();
-    alignas(64) float buffer[32 * 32];
+    alignas(64) float buffers[2][32 * 32];
+    unfinished<TC> before;
     float* sums = t.sums;
+    std::size_t turn = 0;
     for (std::size_t j = 0; j < t.c.cols; j += 32) {
       const std::size_t width = std::min<std::size_t>(32, t.c.cols - j);
       for (std::size_t i = 0; i < t.c.rows; i += 32) {
         const std::size_t height = std::min<std::size_t>(32, t.c.rows - i);
         const operands in{t.a + i * t.length, t.b + j * t.length, t.length, t.starts ? nullptr : sums};
         if (!t.ends) {
-          multiply_any(height, width, in, sums, {}, next);
+          multiply_any(height, width, in, sums, {}, next, before);
         } else {
-          multiply_any(height, width, in, buffer, {source<TC>{t.c.data, t.c.row_stride, true}, i, height, j, width},
-                       next);
-          for (std::size_t y = 0; y < height; ++y)
-            gemm_detail::finish<tile_lanes::sums>(buffer + y * 32, width, t.scale,
-                                                  t.bias == nullptr ? nullptr : t.bias + j, t.c.row(i + y) + j);
+          const prefetch_cursor c(source<TC>{t.c.data, t.c.row_stride, true}, i, height, j, width);
+          multiply_any(height, width, in, buffers[turn], c, next, before);
+          before.finish(before.rows);
+          before = {buffers[turn],
+                    t.c.row(i) + j,
+                    t.c.row_stride,
+                    height,
+                    width,
+                    t.scale,
+                    t.bias == nullptr ? nullptr : t.bias + j};
+          turn ^= 1;
         }
         sums += sums == nullptr ? 0 : 32 * 32;
       }
     }
+    before.finish(before.rows);
   }
 
  private:
@@ -162,21 +171,43 @@ struct tile_lanes {
     return __builtin_convertvector(low, line) | __builtin_convertvector(high, line) << 16;
   }
 
+  /// Sums of a tile that are not in c yet: they go there between the multiplications of the tile after it.
+  template <element TC>
+  struct unfinished {
+    const float* from = nullptr;
+    TC* c = nullptr;
+    std::size_t stride = 0, rows = 0, width = 0;
+    gemm_detail::scaling<float> scale{};
+    const TC* bias = nullptr;
+
+    void finish(std::size_t count) {
+      for (count = std::min(count, rows); count > 0; --count, --rows, from += 32, c += stride)
+        gemm_detail::finish<sums>(from, width, scale, bias, c);
+    }
+  };
+
   struct operands {
     const word *a, *b;
     std::size_t length;
     const float* start;  ///< sums of the blocks before; null: zeros
   };
 
+  template <element TC>
   static void multiply_any(std::size_t height, std::size_t width, const operands& in, float* to, prefetch_cursor c,
-                           prefetch_cursor& next) {
-    if (height > 16) return width > 16 ? multiply<2, 2>(in, to, c, next) : multiply<2, 1>(in, to, c, next);
-    return width > 16 ? multiply<1, 2>(in, to, c, next) : multiply<1, 1>(in, to, c, next);
+                           prefetch_cursor& next, unfinished<TC>& before) {
+    if (height > 16) {
+      if (width > 16) return multiply<2, 2>(in, to, c, next, before);
+      return multiply<2, 1>(in, to, c, next, before);
+    }
+    if (width > 16) return multiply<1, 2>(in, to, c, next, before);
+    multiply<1, 1>(in, to, c, next, before);
   }
 
-  /// R x N tiles of sums: to = start + a b. Between multiplications, memory of c and of the next panels is prefetched.
-  template <std::size_t R, std::size_t N>
-  static void multiply(const operands& in, float* to, prefetch_cursor c, prefetch_cursor& next) {
+  /// R x N tiles of sums: to = start + a b. Between multiplications, memory of c and of the next panels is prefetched, and
+  /// the tile before is finished.
+  template <std::size_t R, std::size_t N, element TC>
+  static void multiply(const operands& in, float* to, prefetch_cursor c, prefetch_cursor& next,
+                       unfinished<TC>& before) {
     constexpr std::size_t stride = 32 * sizeof(float);
     const auto each = [](auto f) TIGON_LAMBDA { for_sums<R, N>(f); };
     if (in.start == nullptr)
@@ -185,11 +216,13 @@ struct tile_lanes {
       each([&](auto i, auto j)
                TIGON_LAMBDA { Registers::template load<i, j>(in.start + i * 16 * 32 + j * 16, stride); });
     const word *a = in.a, *b = in.b;
+    const std::size_t rows_per_step = in.length == 0 ? 0 : ceil_div(before.rows, in.length);
     for (std::size_t p = 0; p < in.length; ++p, a += 32, b += 32) {
       if constexpr (tuning.steps_ahead != 0)
         unroll<16 * R>([&](auto i) TIGON_LAMBDA { __builtin_prefetch(a + tuning.steps_ahead * 32 + i, 0, 3); });
       unroll<tuning.lines_per_step>([&](auto) TIGON_LAMBDA { next.next(); });
       unroll<4>([&](auto) TIGON_LAMBDA { c.next(); });
+      if (before.rows != 0) before.finish(rows_per_step);
       // Both tiles of b before the second one of a: two loads are under way while two products are computed.
       Registers::template load_b<0>(b);
       Registers::template load_a<0>(a);
