@@ -20,6 +20,7 @@ case_of --op softmax --mode forward --variant default "$@"
 case_of --op cross_entropy --mode full --variant in_place "$@"
 case_of --op swiglu --mode forward --variant default --dtype bf16 "$@"
 case_of --op gemm --dtype f32 "$@"
-# The bf16 dot instruction is a backend of its own, where the flags of the build have it.
-"$program" --csv "$csv" --overwrite --backend highway --backend avx512_bf16 --op gemm --dtype bf16 "$@"
+# The bf16 dot instruction, and tile registers, are backends of their own, where the flags of the build have them.
+tiles=$("$program" --list 2> /dev/null | grep -qw amx && echo '--backend amx' || true)
+"$program" --csv "$csv" --overwrite --backend highway --backend avx512_bf16 $tiles --op gemm --dtype bf16 "$@"
 case_of --op fused_linear_cross_entropy --variant default "$@"

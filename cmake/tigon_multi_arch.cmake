@@ -19,8 +19,8 @@
 #
 # The environment variable TIGON_INSTRUCTION_SET=x86-64-v3 forces one set; one that cannot be had is a
 # std::runtime_error at the first call, never another set. SETS are x86-64, x86-64-v2, x86-64-v3, x86-64-v4,
-# avx512_bf16 (x86-64-v4 with the bf16 dot instruction) and baseline (the compiler's own default, all there is on other
-# processors).
+# avx512_bf16 (x86-64-v4 with the bf16 dot instruction), amx (that with tile registers, where Linux permits them to the
+# process) and baseline (the compiler's own default, all there is on other processors).
 #
 # The objects of each set are linked into one whose only global symbol is its entry, so that nothing of it can be
 # exchanged for a body that was compiled for another set: not Eigen's templates, not those of the standard library. No
@@ -49,14 +49,16 @@ function(tigon_multi_arch name)
   set(MULTI_ARCH_ENTRIES "")
   set(MULTI_ARCH_SETS "")
   set(sealed "")
-  foreach(set IN ITEMS avx512_bf16 x86-64-v4 x86-64-v3 x86-64-v2 x86-64 baseline)  # the widest first
+  foreach(set IN ITEMS amx avx512_bf16 x86-64-v4 x86-64-v3 x86-64-v2 x86-64 baseline)  # the widest first
     if(NOT set IN_LIST arg_SETS)
       continue()
     endif()
     list(REMOVE_ITEM arg_SETS ${set})
     string(MAKE_C_IDENTIFIER ${set} word)
     set(flags -march=${set})
-    if(set STREQUAL avx512_bf16)
+    if(set STREQUAL amx)
+      set(flags -march=x86-64-v4 -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8)
+    elseif(set STREQUAL avx512_bf16)
       set(flags -march=x86-64-v4 -mavx512bf16)
     elseif(set STREQUAL baseline)
       set(flags "")
@@ -80,7 +82,7 @@ function(tigon_multi_arch name)
   endforeach()
   if(arg_SETS)
     message(FATAL_ERROR "tigon_multi_arch: no instruction set is called ${arg_SETS}; there are x86-64, x86-64-v2, "
-      "x86-64-v3, x86-64-v4, avx512_bf16 and baseline")
+      "x86-64-v3, x86-64-v4, avx512_bf16, amx and baseline")
   endif()
 
   configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/multi_arch.hpp.in ${folder}/${name}_multi_arch.hpp @ONLY)

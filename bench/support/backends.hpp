@@ -16,6 +16,9 @@
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if TIGON_FLAGS_amx
+#include <tigon/backends/amx/backend.hpp>
+#endif
 #if defined(TIGON_BENCH_ONEDNN)
 #include <tigon/backends/onednn/backend.hpp>
 #endif
@@ -78,7 +81,9 @@ using own_list = backend_list<tigon::default_backend>;
 #else
 using own_list = backend_list<>;
 #endif
-#if __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
+#if __has_include(<hwy/highway.h>) && TIGON_FLAGS_amx
+using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16, tigon::backends::amx>;
+#elif __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
 using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16>;
 #elif __has_include(<hwy/highway.h>)
 using highway_list = backend_list<tigon::backends::highway>;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <tigon/core/executor.hpp>
+#include <tigon/simd/tile_registers.hpp>
 #include <utility>
 #include <vector>
 
@@ -209,6 +210,40 @@ double fma_peak(std::size_t threads) {
   return 1e-9 * flops / median_seconds(threads, cache_state::warm, fma_chains<V>);
 }
 
+// Tile registers, where the flags promise them and the system permits them: four sums, as many as a product has.
+#if TIGON_FLAGS_tiles
+using tile_registers = tigon::simd::tile_registers;
+bool has_tiles() { return tile_registers::missing().empty(); }
+template <bool Bytes>
+void tile_chains(std::size_t) {
+  const tile_registers::configured registers;
+  alignas(64) static constexpr std::byte zeros[1024]{};
+  tile_registers::load_a<0>(zeros), tile_registers::load_a<1>(zeros);
+  tile_registers::load_b<0>(zeros), tile_registers::load_b<1>(zeros);
+  tile_registers::zero<0, 0>(), tile_registers::zero<0, 1>(), tile_registers::zero<1, 0>(),
+      tile_registers::zero<1, 1>();
+  for (std::size_t turn = 0; turn < peak_turns / 8; ++turn)
+    if constexpr (Bytes) {
+      tile_registers::multiply_int8<0, 0>(), tile_registers::multiply_int8<0, 1>();
+      tile_registers::multiply_int8<1, 0>(), tile_registers::multiply_int8<1, 1>();
+    } else {
+      tile_registers::multiply_bf16<0, 0>(), tile_registers::multiply_bf16<0, 1>();
+      tile_registers::multiply_bf16<1, 0>(), tile_registers::multiply_bf16<1, 1>();
+    }
+}
+template <bool Bytes>
+double tile_peak(std::size_t threads) {
+  const double operations = 2.0 * 16 * 16 * (Bytes ? 64 : 32) * 4 * static_cast<double>(peak_turns / 8 * threads);
+  return 1e-9 * operations / median_seconds(threads, cache_state::warm, tile_chains<Bytes>);
+}
+#else
+bool has_tiles() { return false; }
+template <bool>
+double tile_peak(std::size_t) {
+  return 0;
+}
+#endif
+
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
 void dot_chains(std::size_t) {
   constexpr int chains = 24;
@@ -263,7 +298,8 @@ limit measure_product(const limit_request& r, std::size_t threads) {
   if (peak > 0) {
     const char* const kind = r.bound == limit_bound::fma_f32    ? "fma_f32_peak"
                              : r.bound == limit_bound::fma_f64  ? "fma_f64_peak"
-                             : r.bound == limit_bound::bf16_dot ? "bf16_dot_peak"
+                             : r.bound == limit_bound::bf16_dot ? has_tiles() ? "bf16_tile_peak" : "bf16_dot_peak"
+                             : has_tiles()                      ? "int8_tile_peak"
                                                                 : "int8_dot_peak";
     return {1e-6 * r.flops / peak, kind};
   }
@@ -285,8 +321,8 @@ double measure_peak(limit_bound bound, std::size_t threads) {
   switch (bound) {
     case limit_bound::fma_f32: return fma_peak<floats, float>(threads);
     case limit_bound::fma_f64: return fma_peak<doubles, double>(threads);
-    case limit_bound::bf16_dot: return dot_peak(threads);
-    case limit_bound::int8_dot: return byte_peak(threads);
+    case limit_bound::bf16_dot: return has_tiles() ? tile_peak<false>(threads) : dot_peak(threads);
+    case limit_bound::int8_dot: return has_tiles() ? tile_peak<true>(threads) : byte_peak(threads);
     case limit_bound::stream: break;
   }
   return 0;

@@ -12,6 +12,9 @@
 #if TIGON_FOUND_dnnl
 #include <tigon/backends/onednn/backend.hpp>
 #endif
+#if TIGON_FOUND_hwy && TIGON_FLAGS_amx
+#include <tigon/backends/amx/backend.hpp>
+#endif
 #if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
@@ -32,6 +35,9 @@ backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
 using all_backends = decltype(backend_list<>{}
 #if TIGON_FOUND_hwy
                               + backend_list<tigon::backends::ascend>{}
+#endif
+#if TIGON_FOUND_hwy && TIGON_FLAGS_amx
+                              + backend_list<tigon::backends::amx>{}
 #endif
 #if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
                               + backend_list<tigon::backends::avx512_bf16>{}

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include <tigon/simd/tile_registers.hpp>
+
 #include "all_backends.hpp"
 #include "plans.hpp"
 
@@ -82,6 +84,9 @@ int main(int argc, char** argv) {
   std::printf("device      %s (TIGON_DEVICE; there are cpu and npu)\n", TIGON_STRING(TIGON_DEVICE));
   std::printf("backend     %s: %s\n", B::info.name.data(), tigon::default_backend_reason.data());
   print_numbers<B>("");
+  const std::string_view missing = tigon::simd::tile_registers_missing();
+  std::printf("tiles       %s\n",
+              missing.empty() ? "permitted to this process" : ("not usable: " + std::string(missing)).c_str());
 
   std::puts("\nregistered, in order of preference");
   for (const auto& [info, found, needs] : tigon::registered_backends) {

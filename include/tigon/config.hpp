@@ -52,9 +52,19 @@
 // On what is compiled once and called: the checks of a door.
 #define TIGON_NOINLINE __attribute__((noinline))
 
+// Tile registers: all three of their features.
+#if (defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)) || \
+    (defined(__AMXTILE__) && defined(__AMXBF16__) && defined(__AMXINT8__))  // clang before 16
+#define TIGON_FLAGS_tiles 1
+#else
+#define TIGON_FLAGS_tiles 0
+#endif
+
 // The instruction set that the flags of this translation unit promise, as one token. It names the inline namespace
 // of every backend and engine type, so that two translation units built with different flags share no kernel symbol.
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#if defined(__AVX512BF16__) && defined(__AVX512F__) && TIGON_FLAGS_tiles
+#define TIGON_TARGET amx
+#elif defined(__AVX512BF16__) && defined(__AVX512F__)
 #define TIGON_TARGET avx512_bf16
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
     defined(__AVX512CD__)

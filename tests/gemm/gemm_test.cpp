@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "../support/backends.hpp"
+#if !defined(TIGON_CONFORMANCE_BACKEND)
+#include "../support/emulated_tiles.hpp"
+#endif
 #include "../support/guarded.hpp"
 #include "../support/threads.hpp"
 #include "../support/throws.hpp"
@@ -104,7 +107,14 @@ testing::AssertionResult multiplies(shape s, transpose ta, transpose tb, double 
 
 template <class P>
 class gemm_on : public testing::Test {};
-TYPED_TEST_SUITE(gemm_on, every_product_pair, names);
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using gemm_pairs = every_product_pair;
+#else
+template <class... P, class... Q>
+testing::Types<P..., Q...> with(testing::Types<P...>, list<Q...>);
+using gemm_pairs = decltype(with(every_product_pair{}, list<on<backends::emulated_amx, bfloat16>>{}));
+#endif
+TYPED_TEST_SUITE(gemm_on, gemm_pairs, names);
 
 TYPED_TEST(gemm_on, keeps_its_error_around_the_tiles) {
   using B = typename TypeParam::backend;
@@ -485,13 +495,29 @@ struct cramped : backends::highway {
                                     .carry_bytes = 8192};
 };
 
-template <class T>
+/// The same for tiles, whose blocks are 128 deep at least.
+struct cramped_tiles : backends::emulated_amx {
+  using parent = backends::emulated_amx;
+  static constexpr backend_info info{"cramped_tiles", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr tile_tuning tile_product{.product = {.depth = 1,
+                                                        .rows_per_task = 32,
+                                                        .cols_per_task = 64,
+                                                        .shared_rows = 64,
+                                                        .shared_cols = 32,
+                                                        .shared_bytes = 4096,
+                                                        .carry_bytes = 32768}};
+};
+
+template <class P>
 class gemm_cramped : public testing::Test {};
-using cramped_elements = testing::Types<float, double, bfloat16>;
-TYPED_TEST_SUITE(gemm_cramped, cramped_elements);
+using cramped_pairs =
+    testing::Types<on<cramped, float>, on<cramped, double>, on<cramped, bfloat16>, on<cramped_tiles, bfloat16>>;
+TYPED_TEST_SUITE(gemm_cramped, cramped_pairs, names);
 
 TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
-  using T = TypeParam;
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
   for (const shape s : {shape{50, 200, 131},
                         {200, 50, 131},
                         {61, 300, 37},
@@ -500,19 +526,19 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
                         {30, 100, 1603},
                         {100, 30, 1603}}) {
     for (const transpose ta : kBoth)
-      for (const transpose tb : kBoth) ASSERT_TRUE((multiplies<cramped, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
+      for (const transpose tb : kBoth) ASSERT_TRUE((multiplies<B, T, T, T>(s, ta, tb, 0.5, s.k % 2, 3, true)));
     const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, kNo, 2);
     guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
-    gemm<cramped>(a.view(), b.view(), plain.view());
+    gemm<B>(a.view(), b.view(), plain.view());
     workspace memory;
-    const std::size_t bytes = gemm_pack_bytes<cramped, T>(s.k, s.n);
+    const std::size_t bytes = gemm_pack_bytes<B, T>(s.k, s.n);
     memory.expect("test", bytes);
     workspace::frame frame(memory);
-    const auto p = gemm_pack<cramped, T>(b.view(), {frame.take<std::byte>(bytes), bytes});
+    const auto p = gemm_pack<B, T>(b.view(), {frame.template take<std::byte>(bytes), bytes});
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       packed.clear();
       std::vector<int> times(s.m * s.n, 0);
-      gemm<cramped>(
+      gemm<B>(
           a.view(), p, packed.view(), absent,
           [&](matrix_view<T> part, std::size_t row, std::size_t col, std::size_t) {
             for (std::size_t i = 0; i < part.rows; ++i)

@@ -3,6 +3,9 @@
 
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
+#if !defined(TIGON_CONFORMANCE_BACKEND)
+#include "support/emulated_tiles.hpp"
+#endif
 #include "support/linear_cross_entropy.hpp"
 
 namespace {
@@ -42,6 +45,10 @@ using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::back
                              on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_chunks, float16>,
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
+#endif
+                             on<tigon::backends::emulated_amx, bfloat16>,
+#if TIGON_FLAGS_amx
+                             on<tigon::backends::amx, bfloat16>,
 #endif
 #if defined(TIGON_TESTS_ONEDNN)
                              on<tigon::backends::onednn, bfloat16>,

@@ -8,6 +8,9 @@
 #include <random>
 
 #include "support/backends.hpp"
+#if !defined(TIGON_CONFORMANCE_BACKEND)
+#include "support/emulated_tiles.hpp"
+#endif
 #include "support/guarded.hpp"
 #include "support/scratch.hpp"
 #include "support/threads.hpp"
@@ -110,7 +113,16 @@ std::vector<sizes> every_size() {
 
 template <class On>
 class matmul_int8_int2 : public testing::Test {};
-TYPED_TEST_SUITE(matmul_int8_int2, pairs_of<float>, names);
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using pairs = pairs_of<float>;
+#else
+using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::highway, float>,
+#if TIGON_FLAGS_amx
+                             on<tigon::backends::amx, float>,
+#endif
+                             on<tigon::backends::emulated_amx, float> >;
+#endif
+TYPED_TEST_SUITE(matmul_int8_int2, pairs, names);
 
 TYPED_TEST(matmul_int8_int2, is_exact_and_keeps_the_padding) {
   using B = typename TypeParam::backend;

@@ -13,6 +13,9 @@
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if TIGON_FLAGS_amx
+#include <tigon/backends/amx/backend.hpp>
+#endif
 #if defined(TIGON_TESTS_ONEDNN)
 #include <tigon/backends/onednn/backend.hpp>
 #endif
@@ -40,7 +43,9 @@ using usual_backend = backends::highway;
 /// One backend an engine: what row programs are tested on.
 using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
 
-#if defined(__AVX512BF16__)
+#if TIGON_FLAGS_amx
+using dot_backends = list<backends::avx512_bf16, backends::amx>;
+#elif defined(__AVX512BF16__)
 using dot_backends = list<backends::avx512_bf16>;
 #else
 using dot_backends = list<>;

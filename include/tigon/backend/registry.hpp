@@ -11,7 +11,7 @@
 #include <tigon/config.hpp>
 
 // What this translation unit can use: a library whose header is found; the dot instruction of bf16, with all that lanes
-// of 512 bits need, where the flags promise it.
+// of 512 bits need, and tile registers beside it, where the flags promise them.
 #if __has_include(<hwy/highway.h>)
 #define TIGON_FOUND_hwy 1
 #else
@@ -38,11 +38,16 @@
 #else
 #define TIGON_FLAGS_avx512_bf16 0
 #endif
+#if TIGON_FLAGS_avx512_bf16 && TIGON_FLAGS_tiles
+#define TIGON_FLAGS_amx 1
+#else
+#define TIGON_FLAGS_amx 0
+#endif
 
 // For the sentences of static assertions.
-#define TIGON_REGISTERED                                                                                            \
-  "ascend (npu), avx512_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen (cpu), generic (cpu and npu), " \
-  "and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
+#define TIGON_REGISTERED                                                                                             \
+  "ascend (npu), amx (cpu), avx512_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen (cpu), generic (cpu " \
+  "and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
 
 // A setting that is empty is not set.
 #define TIGON_IS_SET_(...) (0 __VA_OPT__(+1))
@@ -67,6 +72,8 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(TIGON_DEVICE) "; exp
 #undef TIGON_BACKEND
 #if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_npu
 #define TIGON_FIRST_CHOICE ascend
+#elif TIGON_FLAGS_amx
+#define TIGON_FIRST_CHOICE amx
 #elif TIGON_FLAGS_avx512_bf16
 #define TIGON_FIRST_CHOICE avx512_bf16
 #else
@@ -100,6 +107,11 @@ struct registered_backend {
 /// default backend. A line without default devices is opt-in.
 constexpr registered_backend registered_backends[] = {
     {{"ascend", {device::npu}, {device::npu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
+#if TIGON_FLAGS_amx
+    {{"amx", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
+#else
+    {{"amx", {device::cpu}}, false, "AMX_BF16 and AMX_INT8; compile with -march=sapphirerapids and later"},
+#endif
 #if TIGON_FLAGS_avx512_bf16
     {{"avx512_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
 #else

@@ -28,15 +28,15 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Shapes     c, dc [m, n]; op(a) [m, k], so a is [m, k], or [k, m] with transpose::yes; op(b) [k, n]; bias [n] or
 ///            `absent`. Any extent may be 0: with k = 0 the sum is 0. Row strides everywhere.
 /// Types      a, b, c, bias each one of f32, bf16, f16; or all f64.
-/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16` and
-///            `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero.
+/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16`, `amx`
+///            and `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero.
 /// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,
 ///            or adds to them with gradient::accumulate; either may be `absent`.
 /// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing. Any layout in which no
 ///            element is shared.
 /// Threads    the same bits for any number of them, and for b packed or not.
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta not finite), state (b packed for another
-///            kernel), workspace; before the first write.
+///            kernel; on `amx`, no tile registers), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
 ///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
 ///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be

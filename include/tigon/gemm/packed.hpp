@@ -64,9 +64,7 @@ struct plan {
   bool carry;           ///< sums are kept between chunks
   bool total;           ///< sums of plain_blocks blocks are added to compensated totals
 
-  /// Blocks, and chunks, that are added up one after the other: their error stays below what the contract allows for
-  /// their depth.
-  static constexpr std::size_t plain_blocks = 64;
+  static constexpr std::size_t plain_blocks = plain_blocks_of<P>;
 
   constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
     const std::size_t quantum = 4 * P::group;
@@ -140,7 +138,7 @@ void pack_operand(source<T> b, std::size_t k, std::size_t n, gemm_tuning t, type
   const std::size_t groups = ceil_div(n, W * panels), width = round_up(n, W);
   ctx.executor().run(ceil_div(k, block) * groups, [&](std::size_t task, std::size_t) {
     const std::size_t p = task / groups * block, j = task % groups * W * panels, depth = std::min(block, k - p);
-    pack<P, W>(b, j, std::min(W * panels, n - j), p, depth, to + p / P::group * width + j * ceil_div(depth, P::group));
+    pack_b<P>(b, j, std::min(W * panels, n - j), p, depth, to + p / P::group * width + j * ceil_div(depth, P::group));
   });
 }
 
@@ -201,9 +199,9 @@ class product {
       const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), count = std::min(span, shared_count_ - i);
       word* to = shared_ + p / P::group * width + i * length_of(depth);
       if (plan_.share_a)
-        pack<P, U>(a_, shared_first_ + i, count, chunk_first_ + p, depth, to);
+        pack_a<P>(a_, shared_first_ + i, count, chunk_first_ + p, depth, to);
       else
-        pack<P, W>(b_, shared_first_ + i, count, chunk_first_ + p, depth, to);
+        pack_b<P>(b_, shared_first_ + i, count, chunk_first_ + p, depth, to);
     });
   }
 
@@ -236,12 +234,12 @@ class product {
                      index == plan_.plain_blocks, ends);
       const bool from_zero = starts || (folds && !ends);
       if (plan_.share_a) {
-        if (packed_b_ == nullptr) pack<P, W>(b_, first, count, at, depth, part);
+        if (packed_b_ == nullptr) pack_b<P>(b_, first, count, at, depth, part);
         prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
         const word* columns = packed_b_ == nullptr ? part : in_packed_b(first, at, depth);
         block({shared_first, shared_count, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
       } else {
-        pack<P, U>(a_, first, count, at, depth, part);
+        pack_a<P>(a_, first, count, at, depth, part);
         prefetch_cursor cursor = after(a_, first, p);
         block({first, count, shared_first, shared_count}, {part, shared, depth}, sums, from_zero, ends, cursor);
       }
@@ -286,29 +284,40 @@ class product {
   };
   /// One block of depth of a rectangle of c.
   void block(rectangle of, panels in, A* sums, bool starts, bool ends, prefetch_cursor& cursor) const {
-    const std::size_t row = of.row, rows = of.rows, col = of.col, cols = of.cols, length = length_of(in.depth);
-    gemm_detail::scaling<A> scale = scale_;
-    const TC* bias = bias_;
-    if (!plan_.carry && chunk_first_ != 0) {  // c already holds the chunks before
-      scale.beta = 1;
-      bias = nullptr;
-    }
+    const bool adds = !plan_.carry && chunk_first_ != 0;  // c already holds the chunks before
+    const block_of_c<P, TC> t{c_.rows_from(of.row, of.rows).cols_from(of.col, of.cols),
+                              in.a,
+                              in.b,
+                              length_of(in.depth),
+                              sums,
+                              starts,
+                              ends,
+                              {scale_.alpha, adds ? A(1) : scale_.beta},
+                              bias_ == nullptr || adds ? nullptr : bias_ + of.col};
+    if constexpr (by_tile_registers<P>)
+      P::block(t, cursor);
+    else
+      tiles_of(t, cursor);
+  }
+  void tiles_of(const block_of_c<P, TC>& t, prefetch_cursor& cursor) const {
+    const std::size_t rows = t.c.rows, cols = t.c.cols, length = t.length;
+    A* sums = t.sums;
     alignas(64) A buffer[U * W];
     for (std::size_t j = 0; j < cols; j += W) {
       const std::size_t width = std::min(W, cols - j), vectors = ceil_div(width, L);
-      const TC* bias_here = bias == nullptr ? nullptr : bias + col + j;
+      const TC* bias_here = t.bias == nullptr ? nullptr : t.bias + j;
       for (std::size_t i = 0; i < rows; i += U) {
         const std::size_t height = std::min(U, rows - i);
-        const A* start = starts ? nullptr : sums;
-        TC* c = c_.data + (row + i) * c_.row_stride + col + j;
-        const word *pa = in.a + i * length, *pb = in.b + j * length;
-        tile_target<A> to{sums, nullptr, 0, scale, nullptr};
-        if (!ends) {
+        const A* start = t.starts ? nullptr : sums;
+        TC* c = t.c.row(i) + j;
+        const word *pa = t.a + i * length, *pb = t.b + j * length;
+        tile_target<A> to{sums, nullptr, 0, t.scale, nullptr};
+        if (!t.ends) {
           any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);
         } else {
           if constexpr (std::same_as<TC, A>) {
             if (width == vectors * L && std::has_single_bit(height)) {
-              to = {nullptr, c, c_.row_stride, scale, bias_here};
+              to = {nullptr, c, t.c.row_stride, t.scale, bias_here};
               any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);
               sums += sums == nullptr ? 0 : U * W;
               continue;
@@ -317,7 +326,7 @@ class product {
           to.scratch = buffer;
           any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);
           for (std::size_t y = 0; y < height; ++y)
-            gemm_detail::finish<V>(buffer + y * W, width, scale, bias_here, c + y * c_.row_stride);
+            gemm_detail::finish<V>(buffer + y * W, width, t.scale, bias_here, c + y * t.c.row_stride);
         }
         sums += sums == nullptr ? 0 : U * W;
       }
@@ -341,12 +350,14 @@ class product {
 
 }  // namespace TIGON_ABI
 
-/// The tuning values of a backend: its own `gemm`, or the defaults.
-template <class B>
+/// The tuning values of a product: those of its policy, the backend's own `gemm`, or the defaults.
+template <class B, class P>
 consteval gemm_tuning tuning_of() {
-  if constexpr (requires {
-                  { B::gemm } -> std::convertible_to<gemm_tuning>;
-                })
+  if constexpr (by_tile_registers<P>)
+    return P::tuning.product;
+  else if constexpr (requires {
+                       { B::gemm } -> std::convertible_to<gemm_tuning>;
+                     })
     return B::gemm;
   else
     return {};
@@ -358,7 +369,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   template <backend B, element TA, element TB, element TC>
   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
     using P = Policy<B, TA, TB>;
-    const plan<P, TC> p(m, n, k, tuning_of<B>());
+    const plan<P, TC> p(m, n, k, tuning_of<B, P>());
     return {tile_shape<P>::rows, tile_shape<P>::cols, p.block, p.chunk, p.shared, p.segment, p.part, p.share_a};
   }
 
@@ -372,12 +383,13 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
     using P = Policy<B, TA, TB>;
     pack_operand<P>(source<TB>{b.data, b.row_stride, t == transpose::yes}, gemm_detail::rows_of(b, t),
-                    gemm_detail::cols_of(b, t), tuning_of<B>(), reinterpret_cast<typename P::word*>(to), ctx);
+                    gemm_detail::cols_of(b, t), tuning_of<B, P>(), reinterpret_cast<typename P::word*>(to), ctx);
   }
 
   template <backend B, element TA, element TB, element TC>
   static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
-    return plan<Policy<B, TA, TB>, TC>(m, n, k, tuning_of<B>()).workspace_bytes(workers, packed_b);
+    using P = Policy<B, TA, TB>;
+    return plan<P, TC>(m, n, k, tuning_of<B, P>()).workspace_bytes(workers, packed_b);
   }
 
   template <backend B, element TA, element TB, element TC, class Epilogue>
@@ -385,7 +397,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
     using P = Policy<B, TA, TB>;
     using A = typename P::value;
-    const plan<P, TC> p(c.rows, c.cols, gemm_detail::cols_of(a, opt.a), tuning_of<B>());
+    const plan<P, TC> p(c.rows, c.cols, gemm_detail::cols_of(a, opt.a), tuning_of<B, P>());
     product<P, TA, TB, TC, Epilogue>(p, {a.data, a.row_stride, opt.a == transpose::no},
                                      {b.view.data, b.view.row_stride, opt.b == transpose::yes},
                                      reinterpret_cast<const typename P::word*>(b.packed), bias, c, epilogue,

@@ -195,6 +195,28 @@ void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std:
     pack_across<P, U>(s.data + p * s.stride + first, s.stride, count, depth, to);
 }
 
+/// A policy that multiplies by tile registers: it has panels of its own (gemm/tile_panels.hpp).
+template <class P>
+concept by_tile_registers = requires { typename P::tiles; };
+
+/// Panels of rows of a, and of columns of b, as P has them.
+template <class P, element T>
+TIGON_INLINE void pack_a(source<T> a, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
+                         typename P::word* to) {
+  if constexpr (by_tile_registers<P>)
+    P::template pack<true>(a, first, count, p, depth, to);
+  else
+    pack<P, tile_shape<P>::rows>(a, first, count, p, depth, to);
+}
+template <class P, element T>
+TIGON_INLINE void pack_b(source<T> b, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
+                         typename P::word* to) {
+  if constexpr (by_tile_registers<P>)
+    P::template pack<false>(b, first, count, p, depth, to);
+  else
+    pack<P, tile_shape<P>::cols>(b, first, count, p, depth, to);
+}
+
 /// Prefetches a rectangle of memory, one cache line at a time: the part of an operand that is packed next.
 class prefetch_cursor {
  public:

@@ -145,7 +145,28 @@ TIGON_INLINE void any_tile(std::size_t rows, std::size_t vectors, std::size_t le
   return tile_of<P, 1>(vectors, length, a, b, start, to, cursor);
 }
 
-// ---- The plan: every number that depends on the shape, and on nothing else.
+// ---- What a policy by tile registers does itself
+
+/// One block of depth of a rectangle of c.
+template <class P, element TC>
+struct block_of_c {
+  using A = typename P::value;
+
+  matrix_view<TC> c;
+  const typename P::word *a, *b;  ///< panels
+  std::size_t length;             ///< words of depth
+  A* sums;                        ///< tile after tile, between blocks; null where there is one block
+  bool starts, ends;              ///< the first block of the sums, and the last
+  gemm_detail::scaling<A> scale;
+  const TC* bias;
+};
+
+/// Blocks, and chunks, that are added up one after the other before they are added to a compensated total: their error
+/// stays below what the contract allows for their depth.
+template <class P>
+inline constexpr std::size_t plain_blocks_of = 64;
+template <by_tile_registers P>
+inline constexpr std::size_t plain_blocks_of<P> = P::plain_blocks;
 
 }  // namespace TIGON_ABI
 }  // namespace packed

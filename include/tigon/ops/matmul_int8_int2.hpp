@@ -73,7 +73,7 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// Aliasing   none: any layout in which no element is shared, and any row stride.
 /// Threads    the same result for any number of them.
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside
-///            -1..2, where TIGON_CHECKS is not 0), workspace; before the first write.
+///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first write.
 /// Max error  none (tests/ops/matmul_int8_int2_test.cpp). No gradient.
 template <class B = default_backend>
 void matmul_int8_int2(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,

@@ -1,0 +1,288 @@
+// The packed product (gemm/packed.hpp) of two bf16 matrices by tile registers (simd/tile_registers.hpp): its panels, and
+// its tile kernel of 32 x 32 sums.
+//
+//   word     32 elements of depth: the 64 bytes of a row of a tile
+//   panel    of a, 32 rows; of b, 32 columns; step after step of depth
+//   step     one word of depth of a panel: two tiles, one after the other, each contiguous
+//   tile     of a, 16 rows of one word; of b, 16 pairs of depth, each of 16 columns
+#ifndef TIGON_GEMM_TILE_PANELS_HPP
+#define TIGON_GEMM_TILE_PANELS_HPP
+
+#include <tigon/gemm/packed.hpp>
+#include <tigon/simd/tile_registers.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tigon {
+
+/// Tuning of products by tile registers. A backend states its own as `tile_product`. Changes the speed and, through the
+/// order of sums, the last bits. Extents of `product` are elements of c; its depth counts words of 32 elements.
+struct tile_tuning {
+  gemm_tuning product{.depth = 16,
+                      .rows_per_task = 256,
+                      .cols_per_task = 64,
+                      .shared_rows = 1024,
+                      .shared_cols = 2048,
+                      .shared_bytes = std::size_t{6} << 20,
+                      .carry_bytes = std::size_t{8} << 20};
+  std::size_t steps_ahead = 4;     ///< steps of the inner panel that are prefetched into L1; 0: none
+  std::size_t lines_per_step = 2;  ///< cache lines of the operand that is packed next, prefetched a step
+  friend constexpr bool operator==(tile_tuning, tile_tuning) = default;
+};
+
+namespace packed {
+inline namespace TIGON_ABI {
+
+template <class B>
+consteval tile_tuning tile_tuning_of() {
+  if constexpr (requires {
+                  { B::tile_product } -> std::convertible_to<tile_tuning>;
+                })
+    return B::tile_product;
+  else
+    return {};
+}
+
+/// The policy. Registers is simd::tile_registers, or what computes the same.
+template <class B, class Registers>
+struct tile_lanes {
+  using tiles = Registers;
+  using value = float;
+  using sums = simd::vec<typename B::engine, float>;
+  struct word {
+    std::uint32_t pairs[16];
+  };
+  static constexpr std::size_t group = 32;
+  static constexpr std::size_t size = 16;
+  static constexpr tile_tuning tuning = tile_tuning_of<B>();
+  /// A multiplication adds 32 products to a sum with one rounding of that sum. Of equal terms the error of 256 of them,
+  /// a depth of 8192, is a quarter of that number, and the contract allows 4 + sqrt(8192).
+  static constexpr std::size_t plain_blocks = std::max<std::size_t>(1, 256 / tuning.product.depth);
+
+  using line = words<std::uint32_t, 16>;
+
+  /// Panels of a or of b. Missing rows, columns and depth become zeros.
+  template <bool OfA>
+  static void pack(source<bfloat16> s, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
+                   word* to) {
+    const std::size_t length = ceil_div(depth, group), panels = ceil_div(count, 32);
+    const auto step = [&](std::size_t panel, std::size_t q) TIGON_LAMBDA {
+      for (std::size_t h = 0; h < 2; ++h) {
+        const std::size_t i = panel * 32 + h * 16, have = i < count ? std::min<std::size_t>(16, count - i) : 0;
+        pack_tile<OfA>(s, first + i, have, p + q * group, std::min(group, depth - q * group),
+                       to + panel * 32 * length + q * 32 + h * 16);
+      }
+    };
+    if (s.along)
+      for (std::size_t panel = 0; panel < panels; ++panel)
+        for (std::size_t q = 0; q < length; ++q) step(panel, q);
+    else  // a row of memory has all panels
+      for (std::size_t q = 0; q < length; ++q)
+        for (std::size_t panel = 0; panel < panels; ++panel) step(panel, q);
+  }
+
+  /// All tiles of a block of depth. Panels of b stay in L1 while those of a stream through.
+  template <element TC>
+  static void block(const block_of_c<tile_lanes, TC>& t, prefetch_cursor& next) {
+    [[maybe_unused]] const typename Registers::configured registers;
+    Registers::begin();
+    alignas(64) float buffers[2][32 * 32];
+    unfinished<TC> before;
+    float* sums = t.sums;
+    std::size_t turn = 0;
+    for (std::size_t j = 0; j < t.c.cols; j += 32) {
+      const std::size_t width = std::min<std::size_t>(32, t.c.cols - j);
+      for (std::size_t i = 0; i < t.c.rows; i += 32) {
+        const std::size_t height = std::min<std::size_t>(32, t.c.rows - i);
+        const operands in{t.a + i * t.length, t.b + j * t.length, t.length, t.starts ? nullptr : sums};
+        if (!t.ends) {
+          multiply_any(height, width, in, sums, {}, next, before);
+        } else {
+          const prefetch_cursor c(source<TC>{t.c.data, t.c.row_stride, true}, i, height, j, width);
+          multiply_any(height, width, in, buffers[turn], c, next, before);
+          before.finish(before.rows);
+          before = {buffers[turn],
+                    t.c.row(i) + j,
+                    t.c.row_stride,
+                    height,
+                    width,
+                    t.scale,
+                    t.bias == nullptr ? nullptr : t.bias + j};
+          turn ^= 1;
+        }
+        sums += sums == nullptr ? 0 : 32 * 32;
+      }
+    }
+    before.finish(before.rows);
+  }
+
+ private:
+  /// One tile: `count` <= 16 rows or columns, `depth` <= 32.
+  template <bool OfA>
+  static TIGON_INLINE void pack_tile(source<bfloat16> s, std::size_t first, std::size_t count, std::size_t p,
+                                     std::size_t depth, word* to) {
+    line x[16];
+    if (s.along) {
+      const bfloat16* from = s.data + first * s.stride + p;
+      if (count == 16 && depth == group)
+        unroll<16>([&](auto i) TIGON_LAMBDA { x[i] = load(from + i * s.stride); });
+      else
+        for (std::size_t i = 0; i < 16; ++i) x[i] = i < count ? load_some(from + i * s.stride, depth) : line{};
+    } else {
+      const bfloat16* from = s.data + p * s.stride + first;
+      if (count == 16 && depth == group)
+        unroll<16>([&](auto q) TIGON_LAMBDA {
+          x[q] = zip(load_half(from + 2 * q * s.stride), load_half(from + (2 * q + 1) * s.stride));
+        });
+      else
+        for (std::size_t q = 0; q < 16; ++q)
+          x[q] = zip(load_half_of(from + 2 * q * s.stride, 2 * q < depth ? count : 0),
+                     load_half_of(from + (2 * q + 1) * s.stride, 2 * q + 1 < depth ? count : 0));
+    }
+    if (s.along != OfA) transpose_block<16, 16>(x);
+    unroll<16>([&](auto i) TIGON_LAMBDA { put(x[i], to + i); });
+  }
+
+  using half = words<std::uint16_t, 16>;
+  static TIGON_INLINE line load(const bfloat16* p) {
+    line v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static TIGON_INLINE line load_some(const bfloat16* p, std::size_t count) {
+    line v = {};
+    std::memcpy(&v, p, count * sizeof(bfloat16));
+    return v;
+  }
+  static TIGON_INLINE half load_half(const bfloat16* p) {
+    half v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static TIGON_INLINE half load_half_of(const bfloat16* p, std::size_t count) {
+    half v = {};
+    if (count != 0) std::memcpy(&v, p, count * sizeof(bfloat16));
+    return v;
+  }
+  static TIGON_INLINE line zip(half low, half high) {
+    return __builtin_convertvector(low, line) | __builtin_convertvector(high, line) << 16;
+  }
+
+  /// Sums of a tile that are not in c yet: they go there between the multiplications of the tile after it.
+  template <element TC>
+  struct unfinished {
+    const float* from = nullptr;
+    TC* c = nullptr;
+    std::size_t stride = 0, rows = 0, width = 0;
+    gemm_detail::scaling<float> scale{};
+    const TC* bias = nullptr;
+
+    void finish(std::size_t count) {
+      for (count = std::min(count, rows); count > 0; --count, --rows, from += 32, c += stride)
+        gemm_detail::finish<sums>(from, width, scale, bias, c);
+    }
+  };
+
+  struct operands {
+    const word *a, *b;
+    std::size_t length;
+    const float* start;  ///< sums of the blocks before; null: zeros
+  };
+
+  template <element TC>
+  static void multiply_any(std::size_t height, std::size_t width, const operands& in, float* to, prefetch_cursor c,
+                           prefetch_cursor& next, unfinished<TC>& before) {
+    if (height > 16) {
+      if (width > 16) return multiply<2, 2>(in, to, c, next, before);
+      return multiply<2, 1>(in, to, c, next, before);
+    }
+    if (width > 16) return multiply<1, 2>(in, to, c, next, before);
+    multiply<1, 1>(in, to, c, next, before);
+  }
+
+  /// R x N tiles of sums: to = start + a b. Between multiplications, memory of c and of the next panels is prefetched, and
+  /// the tile before is finished.
+  template <std::size_t R, std::size_t N, element TC>
+  static void multiply(const operands& in, float* to, prefetch_cursor c, prefetch_cursor& next,
+                       unfinished<TC>& before) {
+    constexpr std::size_t stride = 32 * sizeof(float);
+    const auto each = [](auto f) TIGON_LAMBDA { for_sums<R, N>(f); };
+    if (in.start == nullptr)
+      each([&](auto i, auto j) TIGON_LAMBDA { Registers::template zero<i, j>(); });
+    else
+      each([&](auto i, auto j)
+               TIGON_LAMBDA { Registers::template load<i, j>(in.start + i * 16 * 32 + j * 16, stride); });
+    const word *a = in.a, *b = in.b;
+    const std::size_t rows_per_step = in.length == 0 ? 0 : ceil_div(before.rows, in.length);
+    for (std::size_t p = 0; p < in.length; ++p, a += 32, b += 32) {
+      if constexpr (tuning.steps_ahead != 0)
+        unroll<16 * R>([&](auto i) TIGON_LAMBDA { __builtin_prefetch(a + tuning.steps_ahead * 32 + i, 0, 3); });
+      unroll<tuning.lines_per_step>([&](auto) TIGON_LAMBDA { next.next(); });
+      unroll<4>([&](auto) TIGON_LAMBDA { c.next(); });
+      if (before.rows != 0) before.finish(rows_per_step);
+      // Both tiles of b before the second one of a: two loads are under way while two products are computed.
+      Registers::template load_b<0>(b);
+      Registers::template load_a<0>(a);
+      if constexpr (N == 2) Registers::template load_b<1>(b + 16);
+      Registers::template multiply_bf16<0, 0>();
+      if constexpr (R == 2) Registers::template load_a<1>(a + 16);
+      if constexpr (N == 2) Registers::template multiply_bf16<0, 1>();
+      if constexpr (R == 2) Registers::template multiply_bf16<1, 0>();
+      if constexpr (R == 2 && N == 2) Registers::template multiply_bf16<1, 1>();
+    }
+    each([&](auto i, auto j) TIGON_LAMBDA { Registers::template store<i, j>(to + i * 16 * 32 + j * 16, stride); });
+  }
+};
+
+/// 2 x 2 tiles of 16 x 16 sums.
+template <class B, class Registers>
+struct tile_shape<tile_lanes<B, Registers>> {
+  static constexpr std::size_t rows = 32, vectors = 2, cols = 32;
+};
+
+}  // namespace TIGON_ABI
+
+/// A kernel of op::gemm that multiplies two bf16 matrices by Registers. Every other combination of types is Parent's.
+template <class Registers, class Parent>
+struct gemm_by_tiles : tigon::detail::gemm_kernel {
+  template <class B, class, class>
+  using policy = tile_lanes<B, Registers>;
+  template <element TA, element TB>
+  static constexpr bool by_tiles = std::same_as<TA, bfloat16> && std::same_as<TB, bfloat16>;
+  template <element TA, element TB>
+  using provider = std::conditional_t<by_tiles<TA, TB>, gemm_by_panels<policy>, kernel<op::gemm, Parent>>;
+  template <element TA, element TB>
+  static constexpr std::string_view layout =
+      by_tiles<TA, TB> ? std::string_view("tiles of bf16 pairs") : kernel<op::gemm, Parent>::template layout<TA, TB>;
+
+  template <backend B, element TA, element TB, element TC>
+  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
+    return provider<TA, TB>::template cut_of<B, TA, TB, TC>(m, n, k);
+  }
+  template <backend B, element TA, element TB>
+  static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
+    return provider<TA, TB>::template packed_bytes<B, TA, TB>(k, n);
+  }
+  template <backend B, element TA, element TB>
+  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
+    provider<TA, TB>::template pack<B, TA, TB>(b, t, to, ctx);
+  }
+  template <backend B, element TA, element TB, element TC>
+  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
+    return provider<TA, TB>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
+  }
+  template <backend B, element TA, element TB, element TC, class Epilogue>
+  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
+                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
+    if constexpr (by_tiles<TA, TB>) simd::expect_tile_registers("gemm", Registers::missing());
+    provider<TA, TB>::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
+  }
+};
+
+}  // namespace packed
+}  // namespace tigon
+
+#endif  // TIGON_GEMM_TILE_PANELS_HPP
