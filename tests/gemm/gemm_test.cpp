@@ -495,6 +495,21 @@ struct cramped : backends::highway {
                                     .carry_bytes = 8192};
 };
 
+/// The same with room for both operands of most products: all workers pack both.
+struct roomy : cramped {
+  using parent = cramped;
+  static constexpr backend_info info{"roomy", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr gemm_tuning gemm{.depth = 12,
+                                    .rows_per_task = 16,
+                                    .cols_per_task = 48,
+                                    .segment = 24,
+                                    .shared_rows = 48,
+                                    .shared_cols = 48,
+                                    .shared_bytes = 131072,
+                                    .carry_bytes = 8192};
+};
+
 /// The same for tiles, whose blocks are 128 deep at least.
 struct cramped_tiles : backends::emulated_amx {
   using parent = backends::emulated_amx;
@@ -511,8 +526,8 @@ struct cramped_tiles : backends::emulated_amx {
 
 template <class P>
 class gemm_cramped : public testing::Test {};
-using cramped_pairs =
-    testing::Types<on<cramped, float>, on<cramped, double>, on<cramped, bfloat16>, on<cramped_tiles, bfloat16>>;
+using cramped_pairs = testing::Types<on<cramped, float>, on<cramped, double>, on<cramped, bfloat16>, on<roomy, float>,
+                                     on<roomy, bfloat16>, on<cramped_tiles, bfloat16>>;
 TYPED_TEST_SUITE(gemm_cramped, cramped_pairs, names);
 
 TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
@@ -523,6 +538,7 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
                         {61, 300, 37},
                         {300, 101, 64},
                         {100, 100, 0},
+                        {48, 48, 1603},
                         {30, 100, 1603},
                         {100, 30, 1603}}) {
     for (const transpose ta : kBoth)
@@ -559,7 +575,7 @@ struct schedule {
 
   void add(shape s, double workers) {
     using P = packed::widened<backends::highway, float, float>;
-    const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway>());
+    const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway, P>());
     const auto depth = static_cast<double>(s.k);
     for (std::size_t first = 0; first < plan.shared_extent(); first += plan.shared) {
       const std::size_t shared = std::min(plan.shared, plan.shared_extent() - first);

@@ -2,7 +2,8 @@
 //
 // One operand, the shared one (the smaller extent of c), is packed once by all workers, a chunk of depth at a time. The
 // other is packed by each task for itself, a block of depth at a time, while the memory of the block after it is
-// prefetched. Sums stay in registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
+// prefetched; where several tasks need the same part of it and memory permits, all workers pack it too. Sums stay in
+// registers over a block and in a tile-sized scratch between blocks, so c is written once a chunk.
 //
 //   depth    the extent k that is summed over
 //   chunk    depth whose shared panels fit into `shared_bytes`
@@ -18,7 +19,7 @@
 #ifndef TIGON_GEMM_PACKED_HPP
 #define TIGON_GEMM_PACKED_HPP
 
-#include <tigon/gemm/tiles.hpp>
+#include <tigon/gemm/plan.hpp>
 #include <tigon/simd/totals.hpp>
 
 #include <algorithm>
@@ -27,107 +28,8 @@
 
 namespace tigon {
 
-/// Tuning of the packed product. Changes the speed and, through the order of sums, the last bits.
-///
-/// f32, 16 threads of an Intel Xeon with AVX-512 (family 6, model 207), products of a Llama with hidden 768 in units of
-/// PyTorch 2.11's in the same run: 2048 x 768 x 768 1.3 (parts of 256 rows, one segment: 0.6), 768 x 768 x 2048 1.0
-/// (0.6), 768 x 4096 x 2048 1.2 (1.1). One thread, Zen 4: parts of 32 rows or 48 columns are as fast as longer ones
-/// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
-struct gemm_tuning {
-  std::size_t depth = 512;         ///< most depth of a block
-  std::size_t rows_per_task = 32;  ///< rows of a in a task, where b is shared
-  std::size_t cols_per_task = 48;  ///< columns of b in a task, where a is shared
-  std::size_t segment = 192;       ///< least rows (columns) of the shared operand in a task; a third for 64 tasks
-  std::size_t shared_rows = 1024;  ///< most rows of a shared a
-  std::size_t shared_cols = 2048;  ///< most columns of a shared b
-  std::size_t shared_bytes = std::size_t{6} << 20;  ///< most bytes of shared panels
-  std::size_t carry_bytes = std::size_t{8} << 20;   ///< most bytes of sums kept between chunks, for a 16-bit c
-  friend constexpr bool operator==(gemm_tuning, gemm_tuning) = default;
-};
-
 namespace packed {
 inline namespace TIGON_ABI {
-
-template <class P, class T>
-struct plan {
-  static constexpr std::size_t U = tile_shape<P>::rows, W = tile_shape<P>::cols;
-  using A = typename P::value;
-
-  std::size_t m, n, k;
-  std::size_t block;    ///< depth of a block, a multiple of four words (less only at the end)
-  std::size_t chunk;    ///< depth of a chunk, a multiple of block
-  bool share_a;         ///< the shared operand is a, else b
-  std::size_t shared;   ///< rows of a (columns of b) that are shared at a time
-  std::size_t part;     ///< columns of b (rows of a) in a task
-  std::size_t segment;  ///< rows of a (columns of b) in a task, of those that are shared
-  std::size_t super;    ///< columns of b (rows of a) between two packings of the shared operand
-  bool carry;           ///< sums are kept between chunks
-  bool total;           ///< sums of plain_blocks blocks are added to compensated totals
-
-  static constexpr std::size_t plain_blocks = plain_blocks_of<P>;
-
-  constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
-    const std::size_t quantum = 4 * P::group;
-    block = std::max(quantum, block_of(k, t));
-    share_a = m <= n;
-    shared = share_a ? std::min(round_up(m, U), round_up(t.shared_rows, U))
-                     : std::min(round_up(n, W), round_up(t.shared_cols, W));
-    shared = std::max(shared, share_a ? U : W);
-    const std::size_t fit = t.shared_bytes / (shared * (block / P::group) * sizeof(typename P::word));
-    chunk = std::min(std::max<std::size_t>(1, fit), std::max<std::size_t>(1, ceil_div(k, block))) * block;
-    part = share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U);
-    // Small products: at least eight tasks where the extent allows.
-    const std::size_t extent = share_a ? n : m, unit = share_a ? W : U;
-    part = std::min(part, std::max(unit, round_up(ceil_div(extent, 8), unit)));
-    carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_blocks);
-    total = ceil_div(carry ? k : chunk, block) > plain_blocks;
-    super = extent;
-    if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
-    super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
-    segment = segment_of(std::min(share_a ? m : n, shared), ceil_div(extent, part), t);
-  }
-
-  /// Every task packs its part, so the shared operand is cut only as far as needed for 64 workers to share the tasks
-  /// evenly: at least one task each, and several where segments stay long enough that packing costs little beside them.
-  constexpr std::size_t segment_of(std::size_t count, std::size_t parts, gemm_tuning t) const {
-    if (carry || parts == 0) return shared;  // carried sums stay with their part
-    const std::size_t one_each = std::min(ceil_div(64, parts), 3 * count / t.segment);
-    const std::size_t several = std::min(ceil_div(512, parts), count / t.segment);
-    const std::size_t segments = std::max({std::size_t{1}, one_each, several});
-    return std::clamp(round_up(ceil_div(count, segments), shared_unit()), shared_unit(), shared);
-  }
-
-  /// Depth of a block: of k alone, so that a packed b serves every m.
-  static constexpr std::size_t block_of(std::size_t k, gemm_tuning t) {
-    const std::size_t quantum = 4 * P::group, most = round_up(t.depth * P::group, quantum);
-    return round_up(ceil_div(k, std::max<std::size_t>(1, ceil_div(k, most))), quantum);
-  }
-  constexpr std::size_t extent() const { return share_a ? n : m; }
-  constexpr std::size_t shared_extent() const { return share_a ? m : n; }
-  constexpr std::size_t shared_unit() const { return share_a ? U : W; }
-  constexpr std::size_t part_unit() const { return share_a ? W : U; }
-
-  std::size_t shared_words() const { return shared * (chunk / P::group); }
-  std::size_t part_words() const { return part * (block / P::group); }
-  /// Sums of one task, tile after tile, between blocks.
-  std::size_t part_sums() const { return part * segment * (total ? 3 : 1); }
-  std::size_t scratch_parts(std::size_t workers) const {
-    if (block >= k) return 0;
-    return carry ? ceil_div(super, part) : workers;
-  }
-  std::size_t workspace_bytes(std::size_t workers, bool packed_b) const {
-    using word = typename P::word;
-    std::size_t bytes = workspace::bytes_for<A>(workspace::padded<A>(part_sums()), scratch_parts(workers));
-    if (share_a || !packed_b) bytes += workspace::bytes_for<word>(shared_words());
-    if (!share_a || !packed_b) bytes += workspace::bytes_for<word>(workspace::padded<word>(part_words()), workers);
-    return bytes;
-  }
-};
-
-template <class P>
-constexpr std::size_t packed_words(std::size_t k, std::size_t n) {
-  return round_up(n, tile_shape<P>::cols) * ceil_div(k, P::group);
-}
 
 /// All of op(b), block of depth after block of depth.
 template <class P, element T>
@@ -164,7 +66,7 @@ class product {
     if (plan_.share_a || packed_b_ == nullptr) shared_ = frame.template take<word>(plan_.shared_words());
     if (!plan_.share_a || packed_b_ == nullptr) {
       part_step_ = workspace::padded<word>(plan_.part_words());
-      parts_ = frame.template take<word>(part_step_ * workers);
+      parts_ = frame.template take<word>(part_step_ * plan_.part_copies(workers));
     }
     if (const std::size_t parts = plan_.scratch_parts(workers); parts != 0) {
       sums_step_ = workspace::padded<A>(plan_.part_sums());
@@ -177,10 +79,10 @@ class product {
         chunk_first_ = 0;
         do {
           chunk_depth_ = std::min(plan_.chunk, plan_.k - chunk_first_);
-          if (shared_ != nullptr) pack_shared(executor);
+          pack_for_all(executor, count);
           const std::size_t segments = ceil_div(shared_count_, plan_.segment);
           executor.run(ceil_div(count, plan_.part) * segments, [&](std::size_t task, std::size_t worker) {
-            compute(task / segments, task % segments * plan_.segment, worker);
+            compute(task / segments, task % segments, worker);
           });
           chunk_first_ += plan_.chunk;
         } while (chunk_first_ < plan_.k);
@@ -191,18 +93,37 @@ class product {
  private:
   static std::size_t length_of(std::size_t depth) { return ceil_div(depth, P::group); }
 
-  void pack_shared(const executor_ref& executor) {
-    const std::size_t unit = plan_.shared_unit(), span = unit * std::max<std::size_t>(1, 96 / unit);
-    const std::size_t groups = ceil_div(shared_count_, span), width = round_up(shared_count_, unit);
+  /// Rows of a, or columns of b, that are packed for all workers: block after block of a chunk.
+  struct rows_for_all {
+    bool of_a;
+    std::size_t first, count;
+    word* to;
+
+    std::size_t unit() const { return of_a ? U : W; }
+    std::size_t span() const { return unit() * std::max<std::size_t>(1, 96 / unit()); }  ///< of a task
+    std::size_t spans() const { return to == nullptr ? 0 : ceil_div(count, span()); }
+  };
+
+  /// Packs the shared operand and, where they are shared too, `count` rows (columns) of the other.
+  void pack_for_all(const executor_ref& executor, std::size_t count) {
+    const rows_for_all shared{plan_.share_a, shared_first_, shared_count_, shared_};
+    // Of a chunk that is the whole depth they serve all of what is shared.
+    const bool again = shared_first_ == 0 || plan_.chunk < plan_.k || plan_.super < plan_.extent();
+    const rows_for_all parts{!plan_.share_a, super_first_, count, plan_.share_both && again ? parts_ : nullptr};
+    const std::size_t groups = shared.spans() + parts.spans();
     executor.run(groups * ceil_div(chunk_depth_, plan_.block), [&](std::size_t task, std::size_t) {
-      const std::size_t p = task / groups * plan_.block, i = task % groups * span;
-      const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), count = std::min(span, shared_count_ - i);
-      word* to = shared_ + p / P::group * width + i * length_of(depth);
-      if (plan_.share_a)
-        pack_a<P>(a_, shared_first_ + i, count, chunk_first_ + p, depth, to);
-      else
-        pack_b<P>(b_, shared_first_ + i, count, chunk_first_ + p, depth, to);
+      const std::size_t p = task / groups * plan_.block, group = task % groups;
+      pack_span(group < shared.spans() ? shared : parts, group < shared.spans() ? group : group - shared.spans(), p);
     });
+  }
+  void pack_span(const rows_for_all& rows, std::size_t span, std::size_t p) const {
+    const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), i = span * rows.span();
+    const std::size_t count = std::min(rows.span(), rows.count - i);
+    word* to = rows.to + p / P::group * round_up(rows.count, rows.unit()) + i * length_of(depth);
+    if (rows.of_a)
+      pack_a<P>(a_, rows.first + i, count, chunk_first_ + p, depth, to);
+    else
+      pack_b<P>(b_, rows.first + i, count, chunk_first_ + p, depth, to);
   }
 
   /// The panels of a packed b from column `first` on, for the block of `depth` at p.
@@ -210,15 +131,16 @@ class product {
     return packed_b_ + p / P::group * round_up(plan_.n, W) + first * length_of(depth);
   }
 
-  /// The segment from `from` on of what is shared, times a part.
-  void compute(std::size_t part_index, std::size_t from, std::size_t worker) const {
-    const std::size_t first = super_first_ + part_index * plan_.part;
+  /// A segment of what is shared, times a part.
+  void compute(std::size_t part_index, std::size_t segment_index, std::size_t worker) const {
+    const std::size_t first = super_first_ + part_index * plan_.part, from = segment_index * plan_.segment;
     const std::size_t count = std::min(plan_.part, plan_.extent() - first);
     const std::size_t shared_width = round_up(shared_count_, plan_.shared_unit());
     const std::size_t shared_first = shared_first_ + from, shared_count = std::min(plan_.segment, shared_count_ - from);
     const bool last_chunk = chunk_first_ + chunk_depth_ >= plan_.k;
-    word* part = parts_ == nullptr ? nullptr : parts_ + worker * part_step_;
-    A* sums = sums_ == nullptr ? nullptr : sums_ + (plan_.carry ? part_index : worker) * sums_step_;
+    A* sums = sums_ == nullptr
+                  ? nullptr
+                  : sums_ + (plan_.carry ? part_index * plan_.segments() + segment_index : worker) * sums_step_;
     std::size_t p = 0;
     do {
       const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), at = chunk_first_ + p;
@@ -233,22 +155,38 @@ class product {
         add_to_total(sums, plan_.share_a ? shared_count : count, plan_.share_a ? count : shared_count,
                      index == plan_.plain_blocks, ends);
       const bool from_zero = starts || (folds && !ends);
-      if (plan_.share_a) {
-        if (packed_b_ == nullptr) pack_b<P>(b_, first, count, at, depth, part);
-        prefetch_cursor cursor = packed_b_ == nullptr ? after(b_, first, p) : prefetch_cursor();
-        const word* columns = packed_b_ == nullptr ? part : in_packed_b(first, at, depth);
-        block({shared_first, shared_count, first, count}, {shared, columns, depth}, sums, from_zero, ends, cursor);
-      } else {
-        pack_a<P>(a_, first, count, at, depth, part);
-        prefetch_cursor cursor = after(a_, first, p);
+      prefetch_cursor cursor;
+      const word* part = part_of(first, count, p, depth, worker, cursor);
+      if (plan_.share_a)
+        block({shared_first, shared_count, first, count}, {shared, part, depth}, sums, from_zero, ends, cursor);
+      else
         block({first, count, shared_first, shared_count}, {part, shared, depth}, sums, from_zero, ends, cursor);
-      }
       p += plan_.block;
     } while (p < chunk_depth_);
     if (!last_chunk) return;
     const matrix_view<TC> view = plan_.share_a ? c_.rows_from(shared_first, shared_count).cols_from(first, count)
                                                : c_.rows_from(first, count).cols_from(shared_first, shared_count);
     epilogue_(view, plan_.share_a ? shared_first : first, plan_.share_a ? first : shared_first, worker);
+  }
+
+  /// The panels of a part for the block of `depth` at p of this chunk; the cursor gets what to prefetch meanwhile.
+  const word* part_of(std::size_t first, std::size_t count, std::size_t p, std::size_t depth, std::size_t worker,
+                      prefetch_cursor& cursor) const {
+    const std::size_t at = chunk_first_ + p;
+    if (parts_ == nullptr) return in_packed_b(first, at, depth);
+    if (plan_.share_both) {
+      const std::size_t all = std::min(plan_.super, plan_.extent() - super_first_);
+      return parts_ + p / P::group * round_up(all, plan_.part_unit()) + (first - super_first_) * length_of(depth);
+    }
+    word* part = parts_ + worker * part_step_;
+    if (plan_.share_a) {
+      pack_b<P>(b_, first, count, at, depth, part);
+      cursor = after(b_, first, p);
+    } else {
+      pack_a<P>(a_, first, count, at, depth, part);
+      cursor = after(a_, first, p);
+    }
+    return part;
   }
 
   /// Adds the sums of the tiles of rows x cols to their totals, behind them; at the end the sums are the totals.

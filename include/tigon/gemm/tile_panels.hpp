@@ -22,8 +22,9 @@ namespace tigon {
 /// order of sums, the last bits. Extents of `product` are elements of c; its depth counts words of 32 elements.
 struct tile_tuning {
   gemm_tuning product{.depth = 16,
-                      .rows_per_task = 256,
+                      .rows_per_task = 64,
                       .cols_per_task = 64,
+                      .segment = 768,
                       .shared_rows = 1024,
                       .shared_cols = 2048,
                       .shared_bytes = std::size_t{6} << 20,
