@@ -7,6 +7,10 @@
 
 #include <xsimd/xsimd.hpp>
 
+#if XSIMD_VERSION_MAJOR * 100 + XSIMD_VERSION_MINOR < 801
+#error "tigon: xsimd 8.1 or newer is needed"
+#endif
+
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
