@@ -194,6 +194,32 @@ TYPED_TEST(lanes, lanes_are_numbered_and_summed) {
   EXPECT_EQ(sum_lanes(this->numbers()), sum);
 }
 
+TYPED_TEST(lanes, xsimd_sums_in_one_order_whatever_its_version) {
+  using A = typename TypeParam::value_type;
+  if constexpr (!std::same_as<typename TypeParam::engine, simd::xsimd>) {
+    GTEST_SKIP() << "of one library alone";
+  } else {
+    std::mt19937 random(3);
+    for (int repeat = 0; repeat < 100; ++repeat) {
+      std::vector<A> x(TypeParam::size);
+      for (A& v : x) v = static_cast<A>(random()) / A(3) - A(500000000);
+      const A sum = sum_lanes(simd::load<TypeParam>(x.data()));
+      // Halves, and of four numbers the neighbours first where there is an instruction for that.
+#if defined(__SSE2__) && !defined(__SSE3__)
+      constexpr std::size_t fours = 0;
+#else
+      constexpr std::size_t fours = sizeof(A) == 4 ? 4 : 0;
+#endif
+      while (x.size() > 1) {
+        const std::size_t half = x.size() / 2;
+        for (std::size_t i = 0; i < half; ++i) x[i] = x.size() == fours ? x[2 * i] + x[2 * i + 1] : x[i] + x[i + half];
+        x.resize(half);
+      }
+      EXPECT_EQ(sum, x[0]);
+    }
+  }
+}
+
 TYPED_TEST(lanes, bits_are_shifted_within_a_lane) {
   using A = typename TypeParam::value_type;
   using word = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;

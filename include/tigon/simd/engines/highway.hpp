@@ -29,6 +29,9 @@
 #ifndef HWY_IS_DEBUG_BUILD
 #define HWY_IS_DEBUG_BUILD 0
 #endif
+#if defined(__riscv_vector) && !defined(HWY_DISABLED_TARGETS)
+#define HWY_DISABLED_TARGETS HWY_RVV  // written for intrinsics of other names than those of today's compilers
+#endif
 #include <hwy/highway.h>
 
 #if defined(__x86_64__)
