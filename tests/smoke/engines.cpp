@@ -1,6 +1,6 @@
-// Six operators with NaN in each place of a row, and division and square root, on every engine; with TIGON_SMOKE_BACKEND,
-// on the one backend that it names. A program without test libraries: .ci/other_cpus compiles it for another processor
-// and runs it in an emulator, .ci/versions compiles it with other versions of the libraries.
+// Six operators with NaN in each place of a row, and division and square root, on every engine; with
+// TIGON_SMOKE_BACKEND, on the one backend that it names. A program without test libraries: .ci/other_cpus compiles it
+// for another processor and runs it in an emulator.
 #include "support/nan_rows.hpp"
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// The default backend in the smallest program that shows its lanes: forward passes of two operators, a NaN that stays in its row,
-// quotients and roots that are rounded once, a sum over the bits of results, and, with TIGON_SMOKE_PRODUCT, a product.
-// .ci/versions and .ci/platforms compile it many times.
+// The default backend in the smallest program that shows its lanes: forward passes of two operators, a NaN that stays
+// in its row, quotients and roots that are rounded once, a sum over the bits of results, and, with TIGON_SMOKE_PRODUCT,
+// a product. .ci/versions and .ci/platforms compile it many times.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

@@ -6,9 +6,9 @@
 #include <tigon/simd/engines/pairs.hpp>
 #include <tigon/simd/engines/vectors.hpp>
 
-// Highway's defaults that do not fit, changed before it is included. It uses an x86 target only where the flags have more
-// than tigon needs: AES, which x86-64-v2, v3 and v4 lack, and BMI2, FMA and F16C, which -mavx2 lacks. Highway 1.0.3 does
-// not compile with the flags of current servers without the DL target. Debug builds call into the shared library.
+// Highway's defaults that do not fit, changed before it is included. It uses an x86 target only where the flags have
+// more than tigon needs: AES, which x86-64-v2, v3 and v4 lack, and BMI2, FMA and F16C, which -mavx2 lacks. Highway
+// 1.0.3 does not compile with the flags of current servers without the DL target. Debug builds call into the library.
 #if defined(HWY_TARGET)
 #define TIGON_HIGHWAY_CAME_FIRST 1
 #else
