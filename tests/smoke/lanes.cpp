@@ -95,7 +95,8 @@ int main() {
   for (std::size_t i = 0; i < rows * cols; ++i) x[i] = static_cast<float>(i * 37 % 101) / 16 - 3;
   const results clean = compute(x);
   const char* wrong = right(x, clean) ? nullptr : "a result is wrong";
-  for (const std::size_t column : {0, 5, 31, 63, 66, 69})
+  constexpr std::size_t columns[] = {0, 5, 31, 63, 66, 69};
+  for (const std::size_t column : columns)
     if (wrong == nullptr) wrong = lost_nan(x, clean, column);
   if (wrong == nullptr && !rounds_once()) wrong = "a quotient or a square root is not rounded once";
   std::uint32_t sum = 2166136261u;

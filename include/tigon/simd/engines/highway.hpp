@@ -34,6 +34,10 @@
 #endif
 #include <hwy/highway.h>
 
+#if HWY_TARGET != HWY_STATIC_TARGET
+#error "tigon: <hwy/foreach_target.h> compiles this file for each target; include tigon behind #if HWY_ONCE"
+#endif
+
 #if defined(__x86_64__)
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define TIGON_HIGHWAY_WIDEST HWY_AVX3
