@@ -22,6 +22,10 @@
 #error "tigon: -ffast-math breaks NaN, infinities and compensated sums; remove it or define TIGON_ALLOW_FAST_MATH"
 #endif
 
+#if defined(min) || defined(max)
+#error "tigon: min and max are macros, as of <windows.h>; define NOMINMAX before it is included"
+#endif
+
 #ifndef TIGON_CHECKS
 #define TIGON_CHECKS 1
 #endif
@@ -79,6 +83,8 @@
 #else
 #define TIGON_TARGET avx2
 #endif
+#elif defined(__AVX2__)
+#define TIGON_TARGET avx2_without_fma
 #elif defined(__AVX__)
 #define TIGON_TARGET avx
 #elif defined(__SSE4_1__)
@@ -86,11 +92,21 @@
 #elif defined(__SSE2__)
 #define TIGON_TARGET sse2
 #elif defined(__ARM_NEON)
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_FEATURE_SVE) && defined(__ARM_FEATURE_DOTPROD)
+#define TIGON_TARGET neon_sve_dot
+#elif defined(__ARM_FEATURE_SVE)
+#define TIGON_TARGET neon_sve
+#elif defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_CRYPTO)
+#define TIGON_TARGET neon_dot_crypto
+#elif defined(__ARM_FEATURE_DOTPROD)
 #define TIGON_TARGET neon_dot
+#elif defined(__ARM_FEATURE_CRYPTO)
+#define TIGON_TARGET neon_crypto
 #else
 #define TIGON_TARGET neon
 #endif
+#elif defined(__riscv_vector)
+#define TIGON_TARGET rvv
 #else
 #define TIGON_TARGET baseline
 #endif

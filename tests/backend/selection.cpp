@@ -15,3 +15,9 @@ constexpr std::string_view first_default() {
   return "generic";
 }
 static_assert(TIGON_BACKEND_NAMED || tigon::default_backend::info.name == first_default());
+
+// Every CPU of 64 bits has registers, whatever the flags are.
+#if defined(__x86_64__) || defined(__aarch64__)
+static_assert(tigon::default_backend::info.name == "generic" ||
+              tigon::default_backend::engine::lanes<float>::size >= 4);
+#endif

@@ -5,6 +5,7 @@
 #include <tigon/simd/engines/eigen.hpp>
 #include <tigon/simd/engines/highway.hpp>
 #include <tigon/simd/engines/scalar.hpp>
+#include <tigon/simd/engines/vectors.hpp>
 #include <tigon/simd/engines/xsimd.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/vec.hpp>
@@ -21,6 +22,13 @@
 namespace {
 
 namespace simd = tigon::simd;
+
+/// The lanes that highway has where Highway has none, on any machine.
+struct own_vectors {
+  static constexpr std::string_view name = "vectors";
+  template <class A>
+  using lanes = simd::vectors::lanes<A>;
+};
 
 template <class V>
 class lanes : public testing::Test {
@@ -64,7 +72,8 @@ struct engine_and_number {
 using engines =
     testing::Types<simd::vec<simd::scalar, float>, simd::vec<simd::scalar, double>, simd::vec<simd::eigen, float>,
                    simd::vec<simd::eigen, double>, simd::vec<simd::xsimd, float>, simd::vec<simd::xsimd, double>,
-                   simd::vec<simd::highway, float>, simd::vec<simd::highway, double>>;
+                   simd::vec<simd::highway, float>, simd::vec<simd::highway, double>, simd::vec<own_vectors, float>,
+                   simd::vec<own_vectors, double>>;
 TYPED_TEST_SUITE(lanes, engines, engine_and_number);
 
 TYPED_TEST(lanes, minimum_and_maximum_keep_the_second_nan) {
@@ -158,6 +167,55 @@ TYPED_TEST(lanes, division_and_square_root_are_rounded_once) {
     for (std::size_t k = 0; k < n; ++k) {
       EXPECT_TRUE(same(quotient[k], x[i + k] / y[i + k])) << x[i + k] << " / " << y[i + k] << ": " << quotient[k];
       EXPECT_TRUE(same(root[k], std::sqrt(x[i + k]))) << x[i + k] << ": " << root[k];
+    }
+  }
+}
+
+TYPED_TEST(lanes, numbers_round_to_the_nearest_whole_one_ties_to_even) {
+  using A = typename TypeParam::value_type;
+  const A whole = A(1) / std::numeric_limits<A>::epsilon();  // and above it there are no fractions
+  for (const A size : {A(0), A(0.25), A(0.5), A(0.75), A(1.5), A(2.5), A(3.5), A(1000.5), whole / 2 - A(0.5),
+                       whole / 2 + A(0.5), whole - A(0.5), whole - A(1), whole, whole + A(1), 2 * whole + A(2)})
+    for (const A x : {size, -size}) {
+      const A got = this->lanes_of(round(TypeParam(x)))[TypeParam::size - 1];
+      EXPECT_TRUE(got == std::nearbyint(x) && std::signbit(got) == std::signbit(x)) << x << ": " << got;
+    }
+}
+
+TYPED_TEST(lanes, lanes_are_numbered_and_summed) {
+  using A = typename TypeParam::value_type;
+  constexpr std::size_t n = TypeParam::size;
+  const auto numbers = this->lanes_of(this->numbers());
+  A sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    EXPECT_EQ(numbers[i], static_cast<A>(10 + i)) << i;
+    sum += numbers[i];
+  }
+  EXPECT_EQ(sum_lanes(this->numbers()), sum);
+}
+
+TYPED_TEST(lanes, xsimd_sums_in_one_order_whatever_its_version) {
+  using A = typename TypeParam::value_type;
+  if constexpr (!std::same_as<typename TypeParam::engine, simd::xsimd>) {
+    GTEST_SKIP() << "of one library alone";
+  } else {
+    std::mt19937 random(3);
+    for (int repeat = 0; repeat < 100; ++repeat) {
+      std::vector<A> x(TypeParam::size);
+      for (A& v : x) v = static_cast<A>(random()) / A(3) - A(500000000);
+      const A sum = sum_lanes(simd::load<TypeParam>(x.data()));
+      // Halves, and of four numbers the neighbours first where there is an instruction for that.
+#if defined(__SSE2__) && !defined(__SSE3__)
+      constexpr std::size_t fours = 0;
+#else
+      constexpr std::size_t fours = sizeof(A) == 4 ? 4 : 0;
+#endif
+      while (x.size() > 1) {
+        const std::size_t half = x.size() / 2;
+        for (std::size_t i = 0; i < half; ++i) x[i] = x.size() == fours ? x[2 * i] + x[2 * i + 1] : x[i] + x[i + half];
+        x.resize(half);
+      }
+      EXPECT_EQ(sum, x[0]);
     }
   }
 }

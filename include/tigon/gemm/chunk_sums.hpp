@@ -35,8 +35,8 @@ class chunk_sums {
  public:
   /// Whether a sum of so many chunks has a total.
   static constexpr bool many(std::size_t elements, std::size_t chunks, bool in_place) {
-    constexpr std::size_t small = std::size_t{1} << 20;
-    return chunks > (in_place || elements <= small ? simd::plain_rows : 64 * simd::plain_rows);
+    constexpr std::size_t few = std::size_t{1} << 20;
+    return chunks > (in_place || elements <= few ? simd::plain_rows : 64 * simd::plain_rows);
   }
   /// Bytes that it takes for sums of `elements` numbers. `in_place`: where begin() is given what they are sums for.
   static constexpr std::size_t bytes(std::size_t elements, std::size_t chunks, bool in_place) {

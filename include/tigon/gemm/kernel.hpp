@@ -8,6 +8,9 @@
 #endif
 
 #include <Eigen/Core>
+#if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
+#error "tigon: Eigen 3.4 or newer is needed"
+#endif
 
 #include <tigon/core/arguments.hpp>
 #include <tigon/gemm/contract.hpp>

@@ -31,21 +31,21 @@ struct cosine_soft {
   static constexpr bool takes_neg_inf = false;
   A beta;
 
-  /// A row times large, then times small, has length 1; in two steps, so that no square overflows.
+  /// A row times by_largest, then times by_length, has length 1; in two steps, so that no square overflows.
   struct unit {
-    A large, small;
+    A by_largest, by_length;
     template <class V>
     TIGON_INLINE V operator()(V v) const {
-      return (v * large) * small;
+      return (v * by_largest) * by_length;
     }
-    TIGON_INLINE bool zero() const { return small == A(0); }
+    TIGON_INLINE bool zero() const { return by_length == A(0); }
   };
   template <class Row>
   static TIGON_NOINLINE unit unit_of(Row row, vector_view<A> z) {
     constexpr A least = std::numeric_limits<A>::min();
-    const A most = row.max(reads(z), [](auto v) { return abs(v); }), large = most < least ? A(1) : A(1) / most;
-    const A square = row.sum(reads(z), [=](auto v) { return (v * large) * (v * large); });
-    return {large, square == A(0) ? A(0) : math::rsqrt(square)};
+    const A most = row.max(reads(z), [](auto v) { return abs(v); }), by_largest = most < least ? A(1) : A(1) / most;
+    const A square = row.sum(reads(z), [=](auto v) { return (v * by_largest) * (v * by_largest); });
+    return {by_largest, square == A(0) ? A(0) : math::rsqrt(square)};
   }
 
   struct terms {
@@ -59,7 +59,7 @@ struct cosine_soft {
     }
     TIGON_INLINE soft_loss_row<A> finish(A square, A) const {
       if (student.zero() || teacher.zero()) return {beta, A(0), A(0)};
-      return {beta * (A(0.5) * square), A(-0.5) * square, (beta * student.large) * student.small};
+      return {beta * (A(0.5) * square), A(-0.5) * square, (beta * student.by_largest) * student.by_length};
     }
   };
   template <class Row>

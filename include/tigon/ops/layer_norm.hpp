@@ -75,9 +75,9 @@ struct kernel<op::layer_norm, backends::generic> {
   /// too far apart.
   template <element T, class A>
   static bool mean_shows(std::span<const A> mean, std::span<const A> rstd, std::size_t cols) {
-    bool far = cols <= 16;
-    for (std::size_t i = 0; i < mean.size(); ++i) far |= math::abs(mean[i]) * rstd[i] > A(4);
-    return far && !std::same_as<T, bfloat16>;
+    bool distant = cols <= 16;
+    for (std::size_t i = 0; i < mean.size(); ++i) distant |= math::abs(mean[i]) * rstd[i] > A(4);
+    return distant && !std::same_as<T, bfloat16>;
   }
 
   template <backend B, bool Exact, element T, element W, class A>

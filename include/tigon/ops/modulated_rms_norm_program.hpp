@@ -32,9 +32,9 @@ struct modulated_rms_norm_gradient {
   /// scale_of_row without a branch, which compilers would move into the loop over columns.
   template <class V>
   static TIGON_INLINE V vector_scale(V rstd) {
-    const A small = A(0x1p-24), large = A(0x1p24);
-    return select(rstd < V(small), V(scale_of_row(small / A(2))),
-                  select(V(large) < rstd, V(scale_of_row(large * A(2))), V(A(1))));
+    const A least = A(0x1p-24), most = A(0x1p24);
+    return select(rstd < V(least), V(scale_of_row(least / A(2))),
+                  select(V(most) < rstd, V(scale_of_row(most * A(2))), V(A(1))));
   }
 
   template <class V>

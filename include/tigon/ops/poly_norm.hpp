@@ -37,7 +37,7 @@ struct kernel<op::poly_norm, backends::generic> {
     const auto weight = numbers<A>(w.data);
     const auto* const saved = reinterpret_cast<const detail::of_powers<A>*>(rstd.data());
     const double eps = opt.eps;
-    const bool all_in_f64 = x.cols <= narrow || x.rows * x.cols <= small;
+    const bool all_in_f64 = x.cols <= narrow || x.rows * x.cols <= few;
     workspace::frame frame(ctx.workspace());
     const bool sums = dw || db;
     const matrix_view<double> by_row{sums ? frame.template take<double>(4 * x.rows) : nullptr, 4,
@@ -61,7 +61,7 @@ struct kernel<op::poly_norm, backends::generic> {
 
   /// The terms of dx nearly cancel in a row of a few columns, those of dw and db anywhere. Where it costs little,
   /// f64 takes care of it.
-  static constexpr std::size_t narrow = 8, small = std::size_t{1} << 15;
+  static constexpr std::size_t narrow = 8, few = std::size_t{1} << 15;
 
   template <class A>
   static TIGON_INLINE bool holds(A rstd_3) {

@@ -85,8 +85,8 @@ TIGON_INLINE std::array<double, 4> terms_of_parameters(of_powers<A> rstd, const 
 /// Whether sums in A are in range for sixth powers of a row with this rstd_3, and for the inverses in backward.
 template <class A>
 TIGON_INLINE bool holds_sixth_powers(A rstd_3) {
-  constexpr A far = sizeof(A) == 8 ? A(0x1p400) : A(0x1p60);
-  return rstd_3 >= A(1) / far && rstd_3 <= far;
+  constexpr A extreme = sizeof(A) == 8 ? A(0x1p400) : A(0x1p60);
+  return rstd_3 >= A(1) / extreme && rstd_3 <= extreme;
 }
 
 /// rstd_p = rsqrt(mean x^2p + eps),   y = sum_p w_p x^p rstd_p + b            p = 3, 2, 1

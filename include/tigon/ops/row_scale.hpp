@@ -54,8 +54,8 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
 /// and of 0, for a row with an infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
-  constexpr A far = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
-  return rstd == A(0) || !(rstd < A(1) / far || rstd > far);
+  constexpr A extreme = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
+  return rstd == A(0) || !(rstd < A(1) / extreme || rstd > extreme);
 }
 template <class A>
 bool holds_products(const A* rstd, std::size_t rows) {

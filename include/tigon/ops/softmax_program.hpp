@@ -29,14 +29,14 @@ struct softmax_program {
 };
 
 /// delta = sum_j dy y / sum_j y,   dx = scale y (dy - delta)
-/// delta in two steps, near + rest, the second on what the first leaves: dy - delta cancels where y is near 1.
-///   near = sum_j dy y,   rest = sum_j (dy - near) y / sum_j y
+/// delta in two steps, rough + rest, the second on what the first leaves: dy - delta cancels where y is near 1.
+///   rough = sum_j dy y,   rest = sum_j (dy - rough) y / sum_j y
 template <class A>
 struct softmax_gradient {
   A scale;
 
   struct state {
-    A near = 0;
+    A rough = 0;
   };
   template <class V>
   TIGON_INLINE V reduce(V dy, V y) const {
@@ -44,19 +44,19 @@ struct softmax_gradient {
   }
   template <class V>
   TIGON_INLINE pack<V, 2> reduce(state s, V dy, V y) const {
-    return {{(dy - V(s.near)) * y, y}};
+    return {{(dy - V(s.rough)) * y, y}};
   }
   TIGON_INLINE bool again(state& s, A sum) const {
-    s.near = sum;
+    s.rough = sum;
     return true;
   }
   TIGON_INLINE std::array<A, 2> finish(state s, std::array<A, 2> sums) const {
-    return {s.near, sums[1] > A(0) ? sums[0] / sums[1] : sums[0]};
+    return {s.rough, sums[1] > A(0) ? sums[0] / sums[1] : sums[0]};
   }
   template <class V>
   TIGON_INLINE V map(std::array<A, 2> delta, V dy, V y) const {
-    const auto [near, rest] = delta;
-    return (dy - V(near) - V(rest)) * y * V(scale);
+    const auto [rough, rest] = delta;
+    return (dy - V(rough) - V(rest)) * y * V(scale);
   }
 };
 

@@ -225,8 +225,8 @@ struct sparsemax_columns {
                             [=](auto m, auto s, auto squares, auto number) {
                               using V = decltype(m);
                               const V mean = s / number;
-                              const auto far = s * s > squares * number * V(share);
-                              return pack{select(far, m + mean, m), mean, select(far, V(1), V(0))};
+                              const auto distant = s * s > squares * number * V(share);
+                              return pack{select(distant, m + mean, m), mean, select(distant, V(1), V(0))};
                             });
       }
       in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {

@@ -21,9 +21,9 @@ struct kernel<op::poly_norm, backends::ascend> : ub::kernel_on_tiles<op::poly_no
         [=](auto& core, auto& xt, auto& yt) TIGON_LAMBDA {
           core.part(ub::reads(xt), ub::writes(yt), [=, first = core.row](auto row, auto xv, auto yv) TIGON_LAMBDA {
             detail::of_powers<A>& r = rstd[first + row.i];
-            const bool far = !lanes::holds(r[0]);
-            if (far) r = lanes::forward_row_in_f64(row, xv, w, bias, yv, eps);
-            return far;
+            const bool extreme = !lanes::holds(r[0]);
+            if (extreme) r = lanes::forward_row_in_f64(row, xv, w, bias, yv, eps);
+            return extreme;
           });
         },
         x, y);

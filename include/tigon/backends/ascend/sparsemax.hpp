@@ -112,13 +112,13 @@ struct kernel<op::sparsemax, backends::ascend> {
         [=](auto& core, auto& dt, auto& yt, auto& dxt) TIGON_LAMBDA {
           // As the parent: the mean from an origin close to dy, once more where it is far from that compared with the
           // deviation.
-          const auto from = [&](A near) TIGON_LAMBDA {
+          const auto from = [&](A origin) TIGON_LAMBDA {
             std::array<double, 3> all{};
             core.pass(ub::reads(dt, yt), ub::writes(), [&](auto row, auto dv, auto yv) TIGON_LAMBDA {
               const auto s = row.sum(reads(dv, yv), [=](auto d, auto p) {
                 using V = decltype(d);
                 const auto inside = p > V(0);
-                const V c = select(inside, d - near, V(0));
+                const V c = select(inside, d - origin, V(0));
                 return pack{c, c * c, select(inside, V(1), V(0))};
               });
               for (std::size_t k = 0; k < 3; ++k) all[k] += s[k];
@@ -126,17 +126,17 @@ struct kernel<op::sparsemax, backends::ascend> {
             return std::array{static_cast<A>(all[0]), static_cast<A>(all[1]), static_cast<A>(all[2])};
           };
           const A any = static_cast<A>(*dy.row(core.row));
-          A near = any - any == A(0) ? any : A(0);
-          auto s = from(near);
+          A origin = any - any == A(0) ? any : A(0);
+          auto s = from(origin);
           if (s[0] * s[0] > s[1] * s[2] * A(0.99)) {
-            near += s[0] / s[2];
-            s = from(near);
+            origin += s[0] / s[2];
+            s = from(origin);
           }
           const A rest = s[0] / s[2];
           core.pass(ub::reads(dt, yt), ub::writes(dxt), [=](auto row, auto dv, auto yv, auto dxv) TIGON_LAMBDA {
             row.map(reads(dv, yv), writes(dxv), [=](auto d, auto p) {
               using V = decltype(d);
-              return select(p > V(0), d - near - rest, p);
+              return select(p > V(0), d - origin - rest, p);
             });
           });
         },

@@ -6,6 +6,9 @@
 #include <tigon/simd/engines/pairs.hpp>
 
 #include <Eigen/Core>
+#if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
+#error "tigon: Eigen 3.4 or newer is needed"
+#endif
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {

@@ -4,12 +4,24 @@
 
 #include <tigon/simd/engines/native.hpp>
 #include <tigon/simd/engines/pairs.hpp>
+#include <tigon/simd/engines/vectors.hpp>
 
-// Works around three defects of Highway 1.0.3, before it is included. It refuses AVX2 and AVX-512 without the AES
-// flags, which x86-64-v3 and v4 lack. Flags of current servers do not compile without the DL target. Debug builds call
-// into the shared library.
-#if defined(__AVX2__) && !(defined(__PCLMUL__) && defined(__AES__)) && !defined(HWY_DISABLE_PCLMUL_AES)
+// Highway's defaults that do not fit, changed before it is included. It uses an x86 target only where the flags have
+// more than tigon needs: AES, which x86-64-v2, v3 and v4 lack, and BMI2, FMA and F16C, which -mavx2 lacks. Highway
+// 1.0.3 does not compile with the flags of current servers without the DL target. Debug builds call into the library.
+#if defined(HWY_TARGET)
+#define TIGON_HIGHWAY_CAME_FIRST 1
+#else
+#define TIGON_HIGHWAY_CAME_FIRST 0
+#endif
+#if defined(__SSE4_1__) && !(defined(__PCLMUL__) && defined(__AES__)) && !defined(HWY_DISABLE_PCLMUL_AES)
 #define HWY_DISABLE_PCLMUL_AES
+#endif
+#if defined(__AVX2__) && !(defined(__BMI2__) && defined(__FMA__)) && !defined(HWY_DISABLE_BMI2_FMA)
+#define HWY_DISABLE_BMI2_FMA
+#endif
+#if defined(__AVX2__) && !defined(__F16C__) && !defined(HWY_DISABLE_F16C)
+#define HWY_DISABLE_F16C
 #endif
 #ifndef HWY_WANT_AVX3_DL
 #define HWY_WANT_AVX3_DL
@@ -17,18 +29,49 @@
 #ifndef HWY_IS_DEBUG_BUILD
 #define HWY_IS_DEBUG_BUILD 0
 #endif
+#if defined(__riscv_vector) && !defined(HWY_DISABLED_TARGETS)
+#define HWY_DISABLED_TARGETS HWY_RVV  // written for intrinsics of other names than those of today's compilers
+#endif
 #include <hwy/highway.h>
+
+#if HWY_TARGET != HWY_STATIC_TARGET
+#error "tigon: <hwy/foreach_target.h> compiles this file for each target; include tigon behind #if HWY_ONCE"
+#endif
 
 #if defined(__x86_64__)
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#if HWY_TARGET > HWY_AVX3
-#error "tigon: the flags promise AVX-512 but Highway was configured for less; include tigon before <hwy/highway.h>"
+#define TIGON_HIGHWAY_WIDEST HWY_AVX3
+#define TIGON_HIGHWAY_WIDEST_NAME "AVX-512"
+#elif defined(__AVX2__)
+#define TIGON_HIGHWAY_WIDEST HWY_AVX2
+#define TIGON_HIGHWAY_WIDEST_NAME "AVX2"
 #endif
-#elif defined(__AVX2__) && defined(__FMA__)
-#if HWY_TARGET > HWY_AVX2
-#error "tigon: the flags promise AVX2 but Highway was configured for less; include tigon before <hwy/highway.h>"
+#endif
+#if defined(TIGON_HIGHWAY_WIDEST)
+#if TIGON_HIGHWAY_CAME_FIRST
+static_assert(HWY_TARGET <= TIGON_HIGHWAY_WIDEST,
+              "tigon: the flags promise " TIGON_HIGHWAY_WIDEST_NAME
+              " but <hwy/highway.h>, included before tigon, was configured for less; include tigon first, or compile "
+              "with -DHWY_DISABLE_PCLMUL_AES -DHWY_DISABLE_BMI2_FMA -DHWY_DISABLE_F16C");
+#else
+static_assert(HWY_TARGET <= TIGON_HIGHWAY_WIDEST,
+              "tigon: the flags promise " TIGON_HIGHWAY_WIDEST_NAME
+              " but Highway was configured for less; remove HWY_COMPILE_ONLY_SCALAR, HWY_COMPILE_ONLY_EMU128, "
+              "HWY_DISABLED_TARGETS, HWY_BASELINE_TARGETS and HWY_BROKEN_TARGETS");
 #endif
 #endif
+
+// Where Highway has no registers, or registers that cannot be members of a class because their size is not known (SVE,
+// RVV), or where g++ cannot inline its functions (Highway 1.0.3 on 64-bit ARM without +crypto): the compiler's
+// own vectors.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_RVV
+#define TIGON_HIGHWAY_LANES 0
+#elif HWY_TARGET == HWY_SVE || HWY_TARGET == HWY_SVE2 || HWY_TARGET == HWY_SVE_256 || HWY_TARGET == HWY_SVE2_128
+#define TIGON_HIGHWAY_LANES 0
+#elif defined(__aarch64__) && !defined(__clang__) && !defined(HWY_NEON_WITHOUT_AES) && !defined(__ARM_FEATURE_CRYPTO)
+#define TIGON_HIGHWAY_LANES 0
+#else
+#define TIGON_HIGHWAY_LANES 1
 #endif
 
 namespace tigon::simd {
@@ -37,13 +80,15 @@ inline namespace TIGON_ABI {
 struct highway {
   static constexpr std::string_view name = "highway";
   static constexpr std::string_view target =
-#if defined(__x86_64__)
+#if !TIGON_HIGHWAY_LANES
+      vectors::target;
+#elif defined(__x86_64__)
       HWY_TARGET <= HWY_AVX3_DL ? "AVX3_DL"
       : HWY_TARGET <= HWY_AVX3  ? "AVX3"
       : HWY_TARGET <= HWY_AVX2  ? "AVX2"
       : HWY_TARGET <= HWY_SSE4  ? "SSE4"
       : HWY_TARGET <= HWY_SSSE3 ? "SSSE3"
-                                : "EMU128 or SCALAR";
+                                : "SSE2";
 #else
       "of this architecture";
 #endif
@@ -51,6 +96,10 @@ struct highway {
   struct lanes;
 };
 
+#if !TIGON_HIGHWAY_LANES
+template <class A>
+struct highway::lanes : vectors::lanes<A> {};
+#else
 template <class A>
 struct highway::lanes {
  private:
@@ -73,8 +122,13 @@ struct highway::lanes {
   static TIGON_INLINE reg mul(reg a, reg b) { return hwy::HWY_NAMESPACE::Mul(a, b); }
   static TIGON_INLINE reg div(reg a, reg b) { return hwy::HWY_NAMESPACE::Div(a, b); }
   static TIGON_INLINE reg neg(reg a) { return hwy::HWY_NAMESPACE::Neg(a); }
+#if defined(__FMA__) && defined(HWY_DISABLE_BMI2_FMA)
+  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return reg{x86::fma(a.raw, b.raw, c.raw)}; }
+  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return reg{x86::fnma(a.raw, b.raw, c.raw)}; }
+#else
   static TIGON_INLINE reg fma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::MulAdd(a, b, c); }
   static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::NegMulAdd(a, b, c); }
+#endif
   // Not Highway's own, which on other targets than x86 lose a NaN in b.
   static TIGON_INLINE reg min(reg a, reg b) {
     if constexpr (requires { native::min(a.raw, b.raw); })
@@ -114,7 +168,6 @@ struct highway::lanes {
     return hn::BitCast(tag(), hn::ShiftRight<K>(hn::BitCast(bits_tag(), a)));
   }
 
-#if HWY_TARGET != HWY_SCALAR
   template <std::size_t Bit>
   static TIGON_INLINE reg exchange(reg a) {
     return reg{pairs::exchange<Bit, size>(a.raw)};
@@ -126,7 +179,6 @@ struct highway::lanes {
   static TIGON_INLINE reg odd_lanes(reg a, reg b) { return reg{pairs::every_second<1, size>(a.raw, b.raw)}; }
   static TIGON_INLINE reg zip_low(reg a, reg b) { return reg{pairs::zip<0, size>(a.raw, b.raw)}; }
   static TIGON_INLINE reg zip_high(reg a, reg b) { return reg{pairs::zip<size / 2, size>(a.raw, b.raw)}; }
-#endif
 
   static TIGON_INLINE A sum(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
@@ -144,6 +196,7 @@ struct highway::lanes {
   }
 #endif
 };
+#endif
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd

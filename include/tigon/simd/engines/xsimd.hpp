@@ -7,6 +7,10 @@
 
 #include <xsimd/xsimd.hpp>
 
+#if XSIMD_VERSION_MAJOR * 100 + XSIMD_VERSION_MINOR < 801
+#error "tigon: xsimd 8.1 or newer is needed"
+#endif
+
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
@@ -121,12 +125,25 @@ struct xsimd::lanes {
   static TIGON_INLINE reg zip_low(reg a, reg b) { return reg(pairs::zip<0, size>(a.data, b.data)); }
   static TIGON_INLINE reg zip_high(reg a, reg b) { return reg(pairs::zip<size / 2, size>(a.data, b.data)); }
 
-  // By its name from xsimd 9 on, or by that of xsimd 8: both are found as functions of a batch.
+  // Not by xsimd's own, whose order and name depend on the version: in the order of xsimd 8, which adds neighbours last
+  // where it has an instruction for them.
+  template <std::size_t Bit = size / 2>
   static TIGON_INLINE A sum(reg a) {
-    if constexpr (requires { reduce_add(a); })
-      return reduce_add(a);
-    else
-      return hadd(a);
+#if defined(__SSE2__) && !defined(__SSE3__)
+    constexpr bool neighbours = false;
+#else
+    constexpr bool neighbours = true;
+#endif
+    if constexpr (Bit == 2 && sizeof(A) == 4 && neighbours) {
+      const reg pairs = a + exchange<1>(a), all = pairs + exchange<2>(pairs);
+      return all.data[0];
+    } else {
+      const reg half = a + exchange<Bit>(a);
+      if constexpr (Bit == 1)
+        return half.data[0];
+      else
+        return sum<Bit / 2>(half);
+    }
   }
 
 #if defined(TIGON_X86)

@@ -24,13 +24,13 @@ TIGON_INLINE V reciprocal_estimate(V v) {
     return V(1) / v;
 }
 
-// num / (large + small). The remainder is taken against the sum before its rounding, which would cost up to one ULP;
+// num / (greater + lesser). The remainder is taken against the sum before its rounding, which would cost up to one ULP;
 // the same step squares the error of the estimate, so that 2^-28 is left of it.
 template <class V>
-TIGON_INLINE V quotient_of_sum(V num, V large, V small) {
-  const V y = reciprocal_estimate(large + small);
+TIGON_INLINE V quotient_of_sum(V num, V greater, V lesser) {
+  const V y = reciprocal_estimate(greater + lesser);
   const V q = num * y;
-  return fma(fnma(q, small, fnma(q, large, num)), y, q);
+  return fma(fnma(q, lesser, fnma(q, greater, num)), y, q);
 }
 
 }  // namespace detail

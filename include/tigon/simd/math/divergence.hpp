@@ -113,8 +113,8 @@ TIGON_INLINE V log_minus(V of, V y) {
   using A = typename V::value_type;
   using c = detail::constants<A>;
   const auto [e, f] = detail::split(of);
-  const V small = detail::log_of_parts(V(A(0)), f) + e * V(c::ln2_lo);
-  return fma(e, V(c::ln2_hi), -y) + small;
+  const V low_part = detail::log_of_parts(V(A(0)), f) + e * V(c::ln2_lo);
+  return fma(e, V(c::ln2_hi), -y) + low_part;
 }
 
 /// w (e^t - 1 - t) for |t| <= 1.
@@ -184,10 +184,10 @@ struct jensen_shannon {
     const auto swap = V(A(swapped ? 1 : 0)) > V(A(0));
     const V log_l = finite_log(select(swap, log_q, log_p)), log_h = finite_log(select(swap, log_p, log_q));
     const V l = probability(log_l), h = probability(log_h), t = log_l - log_h;
-    const auto near = t <= V(limit);
-    const V e = exp_below(select(near, t, V(odds) - t)).less_one;
-    const auto [g, rest] = log1p_near(select(near, w * e, one + e));
-    const V of_l = select(near, g - t, log_w + g), of_h = select(near, g, (log_w + t) + g);
+    const auto close = t <= V(limit);
+    const V e = exp_below(select(close, t, V(odds) - t)).less_one;
+    const auto [g, rest] = log1p_near(select(close, w * e, one + e));
+    const V of_l = select(close, g - t, log_w + g), of_h = select(close, g, (log_w + t) + g);
     const V phi_l = bregman_near(l, of_l), phi_h = h * rest, l_of_l = l * of_l, h_of_h = h * of_h;
     const V value = select(abs(t) <= one, w * phi_l + V(heavy) * phi_h, -(w * l_of_l) - V(heavy) * h_of_h);
     return {value, select(swap, l, h), select(swap, l_of_l, h_of_h)};

@@ -219,11 +219,11 @@ TIGON_INLINE parts<V> split(V x) {
   } else
 #endif
   {
-    const auto small = x < V(std::numeric_limits<A>::min());
-    x = select(small, x * V(c::up), x);
+    const auto subnormal_x = x < V(std::numeric_limits<A>::min());
+    x = select(subnormal_x, x * V(c::up), x);
     // The exponent field, read as the last bits of 2^23 or 2^52.
     const V field = bit_or(x.template shr<c::fraction>(), V(c::implicit));
-    const V e = field - select(small, V(c::implicit + c::bias + c::subnormal), V(c::implicit + c::bias));
+    const V e = field - select(subnormal_x, V(c::implicit + c::bias + c::subnormal), V(c::implicit + c::bias));
     const V m = bit_or(bit_and(x, V(c::fraction_mask)), V(A(1)));
     const auto large = m >= V(A(1.5));
     return {select(large, e + V(A(1)), e), select(large, m * V(A(0.5)), m) - V(A(1))};

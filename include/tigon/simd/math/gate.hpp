@@ -24,10 +24,10 @@ TIGON_INLINE sigmoids<vec<E, A>> sigmoid_both(vec<E, A> x) {
   using V = vec<E, A>;
   const V one(A(1));
   const V q = exp_nonpositive(bit_or(x, V(A(-0.0))));
-  const V large = detail::quotient_of_sum(one, one, q);
-  const V small = q * large;
+  const V greater = detail::quotient_of_sum(one, one, q);
+  const V lesser = q * greater;
   const auto negative = x < V(A(0));
-  return {select(negative, small, large), select(negative, large, small)};
+  return {select(negative, lesser, greater), select(negative, greater, lesser)};
 }
 
 /// 1 / (1 + e^-x). Error: 2 / 2.05; 1.9 / 1.95.

@@ -79,10 +79,12 @@ struct relaxed_tanh {
     } while (limit < static_cast<A>(5 / std::abs(alpha)));
   }
 
-  static TIGON_INLINE V inverse(V near, A shift) { return detail::reciprocal_estimate(fma(near, near, V(shift))); }
+  static TIGON_INLINE V inverse(V clamped, A shift) {
+    return detail::reciprocal_estimate(fma(clamped, clamped, V(shift)));
+  }
   TIGON_INLINE V operator()(V v) const {
-    const V near = min(V(limit), max(V(-limit), v));
-    return near * fma(V(d), inverse(near, e), fma(V(a), inverse(near, b), V(c)));
+    const V clamped = min(V(limit), max(V(-limit), v));
+    return clamped * fma(V(d), inverse(clamped, e), fma(V(a), inverse(clamped, b), V(c)));
   }
 };
 

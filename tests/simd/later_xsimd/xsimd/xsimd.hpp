@@ -1,5 +1,6 @@
-// A stand-in for later versions of xsimd, made of xsimd 8: hadd is reduce_add (from 9 on), bitwise_cast is told the type of
-// a number, not of a batch (11), and where one operand is a NaN, min and max keep the first. The old names are gone.
+// A stand-in for later versions of xsimd, made of xsimd 8: hadd is reduce_add (from 9 on) and adds in another order (10),
+// bitwise_cast is told the type of a number, not of a batch (11), and where one operand is a NaN, min and max keep the
+// first. The old names are gone.
 #include <xsimd/config/xsimd_config.hpp>
 
 #if XSIMD_VERSION_MAJOR > 8
@@ -15,7 +16,9 @@ namespace xsimd {
 
 template <class T, class A>
 T reduce_add(const batch<T, A>& x) {
-  return hadd_of_xsimd_8(x);
+  T sum = 0;
+  for (std::size_t i = 0; i < batch<T, A>::size; ++i) sum += x.get(i);
+  return sum;
 }
 template <class Out, class In, class A>
 batch<Out, A> bitwise_cast(const batch<In, A>& x) {
