@@ -26,6 +26,7 @@ void rotations(tigon::context& ctx) {
   const auto cos = uniform_matrix<float>(3 * tokens, dim / 2, -1, 1, 3),
              sin = uniform_matrix<float>(3 * tokens, dim / 2, -1, 1, 4),
              freqs = uniform_matrix<float>(len, dim, -1, 1, 5);
+  const auto short_cos = cos.view().rows_from(0, len), short_sin = sin.view().rows_from(0, len);
   both_buffers y(q.size()), y_k(k.size());
   const passes::position_of at{heads, len}, at_k{kv_heads, len};
   for (const bool back : {false, true}) {
@@ -34,10 +35,10 @@ void rotations(tigon::context& ctx) {
     passes::turn_halves<float, float>(ctx, rows(k, kv_heads), cos.view(), sin.view(), at_k, rows(y_k.got, kv_heads),
                                       sign);
     if (back)
-      tigon::rope_backward<B>(of(q, heads), of(k, kv_heads), cos.view(), sin.view(), of(y.want, heads),
+      tigon::rope_backward<B>(of(q, heads), of(k, kv_heads), short_cos, short_sin, of(y.want, heads),
                               of(y_k.want, kv_heads), {}, ctx);
     else
-      tigon::rope_forward<B>(of(q, heads), of(k, kv_heads), cos.view(), sin.view(), of(y.want, heads),
+      tigon::rope_forward<B>(of(q, heads), of(k, kv_heads), short_cos, short_sin, of(y.want, heads),
                              of(y_k.want, kv_heads), {}, ctx);
     y.agree(back ? "rope dq" : "rope q"), y_k.agree(back ? "rope dk" : "rope k");
 
@@ -75,7 +76,7 @@ void rotations(tigon::context& ctx) {
   passes::turn_halves<float, float>(ctx, rows(dy, heads), cos.view(), sin.view(), at, rows(between, heads), -1);
   passes::rms_norm_backward<float>(ctx, rows(between, heads), rows(q, heads), in(w),
                                    static_cast<const float*>(rstd.data()), rows(dq.got, heads), out(dw.got));
-  const tigon::rope_tables tables{cos.view(), sin.view()};
+  const tigon::rope_tables tables{short_cos, short_sin};
   tigon::qk_norm_rope_forward<B>({of(q, heads), of(k, kv_heads)}, tigon::qk_norm_weights{w.span(), w.span()}, tables,
                                  tigon::qk_heads{of(y.want, heads), of(y_k.want, kv_heads)}, {}, ctx);
   tigon::qk_norm_rope_backward<B>(
