@@ -81,8 +81,8 @@ std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std:
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, for
-/// `cols` classes on one of so many ranks.
+/// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, or
+/// with the gradient of x alone, for `cols` classes on one of so many ranks.
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t cols,
                                                                 std::size_t vocab, std::size_t ranks,

@@ -88,7 +88,8 @@ std::size_t scaled_cross_entropy_shard_chunk(std::size_t rows, std::size_t hidde
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that the doors take with all gradients and a bias, for `cols` classes on one of so many ranks.
+/// Bytes of workspace that the doors take with all gradients and a bias, or with the gradient of x alone, for `cols`
+/// classes on one of so many ranks.
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden,
                                                                        std::size_t cols, std::size_t vocab,
