@@ -37,6 +37,27 @@ expect "$(rows ',tokens,[^,]*,16,')" $((2 * backends)) "rows of an axis"
 expect "$(rows 'has no moons')" $((2 * backends)) "rows without an axis"
 sed -i '/has no moons/d; /,tokens,[^,]*,\(4\|16\),/d' "$csv"
 
+# The axes of the documentation, each of the first operator that has it, at a shape of fours.
+cp "$csv" "$folder/kept"
+for axis in batch vocabulary hidden blocks experts sequence; do
+  case $axis in
+    vocabulary) words=vocab ;;
+    hidden) words='hidden|cols|channels' ;;
+    sequence) words='seq_len|positions' ;;
+    *) words=$axis ;;
+  esac
+  # The operator, and how many numbers its shape has.
+  with=$("$program" --list | awk -v words="^($words)\$" '/^[a-z]/ { op = $1 }
+    $1 == "shape" { for (k = 2; k <= NF; k += 2) if ($k ~ words) { print op, NF / 2; exit } }')
+  [ -n "$with" ] || continue
+  fours=$(awk -v n="${with#* }" 'BEGIN { for (k = 1; k <= n; ++k) printf "%s4", k > 1 ? "x" : "" }')
+  rm "$csv"
+  measure --op "${with% *}" --shape "$fours" --sweep-axis $axis --values 2,6 --backend generic
+  [ "$(rows ",$axis,[^,]*,[26],")" -gt 0 ] || fail "no rows of ${with% *} over $axis"
+  expect "$(rows 'NaN,NaN,NaN,"')" 0 "rows of ${with% *} over $axis without numbers"
+done
+cp "$folder/kept" "$csv"
+
 # Again: nothing is measured, nothing is changed. --overwrite: the same rows, measured anew.
 cp "$csv" "$folder/before"
 measure --op $op --variant $variant --mode forward --sweep-mode token_length --tokens 8,16

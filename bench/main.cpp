@@ -72,7 +72,7 @@ void print_machine() {
               tb::timestamp().c_str());
   for (const tb::backend_description& b : tb::describe_backends())
     std::printf("# backend %-12s %s, %zu lanes of f32\n", b.name.c_str(), b.target.c_str(), b.lanes);
-  std::printf("%-26s %-12s %-5s %-9s %-9s %-18s %2s %10s %17s %8s %8s %9s %6s  %s\n", "op", "backend", "dtype", "mode",
+  std::printf("%-26s %-12s %-5s %-15s %-9s %-18s %2s %10s %17s %8s %8s %9s %6s  %s\n", "op", "backend", "dtype", "mode",
               "variant", "shape", "T", "ms", "20..80 %", "GB/s", "GFLOP/s", "limit ms", "of it", "limit");
   std::fflush(stdout);
 }
@@ -94,7 +94,7 @@ void print_digest(const tb::op_entry& op, const tb::request& r) {
 }
 
 void print_result(const tb::op_entry& op, const tb::request& r, const tb::result& x) {
-  std::printf("%-26s %-12s %-5s %-9s %-9s %-18s %2zu %10.4f %8.4f %8.4f %8s %8s %9.4f %6.3f  %s\n", op.name.c_str(),
+  std::printf("%-26s %-12s %-5s %-15s %-9s %-18s %2zu %10.4f %8.4f %8.4f %8s %8s %9.4f %6.3f  %s\n", op.name.c_str(),
               r.backend.c_str(), std::string(tb::name_of(r.element)).c_str(),
               std::string(tb::name_of(r.direction)).c_str(), r.variant.c_str(), tb::text_of(r.shape).c_str(), r.threads,
               x.ms_50, x.ms_20, x.ms_80, shown(x.gbytes_per_s, "%.2f").c_str(), shown(x.gflops_per_s, "%.1f").c_str(),
@@ -340,7 +340,7 @@ int main(int argc, char** argv) {
       ->check(example::between(1e-3, 1e6));
   several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));
   several(app.add_option("--mode", args.modes, "All modes of the operator if none is named")
-              ->check(CLI::IsMember({"forward", "backward", "full"})));
+              ->check(CLI::IsMember({"forward", "backward", "full", "no_grad_forward"})));
   several(app.add_option("--variant", args.variants, "All variants of the operator if none is named"));
   app.add_option("--csv", args.csv, "Table to add rows to");
   app.add_flag("--overwrite", args.overwrite, "Replace rows of the table that have the same key");

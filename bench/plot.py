@@ -18,7 +18,7 @@ COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7
 BAR, GAP, TOP, LABELS, PANEL, VALUES = 14, 14, 74, 250, 330, 64
 PLOT_WIDTH, PLOT_HEIGHT, MARGIN, HEAD = 300, 200, 70, 40  # of one panel of lines
 FONT = 'font-family="sans-serif"'
-MODES = ["forward", "backward", "full"]
+MODES = ["forward", "no_grad_forward", "backward", "full"]
 
 
 def number(text):

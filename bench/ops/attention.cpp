@@ -1,6 +1,8 @@
 #include <tigon/ops/attention.hpp>
 
 #include "ops/table.hpp"
+#include "plain/attention.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -28,17 +30,23 @@ plan attention_plan(const request& r) {
     const std::size_t q_size = batch * seq_len * heads * head_dim, k_size = batch * seq_len * kv_heads * head_dim;
     const auto q = uniform<T>(q_size, -1, 1, 1), k = uniform<T>(k_size, -1, 1, 2), v = uniform<T>(k_size, -1, 1, 3);
     const buffer<T> o(q_size);
-    const buffer<A> lse(batch * heads * seq_len);
+    const buffer<A> lse(std::same_as<B, plain> ? 0 : batch * heads * seq_len);
     const auto of_q = [=](const buffer<T>& b) {
       return tigon::heads_view<T>::of_tokens(b.data(), batch, seq_len, heads, head_dim);
     };
     const auto of_k = [=](const buffer<T>& b) {
       return tigon::heads_view<T>::of_tokens(b.data(), batch, seq_len, kv_heads, head_dim);
     };
+    const auto steps = steps_for<B, passes::attention_steps<T, passes::causal_keys>>(batch, seq_len, heads, head_dim,
+                                                                                     passes::causal_keys(), backward);
     const auto run_forward = [=, &ctx] {
-      tigon::attention_forward<B, T>(of_q(q), of_k(k), of_k(v), of_q(o), lse.span(), {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        steps->forward(ctx, of_q(q), of_k(k), of_k(v), of_q(o));
+      else
+        tigon::attention_forward<B, T>(of_q(q), of_k(k), of_k(v), of_q(o), lse.span(), {}, ctx);
     };
-    if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = o.bytes() + lse.bytes()};
+    if (!backward)
+      return {.run = run_forward, .restore = {}, .output_bytes = o.bytes() + lse.bytes() + bytes_of(steps)};
 
     run_forward();  // leaves o and lse
     const auto d_o = uniform<T>(q_size, -1, 1, 4);
@@ -46,11 +54,15 @@ plan attention_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward) run_forward();
-                  tigon::attention_backward<B, T>(of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(o), lse.span()},
-                                                  tigon::attention_gradients{of_q(dq), of_k(dk), of_k(dv)}, {}, ctx);
+                  if constexpr (std::same_as<B, plain>)
+                    steps->backward(ctx, of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(dq), of_k(dk), of_k(dv)});
+                  else
+                    tigon::attention_backward<B, T>(of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(o), lse.span()},
+                                                    tigon::attention_gradients{of_q(dq), of_k(dk), of_k(dv)}, {}, ctx);
                 },
             .restore = {},
-            .output_bytes = dq.bytes() + dk.bytes() + dv.bytes() + (forward ? o.bytes() + lse.bytes() : 0)};
+            .output_bytes =
+                dq.bytes() + dk.bytes() + dv.bytes() + (forward ? o.bytes() + lse.bytes() : 0) + bytes_of(steps)};
   };
   return p;
 }
@@ -58,14 +70,13 @@ plan attention_plan(const request& r) {
 }  // namespace
 
 op_entry attention() {
-  return {.name = "attention",
-          .dims = "batch x seq_len x heads x kv_heads x head_dim",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {1, 1024, 8, 2, 64}, {mode::forward, mode::backward, mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return attention_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "attention",
+                     .dims = "batch x seq_len x heads x kv_heads x head_dim",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {1, 1024, 8, 2, 64}, {mode::forward, mode::backward, mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return attention_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -1,6 +1,8 @@
 #include <tigon/ops/attn_res.hpp>
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
+#include "plain/streams.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -31,7 +33,11 @@ plan attn_res_plan(const request& r) {
       return tigon::blocks_view<T>::stacked(m.view().data, blocks, rows, cols);
     };
     const auto run_forward = [=, &ctx] {
-      tigon::attn_res_forward<B>(of(v), w_query.span(), w_norm.span(), y.view(), alpha.span(), rstd.span(), {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::attn_res_forward<T>(ctx, of(v), {w_query.data(), cols}, {w_norm.data(), cols}, y.view(), alpha.data(),
+                                    rstd.data(), 1e-6);
+      else
+        tigon::attn_res_forward<B>(of(v), w_query.span(), w_norm.span(), y.view(), alpha.span(), rstd.span(), {}, ctx);
     };
     const std::size_t forward_bytes = y.bytes() + alpha.bytes() + rstd.bytes();
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = forward_bytes};
@@ -44,8 +50,13 @@ plan attn_res_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::attn_res_backward<B>(dy.view(), of(v), w_query.span(), w_norm.span(), {alpha.span(), rstd.span()},
-                                  tigon::attn_res_gradients{of(dv), dw_query.span(), dw_norm.span()}, {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::attn_res_backward<T>(ctx, dy.view(), of(v), {w_query.data(), cols}, {w_norm.data(), cols},
+                                     static_cast<const A*>(alpha.data()), static_cast<const A*>(rstd.data()), of(dv),
+                                     {dw_query.data(), cols}, {dw_norm.data(), cols});
+      else
+        tigon::attn_res_backward<B>(dy.view(), of(v), w_query.span(), w_norm.span(), {alpha.span(), rstd.span()},
+                                    tigon::attn_res_gradients{of(dv), dw_query.span(), dw_norm.span()}, {}, ctx);
     };
     if (in_place) run.restore = [=] { v.fill(-2, 2, 1); };
     run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dv.bytes()) + dw_query.bytes() + dw_norm.bytes();
@@ -57,15 +68,14 @@ plan attn_res_plan(const request& r) {
 }  // namespace
 
 op_entry attn_res() {
-  return {.name = "attn_res",
-          .dims = "blocks x rows x cols",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {8, 1024, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {8, 1024, 4096}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return attn_res_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "attn_res",
+                     .dims = "blocks x rows x cols",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {8, 1024, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {8, 1024, 4096}, {mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return attn_res_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -3,16 +3,14 @@
 namespace tigon_bench {
 
 op_entry cross_entropy_jsd() {
-  return cross_entropy_divergence_entry("cross_entropy_jsd", [](const request& r) {
-    return with_types<plan>(r, [&]<class B, class T>() {
-      return cross_entropy_divergence_plan<B, T>(r, -14, -8,
-                                                 [](const auto& logits, const auto& target, const auto& teacher,
-                                                    const auto& loss, const auto& dlogits, tigon::context& ctx) {
-                                                   tigon::cross_entropy_jsd_forward<B, T>(
-                                                       logits.view(), target.span(), teacher.view(), {loss.span()},
-                                                       dlogits.view(), {}, tigon::absent, ctx);
-                                                 });
-    });
+  return cross_entropy_divergence_entry("cross_entropy_jsd", []<class B, class T>(const request& r) {
+    return cross_entropy_divergence_plan<B, T>(r, passes::distance::jsd, -14, -8,
+                                               [](const auto& logits, const auto& target, const auto& teacher,
+                                                  const auto& loss, const auto& dlogits, tigon::context& ctx) {
+                                                 tigon::cross_entropy_jsd_forward<B, T>(
+                                                     logits.view(), target.span(), teacher.view(), {loss.span()},
+                                                     dlogits.view(), {}, tigon::absent, ctx);
+                                               });
   });
 }
 

@@ -1,6 +1,8 @@
 #include <tigon/ops/embedding.hpp>
 
 #include "ops/table.hpp"
+#include "plain/embedding.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -28,8 +30,13 @@ plan embedding_plan(const request& r) {
     const auto dweight = backward ? matrix<T>(vocab, cols) : matrix<T>();
     return {.run =
                 [=, &ctx] {
-                  if (forward) tigon::embedding_forward<B>(weight.view(), ids.span(), y.view(), {}, ctx);
-                  if (backward) tigon::embedding_backward<B>(dy.view(), ids.span(), dweight.view(), {}, ctx);
+                  if constexpr (std::same_as<B, plain>) {
+                    if (forward) passes::embedding_forward<T>(ctx, weight.view(), ids.span(), y.view());
+                    if (backward) passes::embedding_backward<T>(ctx, dy.view(), ids.span(), dweight.view());
+                  } else {
+                    if (forward) tigon::embedding_forward<B>(weight.view(), ids.span(), y.view(), {}, ctx);
+                    if (backward) tigon::embedding_backward<B>(dy.view(), ids.span(), dweight.view(), {}, ctx);
+                  }
                 },
             .restore = {},
             .output_bytes = y.bytes() + dweight.bytes()};
@@ -40,14 +47,13 @@ plan embedding_plan(const request& r) {
 }  // namespace
 
 op_entry embedding() {
-  return {.name = "embedding",
-          .dims = "tokens x vocab x hidden",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 32000, 2048}, {mode::forward, mode::backward, mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return embedding_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "embedding",
+                     .dims = "tokens x vocab x hidden",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 32000, 2048}, {mode::forward, mode::backward, mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return embedding_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -1,6 +1,8 @@
 #include <tigon/ops/fused_add_rms_norm.hpp>
 
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -22,8 +24,12 @@ plan fused_add_rms_norm_plan(const request& r) {
     const auto y = in_place ? x : matrix<T>(rows, cols), s = in_place ? residual : matrix<T>(rows, cols);
     const buffer<A> rstd(rows);
     const auto run_forward = [=, &ctx] {
-      tigon::fused_add_rms_norm_forward<B>(x.view(), residual.view(), w.span(), y.view(), s.view(), rstd.span(), {},
-                                           ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::fused_add_rms_norm_forward<T>(ctx, x.view(), residual.view(), {w.data(), w.size()}, y.view(), s.view(),
+                                              rstd.data(), 1e-6);
+      else
+        tigon::fused_add_rms_norm_forward<B>(x.view(), residual.view(), w.span(), y.view(), s.view(), rstd.span(), {},
+                                             ctx);
     };
     if (!backward) {
       runnable run{.run = run_forward, .restore = {}, .output_bytes = rstd.bytes()};
@@ -41,8 +47,12 @@ plan fused_add_rms_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(),
-                                            tigon::fused_add_rms_norm_gradients{dx.view(), dw.span()}, {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::fused_add_rms_norm_backward<T>(ctx, dy.view(), ds.view(), s.view(), {w.data(), w.size()},
+                                               static_cast<const A*>(rstd.data()), dx.view(), {dw.data(), dw.size()});
+      else
+        tigon::fused_add_rms_norm_backward<B>(dy.view(), ds.view(), s.view(), w.span(), rstd.span(),
+                                              tigon::fused_add_rms_norm_gradients{dx.view(), dw.span()}, {}, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
     run.output_bytes = (forward ? y.bytes() + s.bytes() + rstd.bytes() : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes();
@@ -54,15 +64,14 @@ plan fused_add_rms_norm_plan(const request& r) {
 }  // namespace
 
 op_entry fused_add_rms_norm() {
-  return {.name = "fused_add_rms_norm",
-          .dims = "tokens x hidden",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return fused_add_rms_norm_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "fused_add_rms_norm",
+                     .dims = "tokens x hidden",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {2048, 4096}, {mode::forward, mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return fused_add_rms_norm_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -2,7 +2,7 @@
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"
-#include "plain/losses.hpp"
+#include "plain/linear_losses.hpp"
 #include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
@@ -31,35 +31,38 @@ std::size_t rows_of(const request& r) {
   return 0;
 }
 
-/// The loss and all gradients in one call: three products of tokens, hidden and vocab. Of a 16-bit layer the second and
+/// The loss and all gradients in one call: three products of tokens, hidden and vocab; the loss alone: one. Of a 16-bit layer the second and
 /// third multiply gradients in f32, but the limit asks for the same three as an all-bf16 layer would run them.
 template <class B, class T>
 plan fused_linear_cross_entropy_plan(const request& r) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
-  const double flops = 3 * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
+  const bool trained = has_backward(r.direction);
   plan p;
-  p.limits.push_back(product_peak<T>(flops));
+  p.limits.push_back(product_peak<T>(linear_flops(trained ? 3 : 1, r)));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);
     const auto target = uniform<std::int32_t>(tokens, 0, static_cast<double>(vocab) - 1, 3);
-    const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
+    const matrix<T> dx(trained ? tokens : 0, hidden), dw(trained ? vocab : 0, hidden);
+    const auto gradients = [=] {
+      return trained ? tigon::linear_gradients<T>{dx.view(), dw.view()} : tigon::linear_gradients<T>{};
+    };
     const buffer<A> loss(1);
     const std::size_t rows = rows_of<A>(r);
     const bool tiles = r.variant == "stream";
     if constexpr (std::same_as<B, plain>) {
-      const matrix<T> logits(tokens, vocab), dlogits(tokens, vocab);
+      const matrix<T> logits(tokens, vocab), dlogits(trained ? tokens : 0, vocab);
       return {.run =
                   [=, &ctx] {
-                    passes::linear_cross_entropy<T>(ctx, x.view(), w.view(), target.span(), loss.data(), dx.view(),
-                                                    dw.view(), logits.view(), dlogits.view());
+                    passes::linear_cross_entropy<T>(ctx, {x.view(), w.view(), {}, dx.view(), dw.view(), {}},
+                                                    target.span(), loss.data(), logits, dlogits);
                   },
               .restore = {},
               .output_bytes = logits.bytes() + dlogits.bytes()};
     } else {
       const auto call = [=, &ctx]<class Backend>() {
         tigon::fused_linear_cross_entropy_forward<Backend, T>({x.view(), w.view()}, target.span(), {loss.span()},
-                                                              {dx.view(), dw.view()}, {}, tigon::absent, {}, ctx);
+                                                              gradients(), {}, tigon::absent, {}, ctx);
       };
       return {.run =
                   [=, &ctx] {
@@ -83,11 +86,11 @@ op_entry fused_linear_cross_entropy() {
   return with_plain({.name = "fused_linear_cross_entropy",
                      .dims = "tokens x hidden x vocab",
                      .dtypes = all_dtypes(),
-                     .variants = {{"default", {2048, 2048, 32000}, {mode::full}},
-                                  {"liger", {2048, 2048, 32000}, {mode::full}},
-                                  {"rows_256", {2048, 2048, 32000}, {mode::full}},
-                                  {"budget_16M", {2048, 2048, 32000}, {mode::full}},
-                                  {"stream", {2048, 2048, 32000}, {mode::full}}},
+                     .variants = {{"default", {2048, 2048, 32000}, linear_loss_modes()},
+                                  {"liger", {2048, 2048, 32000}, linear_loss_modes()},
+                                  {"rows_256", {2048, 2048, 32000}, linear_loss_modes()},
+                                  {"budget_16M", {2048, 2048, 32000}, linear_loss_modes()},
+                                  {"stream", {2048, 2048, 32000}, linear_loss_modes()}},
                      .backends = {},
                      .make_plan = {}},
                     []<class B, class T>(const request& r) { return fused_linear_cross_entropy_plan<B, T>(r); });

@@ -7,8 +7,13 @@ namespace tigon_bench {
 op_entry fused_linear_jsd() {
   return linear_loss_entry("fused_linear_jsd", {2048, 1024, 32000}, []<class B, class T>(const request& r) {
     return distillation_plan<B, T>(r, [](const distillation_case<T>& c, tigon::context& ctx) {
-      tigon::fused_linear_jsd_forward<B>(c.student(), c.teacher(), tigon::absent, c.loss.span(), c.gradients(), {},
-                                         ctx);
+      if constexpr (std::same_as<B, plain>)
+        c.in_steps(ctx, {0, 1}, [](tigon::context& context, const auto&... all) {
+          return passes::jsd_of_logits<T, tigon::accumulator_t<T>>(context, all...);
+        });
+      else
+        tigon::fused_linear_jsd_forward<B>(c.student(), c.teacher(), tigon::absent, c.loss.span(), c.gradients(), {},
+                                           ctx);
     });
   });
 }

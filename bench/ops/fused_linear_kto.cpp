@@ -8,8 +8,13 @@ op_entry fused_linear_kto() {
   return linear_loss_entry("fused_linear_kto", {2048, 2048, 32000}, []<class B, class T>(const request& r) {
     return preference_plan<B, T>(r, 1024, 1, true, [](const preference_case<T>& c, tigon::context& ctx) {
       const std::vector<std::uint8_t> desirable(c.sequences, 1);
-      tigon::fused_linear_kto_forward<B>(c.layer(), {c.target(), desirable}, {}, {c.loss.span()}, c.gradients(), {},
-                                         c.reference(), ctx);
+      if constexpr (std::same_as<B, plain>) {
+        (void)desirable;
+        c.in_steps(ctx, passes::of_sequences(c.sequences, passes::prospect{0.1}));
+      } else {
+        tigon::fused_linear_kto_forward<B>(c.layer(), {c.target(), desirable}, {}, {c.loss.span()}, c.gradients(), {},
+                                           c.reference(), ctx);
+      }
     });
   });
 }

@@ -1,6 +1,8 @@
 #include <tigon/ops/group_norm.hpp>
 
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -25,7 +27,11 @@ plan group_norm_plan(const request& r) {
     const matrix<T> y(rows, positions);
     const buffer<A> mean(batch * opt.groups), rstd(batch * opt.groups);
     const auto run_forward = [=, &ctx] {
-      tigon::group_norm_forward<B>(x.view(), w.span(), b.span(), y.view(), mean.span(), rstd.span(), opt, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::group_norm_forward<T>(ctx, x.view(), {channels, opt.groups}, {w.data(), channels}, {b.data(), channels},
+                                      y.view(), mean.data(), rstd.data(), opt.eps);
+      else
+        tigon::group_norm_forward<B>(x.view(), w.span(), b.span(), y.view(), mean.span(), rstd.span(), opt, ctx);
     };
     const std::size_t forward_bytes = y.bytes() + mean.bytes() + rstd.bytes();
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = forward_bytes};
@@ -37,8 +43,13 @@ plan group_norm_plan(const request& r) {
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::group_norm_backward<B>(dy.view(), x.view(), w.span(), mean.span(), rstd.span(),
-                                    tigon::norm_gradients{dx.view(), dw.span(), db.span()}, opt, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::group_norm_backward<T>(ctx, dy.view(), x.view(), {channels, opt.groups}, {w.data(), channels},
+                                       static_cast<const A*>(mean.data()), static_cast<const A*>(rstd.data()),
+                                       dx.view(), {dw.data(), channels}, {db.data(), channels});
+      else
+        tigon::group_norm_backward<B>(dy.view(), x.view(), w.span(), mean.span(), rstd.span(),
+                                      tigon::norm_gradients{dx.view(), dw.span(), db.span()}, opt, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
     run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes() + db.bytes();
@@ -50,16 +61,15 @@ plan group_norm_plan(const request& r) {
 }  // namespace
 
 op_entry group_norm() {
-  return {.name = "group_norm",
-          .dims = "batch x hidden x seq_len",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {4, 4096, 512}, {mode::forward, mode::backward, mode::full}},
-                       {"large_groups", {4, 512, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {4, 4096, 512}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return group_norm_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "group_norm",
+                     .dims = "batch x hidden x seq_len",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {4, 4096, 512}, {mode::forward, mode::backward, mode::full}},
+                                  {"large_groups", {4, 512, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {4, 4096, 512}, {mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return group_norm_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -19,6 +19,11 @@ struct llama4_rotary {
                          freqs.row(s)[2 * j + 1] = static_cast<A>(std::sin(angle));
       }
   }
+  template <class T, class A>
+  static void turn(tigon::heads_view<T> x, tigon::matrix_view<A> freqs, tigon::matrix_view<A>, tigon::heads_view<T> y,
+                   A sign, tigon::context& ctx) {
+    passes::turn_neighbours<T, A>(ctx, passes::head_rows(x), freqs, {x.heads, x.seq_len}, passes::head_rows(y), sign);
+  }
   template <class B, class H, class M>
   static void forward(H q, H k, M freqs, M, H q_out, H k_out, tigon::context& ctx) {
     tigon::llama4_rope_forward<B>(q, k, freqs, q_out, k_out, {}, ctx);

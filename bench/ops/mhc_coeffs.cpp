@@ -2,11 +2,22 @@
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"
+#include "plain/mhc_coeffs.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
 namespace tigon_bench {
 namespace {
+
+/// Numbers that the operator keeps of its iteration; the steps have their own.
+template <class B, class T>
+std::size_t history_of(std::size_t tokens, std::size_t n) {
+  if constexpr (std::same_as<B, plain>)
+    return 0;
+  else
+    return tigon::mhc_coeffs_history<B, T>(tokens, n);
+}
 
 /// One product forward and two backward, each with n^2 + 2n numbers for every number of x.
 template <class B, class T>
@@ -21,14 +32,19 @@ plan mhc_coeffs_plan(const request& r) {
     const auto x = uniform_matrix<T>(tokens, cols, -2, 2, 1), phi = uniform_matrix<T>(cols, mixes, -0.02, 0.02, 2);
     const auto b = uniform<A>(mixes, -0.5, 0.5, 3), alpha = uniform<A>(3, 0.5, 1, 4);
     const matrix<A> h_pre(tokens, n), h_post(tokens, n), h_res(tokens, n * n), mix(tokens, mixes);
-    const buffer<A> rstd(tokens), history(tigon::mhc_coeffs_history<B, T>(tokens, n));
+    const buffer<A> rstd(tokens), history(history_of<B, T>(tokens, n));
     const auto weights = [=] { return tigon::mhc_weights{phi.view(), b.span(), alpha.span()}; };
     const auto saved = [=] { return tigon::mhc_coeffs_saved<A>{mix.view(), rstd.span(), history.span()}; };
+    const auto steps = steps_for<B, passes::mhc_coeffs_steps<T>>(tokens, n, backward ? cols : 0);
     const auto run_forward = [=, &ctx] {
-      tigon::mhc_coeffs_forward<B>(x.view(), weights(), {h_pre.view(), h_post.view(), h_res.view()}, saved(), {}, ctx);
+      if constexpr (std::same_as<B, plain>)
+        steps->forward(ctx, x.view(), phi.view(), b.data(), alpha.data(), h_pre.view(), h_post.view(), h_res.view());
+      else
+        tigon::mhc_coeffs_forward<B>(x.view(), weights(), {h_pre.view(), h_post.view(), h_res.view()}, saved(), {},
+                                     ctx);
     };
     const std::size_t forward_bytes =
-        h_pre.bytes() + h_post.bytes() + h_res.bytes() + mix.bytes() + rstd.bytes() + history.bytes();
+        h_pre.bytes() + h_post.bytes() + h_res.bytes() + mix.bytes() + rstd.bytes() + history.bytes() + bytes_of(steps);
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = forward_bytes};
 
     run_forward();  // leaves mix and rstd
@@ -39,9 +55,14 @@ plan mhc_coeffs_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward) run_forward();
-                  tigon::mhc_coeffs_backward<B>(
-                      {dh_pre.view(), dh_post.view(), dh_res.view()}, x.view(), weights(), saved(),
-                      tigon::mhc_coeffs_gradients{dx.view(), dphi.view(), db.span(), dalpha.span()}, {}, ctx);
+                  if constexpr (std::same_as<B, plain>)
+                    steps->backward(ctx, x.view(), phi.view(), alpha.data(),
+                                    {dh_pre.view(), dh_post.view(), dh_res.view()}, h_pre.view(), h_post.view(),
+                                    {dx.view(), dphi.view(), db.data(), dalpha.data()});
+                  else
+                    tigon::mhc_coeffs_backward<B>(
+                        {dh_pre.view(), dh_post.view(), dh_res.view()}, x.view(), weights(), saved(),
+                        tigon::mhc_coeffs_gradients{dx.view(), dphi.view(), db.span(), dalpha.span()}, {}, ctx);
                 },
             .restore = {},
             .output_bytes = (forward ? forward_bytes : 0) + dx.bytes() + dphi.bytes() + db.bytes() + dalpha.bytes()};
@@ -52,14 +73,13 @@ plan mhc_coeffs_plan(const request& r) {
 }  // namespace
 
 op_entry mhc_coeffs() {
-  return {.name = "mhc_coeffs",
-          .dims = "tokens x streams x channels",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return mhc_coeffs_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "mhc_coeffs",
+                     .dims = "tokens x streams x channels",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return mhc_coeffs_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

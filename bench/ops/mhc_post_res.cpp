@@ -1,6 +1,8 @@
 #include <tigon/ops/mhc_post_res.hpp>
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
+#include "plain/streams.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -28,7 +30,10 @@ plan mhc_post_res_plan(const request& r) {
     const auto h_post = uniform_matrix<A>(tokens, n, 0, 2, 3), h_res = uniform_matrix<A>(tokens, n * n, 0, 1, 4);
     const matrix<T> y(tokens, n * channels);
     const auto run_forward = [=, &ctx] {
-      tigon::mhc_post_res_forward<B>(x.view(), f.view(), h_post.view(), h_res.view(), y.view(), ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::mhc_post_res_forward<T, A>(ctx, x.view(), f.view(), h_post.view(), h_res.view(), y.view());
+      else
+        tigon::mhc_post_res_forward<B>(x.view(), f.view(), h_post.view(), h_res.view(), y.view(), ctx);
     };
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = y.bytes()};
 
@@ -38,9 +43,13 @@ plan mhc_post_res_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward) run_forward();
-                  tigon::mhc_post_res_backward<B>(
-                      dy.view(), x.view(), f.view(), h_post.view(), h_res.view(),
-                      tigon::mhc_post_res_gradients<T>{dx.view(), df.view(), dh_post.view(), dh_res.view()}, {}, ctx);
+                  if constexpr (std::same_as<B, plain>)
+                    passes::mhc_post_res_backward<T, A>(ctx, dy.view(), x.view(), f.view(), h_post.view(), h_res.view(),
+                                                        {dx.view(), df.view(), dh_post.view(), dh_res.view()});
+                  else
+                    tigon::mhc_post_res_backward<B>(
+                        dy.view(), x.view(), f.view(), h_post.view(), h_res.view(),
+                        tigon::mhc_post_res_gradients<T>{dx.view(), df.view(), dh_post.view(), dh_res.view()}, {}, ctx);
                 },
             .restore = {},
             .output_bytes = (forward ? y.bytes() : 0) + dx.bytes() + df.bytes() + dh_post.bytes() + dh_res.bytes()};
@@ -51,14 +60,13 @@ plan mhc_post_res_plan(const request& r) {
 }  // namespace
 
 op_entry mhc_post_res() {
-  return {.name = "mhc_post_res",
-          .dims = "tokens x streams x channels",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return mhc_post_res_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "mhc_post_res",
+                     .dims = "tokens x streams x channels",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return mhc_post_res_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -1,6 +1,8 @@
 #include <tigon/ops/mhc_pre.hpp>
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
+#include "plain/streams.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -27,7 +29,12 @@ plan mhc_pre_plan(const request& r) {
     const auto x = uniform_matrix<T>(tokens, n * channels, -2, 2, 1);
     const auto h = uniform_matrix<A>(tokens, n, 0, 1, 2);
     const matrix<T> y(tokens, channels);
-    const auto run_forward = [=, &ctx] { tigon::mhc_pre_forward<B>(x.view(), h.view(), y.view(), ctx); };
+    const auto run_forward = [=, &ctx] {
+      if constexpr (std::same_as<B, plain>)
+        passes::mhc_pre_forward<T, A>(ctx, x.view(), h.view(), y.view());
+      else
+        tigon::mhc_pre_forward<B>(x.view(), h.view(), y.view(), ctx);
+    };
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = y.bytes()};
 
     const auto dy = uniform_matrix<T>(tokens, channels, -2, 2, 3);
@@ -36,8 +43,11 @@ plan mhc_pre_plan(const request& r) {
     return {.run =
                 [=, &ctx] {
                   if (forward) run_forward();
-                  tigon::mhc_pre_backward<B>(dy.view(), x.view(), h.view(),
-                                             tigon::mhc_pre_gradients<T>{dx.view(), dh.view()}, {}, ctx);
+                  if constexpr (std::same_as<B, plain>)
+                    passes::mhc_pre_backward<T, A>(ctx, dy.view(), x.view(), h.view(), dx.view(), dh.view());
+                  else
+                    tigon::mhc_pre_backward<B>(dy.view(), x.view(), h.view(),
+                                               tigon::mhc_pre_gradients<T>{dx.view(), dh.view()}, {}, ctx);
                 },
             .restore = {},
             .output_bytes = (forward ? y.bytes() : 0) + dx.bytes() + dh.bytes()};
@@ -48,14 +58,13 @@ plan mhc_pre_plan(const request& r) {
 }  // namespace
 
 op_entry mhc_pre() {
-  return {.name = "mhc_pre",
-          .dims = "tokens x streams x channels",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return mhc_pre_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "mhc_pre",
+                     .dims = "tokens x streams x channels",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4, 4096}, {mode::forward, mode::backward, mode::full}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return mhc_pre_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

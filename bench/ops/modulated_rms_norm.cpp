@@ -1,6 +1,8 @@
 #include <tigon/ops/modulated_rms_norm.hpp>
 
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -28,8 +30,12 @@ plan modulated_rms_norm_plan(const request& r) {
     const matrix<T> y(rows, cols);
     const buffer<A> rstd(rows);
     const auto run_forward = [=, &ctx] {
-      tigon::modulated_rms_norm_forward<B>(x.view(), w.span(), scale.view(), shift.view(), y.view(), rstd.span(), opt,
-                                           ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::modulated_rms_norm_forward<T>(ctx, x.view(), {w.data(), w.size()}, scale.view(), shift.view(), y.view(),
+                                              rstd.data(), opt.eps);
+      else
+        tigon::modulated_rms_norm_forward<B>(x.view(), w.span(), scale.view(), shift.view(), y.view(), rstd.span(), opt,
+                                             ctx);
     };
     const std::size_t forward_bytes = y.bytes() + rstd.bytes();
     if (!backward) return {.run = run_forward, .restore = {}, .output_bytes = forward_bytes};
@@ -39,16 +45,22 @@ plan modulated_rms_norm_plan(const request& r) {
     const auto dx = in_place ? dy : forward ? matrix<T>(rows, cols) : y;
     const matrix<T> dscale(groups, cols), dshift(groups, cols);
     const buffer<T> dw(cols);
+    const auto of_norm = std::same_as<B, plain> ? matrix<A>(rows, cols) : matrix<A>();
     runnable run;
     run.run = [=, &ctx] {
       if (forward) run_forward();
-      tigon::modulated_rms_norm_backward<B>(
-          dy.view(), x.view(), w.span(), scale.view(), rstd.span(),
-          tigon::modulated_rms_norm_gradients{dx.view(), dw.span(), dscale.view(), dshift.view()}, opt, ctx);
+      if constexpr (std::same_as<B, plain>)
+        passes::modulated_rms_norm_backward<T>(ctx, dy.view(), x.view(), {w.data(), w.size()}, scale.view(),
+                                               static_cast<const A*>(rstd.data()), of_norm.view(),
+                                               {dx.view(), {dw.data(), dw.size()}, dscale.view(), dshift.view()});
+      else
+        tigon::modulated_rms_norm_backward<B>(
+            dy.view(), x.view(), w.span(), scale.view(), rstd.span(),
+            tigon::modulated_rms_norm_gradients{dx.view(), dw.span(), dscale.view(), dshift.view()}, opt, ctx);
     };
     if (in_place) run.restore = [=] { dy.fill(-2, 2, 4); };
-    run.output_bytes =
-        (forward ? forward_bytes : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes() + dscale.bytes() + dshift.bytes();
+    run.output_bytes = (forward ? forward_bytes : 0) + (in_place ? 0 : dx.bytes()) + dw.bytes() + dscale.bytes() +
+                       dshift.bytes() + of_norm.bytes();
     return run;
   };
   return p;
@@ -57,17 +69,16 @@ plan modulated_rms_norm_plan(const request& r) {
 }  // namespace
 
 op_entry modulated_rms_norm() {
-  return {.name = "modulated_rms_norm",
-          .dims = "tokens x hidden",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"shared", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"sequences", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
-                       {"in_place", {2048, 4096}, {mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return modulated_rms_norm_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "modulated_rms_norm",
+                     .dims = "tokens x hidden",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"shared", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"sequences", {2048, 4096}, {mode::forward, mode::backward, mode::full}},
+                                  {"in_place", {2048, 4096}, {mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return modulated_rms_norm_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

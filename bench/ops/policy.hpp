@@ -5,6 +5,7 @@
 #include <tigon/losses/parts/policy.hpp>
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 

@@ -2,6 +2,7 @@
 
 #include "ops/norm.hpp"
 #include "ops/table.hpp"
+#include "plain/norms.hpp"
 
 namespace tigon_bench {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 template <class T>
 struct normalised_powers {
   using view = tigon::matrix_view<T>;
+  static constexpr bool steps = true;
   buffer<T> w, b, dw, db;
   buffer<tigon::accumulator_t<T>> rstd;
 
@@ -19,12 +21,19 @@ struct normalised_powers {
 
   template <class B>
   void forward(view x, view y, tigon::context& ctx) const {
-    tigon::poly_norm_forward<B>(x, w.span(), b.span(), y, rstd.span(), {}, ctx);
+    if constexpr (std::same_as<B, plain>)
+      passes::poly_norm_forward<T>(ctx, x, w.data(), b[0], y, rstd.data(), 1e-6);
+    else
+      tigon::poly_norm_forward<B>(x, w.span(), b.span(), y, rstd.span(), {}, ctx);
   }
   template <class B>
   void backward(view dy, view x, view dx, tigon::context& ctx) const {
-    tigon::poly_norm_backward<B>(dy, x, w.span(), rstd.span(), tigon::norm_gradients{dx, dw.span(), db.span()}, {},
-                                 ctx);
+    using A = tigon::accumulator_t<T>;
+    if constexpr (std::same_as<B, plain>)
+      passes::poly_norm_backward<T>(ctx, dy, x, w.data(), static_cast<const A*>(rstd.data()), dx, dw.data(), db.data());
+    else
+      tigon::poly_norm_backward<B>(dy, x, w.span(), rstd.span(), tigon::norm_gradients{dx, dw.span(), db.span()}, {},
+                                   ctx);
   }
 };
 

@@ -5,11 +5,13 @@
 #include <tigon/core/element.hpp>
 
 #include "ops/table.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace tigon_bench {
 
@@ -22,18 +24,26 @@ limit_request product_peak(double flops) {
                              flops);
 }
 
-/// The entry of a fused linear loss, all gradients in one call; make is a generic callable that makes the plan of a
-/// backend and a type.
+/// Operations of products of tokens, hidden and vocab.
+inline double linear_flops(double products, const request& r) {
+  return products * 2 * static_cast<double>(r.shape[0]) * static_cast<double>(r.shape[1]) *
+         static_cast<double>(r.shape[2]);
+}
+
+/// The modes of a fused linear loss: the loss alone, or all gradients in the same call.
+inline std::vector<mode> linear_loss_modes() { return {mode::no_grad_forward, mode::full}; }
+
+/// The entry of a fused linear loss; make is a generic callable that makes the plan of a backend, or of `plain`, and a
+/// type.
 template <class Make>
 op_entry linear_loss_entry(std::string name, extents shape, Make make) {
-  return {.name = std::move(name),
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", std::move(shape), {mode::full}}},
-          .backends = all_backends::names(),
-          .make_plan = [make](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return make.template operator()<B, T>(r); });
-          }};
+  return with_plain({.name = std::move(name),
+                     .dims = "tokens x hidden x vocab",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", std::move(shape), linear_loss_modes()}},
+                     .backends = {},
+                     .make_plan = {}},
+                    make);
 }
 
 }  // namespace tigon_bench

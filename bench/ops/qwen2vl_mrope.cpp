@@ -13,6 +13,16 @@ struct mrope_rotary : rotary_halves {
     const std::size_t part = head_dim * 3 / 16;
     return {.sections = {head_dim / 2 - 2 * part, part, part}};
   }
+  template <class T, class A>
+  static void turn(tigon::heads_view<T> x, tigon::matrix_view<A> cos, tigon::matrix_view<A> sin, tigon::heads_view<T> y,
+                   A sign, tigon::context& ctx) {
+    const std::size_t tokens = x.batch * x.seq_len;
+    const matrix<A> c(tokens, x.head_dim / 2), z(tokens, x.head_dim / 2);
+    passes::section_table<A>(ctx, cos, options(x.head_dim).sections, c.view());
+    passes::section_table<A>(ctx, sin, options(x.head_dim).sections, z.view());
+    passes::turn_halves<T, A>(ctx, passes::head_rows(x), c.view(), z.view(), {x.heads, x.seq_len, true},
+                              passes::head_rows(y), sign);
+  }
   template <class B, class H, class M>
   static void forward(H q, H k, M cos, M sin, H q_out, H k_out, tigon::context& ctx) {
     tigon::qwen2vl_mrope_forward<B>(q, k, cos, sin, q_out, k_out, options(q.head_dim), ctx);

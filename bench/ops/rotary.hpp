@@ -1,9 +1,11 @@
 // What the rotary operators share: q and k are turned, apart or in place. A Rotary has `rows(batch, seq_len)` and
 // `cols(head_dim)` of its tables and forward<B>(q, k, cos, sin, q_out, k_out, ctx) and backward<B>, which call the
-// doors.
+// doors; where B is `plain`, turn(x, cos, sin, y, sign, ctx) does, of q and of k.
 #ifndef TIGON_BENCH_OPS_ROTARY_HPP
 #define TIGON_BENCH_OPS_ROTARY_HPP
 
+#include "plain/provider.hpp"
+#include "plain/rotary.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 #include "support/registry.hpp"
@@ -37,12 +39,21 @@ plan rotary_plan(const request& r) {
     };
     return {.run =
                 [=, &ctx] {
-                  if (direction != mode::backward)
-                    Rotary::template forward<B>(tokens(q, heads), tokens(k, kv_heads), cos.view(), sin.view(),
-                                                tokens(q_out, heads), tokens(k_out, kv_heads), ctx);
-                  if (direction != mode::forward)
-                    Rotary::template backward<B>(tokens(q, heads), tokens(k, kv_heads), cos.view(), sin.view(),
-                                                 tokens(q_out, heads), tokens(k_out, kv_heads), ctx);
+                  if constexpr (std::same_as<B, plain>) {
+                    for (const mode way : {mode::forward, mode::backward}) {
+                      if (direction != way && direction != mode::full) continue;
+                      const A sign(way == mode::forward ? 1 : -1);
+                      Rotary::turn(tokens(q, heads), cos.view(), sin.view(), tokens(q_out, heads), sign, ctx);
+                      Rotary::turn(tokens(k, kv_heads), cos.view(), sin.view(), tokens(k_out, kv_heads), sign, ctx);
+                    }
+                  } else {
+                    if (direction != mode::backward)
+                      Rotary::template forward<B>(tokens(q, heads), tokens(k, kv_heads), cos.view(), sin.view(),
+                                                  tokens(q_out, heads), tokens(k_out, kv_heads), ctx);
+                    if (direction != mode::forward)
+                      Rotary::template backward<B>(tokens(q, heads), tokens(k, kv_heads), cos.view(), sin.view(),
+                                                   tokens(q_out, heads), tokens(k_out, kv_heads), ctx);
+                  }
                 },
             .restore = {},
             .output_bytes = in_place ? 0 : q_out.bytes() + k_out.bytes()};
@@ -71,14 +82,13 @@ struct rotary_halves {
 template <class Rotary>
 op_entry rotary_entry(const std::string& name, extents usual) {
   const std::vector<mode> modes{mode::forward, mode::backward, mode::full};
-  return {.name = name,
-          .dims = "batch x seq_len x heads x kv_heads x head_dim",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", usual, modes}, {"in_place", usual, modes}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return rotary_plan<Rotary, B, T>(r); });
-          }};
+  return with_plain({.name = name,
+                     .dims = "batch x seq_len x heads x kv_heads x head_dim",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", usual, modes}, {"in_place", usual, modes}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return rotary_plan<Rotary, B, T>(r); });
 }
 
 }  // namespace tigon_bench

@@ -2,6 +2,8 @@
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"
+#include "plain/linear_losses.hpp"
+#include "plain/provider.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -27,7 +29,25 @@ plan selective_logprob_plan(const request& r) {
     const buffer<tigon::lse_parts<A>> saved(tokens);
     const matrix<T> dx(forward ? 0 : tokens, hidden), dw(forward ? 0 : vocab, hidden);
     runnable run;
-    if (forward) {
+    if constexpr (std::same_as<B, plain>) {
+      const auto steps = steps_for<B, passes::logit_steps<T>>(tokens, vocab);
+      const passes::linear<T> layer{x.view(), w.view(), {}, dx.view(), dw.view(), {}};
+      const auto first = [=, &ctx] {
+        (void)x, (void)w;  // layer is a view of them
+        steps->logits(ctx, layer);
+        steps->log_probabilities(ctx, target.span(), logp.data());
+      };
+      if (forward) return {.run = first, .restore = {}, .output_bytes = steps->bytes()};
+      first();
+      return {.run =
+                  [=, &ctx] {
+                    (void)x, (void)w, (void)dx, (void)dw;
+                    steps->log_probabilities_backward(ctx, target.span(), upstream.data(), steps->dz());
+                    steps->gradients(ctx, layer);
+                  },
+              .restore = {},
+              .output_bytes = steps->bytes()};
+    } else if (forward) {
       run.run = [=, &ctx] {
         tigon::selective_logprob_forward<B, T>({x.view(), w.view()}, target.span(), logp.span(), saved.span(), {}, ctx);
       };
@@ -47,14 +67,13 @@ plan selective_logprob_plan(const request& r) {
 }  // namespace
 
 op_entry selective_logprob() {
-  return {.name = "selective_logprob",
-          .dims = "tokens x hidden x vocab",
-          .dtypes = all_dtypes(),
-          .variants = {{"default", {2048, 2048, 32000}, {mode::forward, mode::backward}}},
-          .backends = all_backends::names(),
-          .make_plan = [](const request& r) {
-            return with_types<plan>(r, [&]<class B, class T>() { return selective_logprob_plan<B, T>(r); });
-          }};
+  return with_plain({.name = "selective_logprob",
+                     .dims = "tokens x hidden x vocab",
+                     .dtypes = all_dtypes(),
+                     .variants = {{"default", {2048, 2048, 32000}, {mode::forward, mode::backward}}},
+                     .backends = {},
+                     .make_plan = {}},
+                    []<class B, class T>(const request& r) { return selective_logprob_plan<B, T>(r); });
 }
 
 }  // namespace tigon_bench

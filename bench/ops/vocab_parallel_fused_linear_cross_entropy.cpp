@@ -2,6 +2,7 @@
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"
+#include "plain/linear_losses.hpp"
 #include "support/backends.hpp"
 #include "support/matrix.hpp"
 
@@ -15,24 +16,36 @@ namespace {
 template <class B, class T>
 plan vocab_parallel_fused_linear_cross_entropy_plan(const request& r) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];
-  const double flops = 3 * 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(vocab);
+  const bool trained = has_backward(r.direction);
   plan p;
-  p.limits.push_back(product_peak<T>(flops));
+  p.limits.push_back(product_peak<T>(linear_flops(trained ? 3 : 1, r)));
   p.set_up = [=](tigon::context& ctx) -> runnable {
     using A = tigon::accumulator_t<T>;
     const auto x = uniform_matrix<T>(tokens, hidden, -1, 1, 1), w = uniform_matrix<T>(vocab, hidden, -0.05, 0.05, 2);
     const auto target = uniform<std::int32_t>(tokens, 0, static_cast<double>(vocab) - 1, 3);
-    const matrix<T> dx(tokens, hidden), dw(vocab, hidden);
+    const matrix<T> dx(trained ? tokens : 0, hidden), dw(trained ? vocab : 0, hidden);
+    const auto gradients = [=] {
+      return trained ? tigon::linear_gradients<T>{dx.view(), dw.view()} : tigon::linear_gradients<T>{};
+    };
     const buffer<A> loss(1);
-    return {.run =
-                [=, &ctx] {
-                  const tigon::linear_shard<T> all{{x.view(), w.view()}, {0, vocab}};
-                  tigon::vocab_parallel_fused_linear_cross_entropy_forward<B, T>(
-                      tigon::comm::serial{}, all, target.span(), {loss.span()}, {dx.view(), dw.view()}, {},
-                      tigon::absent, ctx);
-                },
-            .restore = {},
-            .output_bytes = 0};  // memory of this op means what it needs beside its gradients
+    if constexpr (std::same_as<B, plain>) {
+      const matrix<T> logits(tokens, vocab), dlogits(trained ? tokens : 0, vocab);
+      return {.run =
+                  [=, &ctx] {
+                    passes::linear_cross_entropy<T>(ctx, {x.view(), w.view(), {}, dx.view(), dw.view(), {}},
+                                                    target.span(), loss.data(), logits, dlogits);
+                  },
+              .restore = {},
+              .output_bytes = logits.bytes() + dlogits.bytes()};
+    } else
+      return {.run =
+                  [=, &ctx] {
+                    const tigon::linear_shard<T> all{{x.view(), w.view()}, {0, vocab}};
+                    tigon::vocab_parallel_fused_linear_cross_entropy_forward<B, T>(
+                        tigon::comm::serial{}, all, target.span(), {loss.span()}, gradients(), {}, tigon::absent, ctx);
+                  },
+              .restore = {},
+              .output_bytes = 0};  // memory of this op means what it needs beside its gradients
   };
   return p;
 }

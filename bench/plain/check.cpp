@@ -12,23 +12,20 @@
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/swiglu.hpp>
 
+#include "plain/check.hpp"
 #include "plain/gates.hpp"
-#include "plain/losses.hpp"
-#include "plain/norms.hpp"
-#include "support/matrix.hpp"
+#include "plain/linear_losses.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 namespace {
-
-using namespace tigon_bench;
-using B = passes::lanes;
-constexpr std::size_t rows = 37, cols = 301;
 int failures = 0;
+}  // namespace
 
-/// Compares within a few roundings of the largest number, after both were computed.
+namespace tigon_bench {
+
 void expect(const char* name, std::span<const float> got, std::span<const float> want) {
   double largest = 0, off = 0;
   for (std::size_t k = 0; k < want.size(); ++k) {
@@ -38,16 +35,19 @@ void expect(const char* name, std::span<const float> got, std::span<const float>
     if (std::isnan(off)) break;
   }
   const bool same = off <= 1e-5 * largest && largest > 0;
-  std::printf("%-28s %s, %.2g of %.2g\n", name, same ? "agrees" : "DIFFERS", off, largest);
+  std::printf("%-40s %s, %.2g of %.2g\n", name, same ? "agrees" : "DIFFERS", off, largest);
   failures += same ? 0 : 1;
 }
-void expect(const char* name, const matrix<float>& got, const matrix<float>& want) {
-  expect(name, got.values.span(), want.values.span());
-}
+
+}  // namespace tigon_bench
+
+namespace {
+
+using namespace tigon_bench;
+using B = passes::lanes;
+constexpr std::size_t rows = 37, cols = 301;
 
 matrix<float> empty() { return uniform_matrix<float>(rows, cols, 0, 0, 1); }
-tigon::vector_view<const float> in(const buffer<float>& v) { return {v.data(), v.size()}; }
-tigon::vector_view<float> out(const buffer<float>& v) { return {v.data(), v.size()}; }
 
 void norms(tigon::context& ctx) {
   const auto x = uniform_matrix<float>(rows, cols, -2, 3, 1), dy = uniform_matrix<float>(rows, cols, -1, 2, 2);
@@ -138,8 +138,8 @@ void losses(tigon::context& ctx) {
   constexpr std::size_t hidden = 24;
   const auto x = uniform_matrix<float>(rows, hidden, -1, 1, 7), w = uniform_matrix<float>(cols, hidden, -1, 1, 8);
   const matrix<float> dx(rows, hidden), dx2(rows, hidden), dw(cols, hidden), dw2(cols, hidden), logits = empty();
-  passes::linear_cross_entropy<float>(ctx, x.view(), w.view(), target.span(), loss2.data(), dx2.view(), dw2.view(),
-                                      logits.view(), d2.view());
+  passes::linear_cross_entropy<float>(ctx, {x.view(), w.view(), {}, dx2.view(), dw2.view(), {}}, target.span(),
+                                      loss2.data(), logits, d2);
   tigon::fused_linear_cross_entropy_forward<B, float>({x.view(), w.view()}, target.span(), {loss.span()},
                                                       {dx.view(), dw.view()}, {}, tigon::absent, {}, ctx);
   expect("linear + cross entropy loss", loss2.span(), loss.span());
@@ -151,6 +151,7 @@ void losses(tigon::context& ctx) {
 int main() {
   tigon::context& ctx = tigon::default_context();
   norms(ctx), gates(ctx), losses(ctx);
+  check_rows(ctx), check_heads(ctx), check_products(ctx), check_losses(ctx);
   std::printf("%d differ\n", failures);
   return failures == 0 ? 0 : 1;
 }

@@ -2,8 +2,6 @@
 #ifndef TIGON_BENCH_PLAIN_LOSSES_HPP
 #define TIGON_BENCH_PLAIN_LOSSES_HPP
 
-#include <tigon/gemm/gemm.hpp>
-
 #include <cstdint>
 #include <span>
 
@@ -19,8 +17,7 @@ void softmax_forward(tigon::context& ctx, in<T> x, out<T> y) {
   A* const s = own.numbers();
   max_rows(ctx, x, s);
   each_with(ctx, t, static_cast<const A*>(s), shifted, x);
-  each(
-      ctx, t, [](auto v) { return exp(v); }, in<A>(t));
+  each(ctx, t, exponential, in<A>(t));
   sum_rows(ctx, in<A>(t), s);
   numbers(s, x.rows, [](A v) { return 1 / v; });
   each_with(ctx, y, static_cast<const A*>(s), scaled, in<A>(t));
@@ -43,11 +40,19 @@ template <class T, class A>
 void log_softmax(tigon::context& ctx, in<T> x, out<A> y, out<A> t, A* s) {
   max_rows(ctx, x, s);
   each_with(ctx, y, static_cast<const A*>(s), shifted, x);
-  each(
-      ctx, t, [](auto v) { return exp(v); }, in<A>(y));
+  each(ctx, t, exponential, in<A>(y));
   sum_rows(ctx, in<A>(t), s);
   numbers(s, x.rows, [](A v) { return std::log(v); });
   each_with(ctx, y, static_cast<const A*>(s), shifted, in<A>(y));
+}
+
+/// dx of dy and y = log softmax of x; t is spent.
+template <class T, class A>
+void log_softmax_backward(tigon::context& ctx, in<A> dy, in<A> y, out<T> dx, out<A> t, A* s) {
+  each(ctx, t, exponential, y);
+  sum_rows(ctx, dy, s);
+  each_with(ctx, t, static_cast<const A*>(s), scaled, in<A>(t));
+  each(ctx, dx, difference, dy, in<A>(t));
 }
 
 /// The mean over the rows, and its gradient unless dlogits is empty.
@@ -62,22 +67,10 @@ void cross_entropy(tigon::context& ctx, in<T> logits, std::span<const std::int32
   const A n = static_cast<A>(logits.rows);
   *loss = sum_of(s, logits.rows) / n;
   if (dlogits.data == nullptr) return;
-  each(
-      ctx, t, [](auto v) { return exp(v); }, in<A>(logs));
+  each(ctx, t, exponential, in<A>(logs));
   for (std::size_t i = 0; i < logits.rows; ++i) t.row(i)[at(i)] -= 1;
   each(
       ctx, dlogits, [=](auto v) { return v * (A(1) / n); }, in<A>(t));
-}
-
-/// Logits of a linear layer, their cross entropy, and the three gradients' products; logits are kept whole, in T.
-template <class T, class A>
-void linear_cross_entropy(tigon::context& ctx, in<T> x, in<T> w, std::span<const std::int32_t> target, A* loss,
-                          out<T> dx, out<T> dw, out<T> logits, out<T> dlogits) {
-  using tigon::transpose;
-  tigon::gemm<lanes>(x, w, logits, {.b = transpose::yes}, ctx);
-  cross_entropy(ctx, in<T>(logits), target, loss, dlogits);
-  tigon::gemm<lanes>(in<T>(dlogits), w, dx, {}, ctx);
-  tigon::gemm<lanes>(in<T>(dlogits), x, dw, {.a = transpose::yes}, ctx);
 }
 
 /// Kullback-Leibler divergence of given probabilities and log-probabilities, summed over a row, mean over the rows.
@@ -105,10 +98,8 @@ void jsd(tigon::context& ctx, in<T> student, in<T> teacher, A* loss, out<T> dstu
   const out<A> q = own.matrix(), p = own.matrix(), m = own.matrix(), t = own.matrix();
   A *const s = own.numbers(), *const of_q = own.numbers();
   const A n = static_cast<A>(student.rows);
-  each(
-      ctx, q, [](auto v) { return exp(v); }, student);
-  each(
-      ctx, p, [](auto v) { return exp(v); }, teacher);
+  each(ctx, q, exponential, student);
+  each(ctx, p, exponential, teacher);
   each(ctx, m, sum, in<A>(q), in<A>(p));
   each(
       ctx, m, [](auto v) { return v * A(0.5); }, in<A>(m));

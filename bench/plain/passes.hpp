@@ -55,21 +55,57 @@ class temporaries {
   std::size_t rows_, cols_;
 };
 
+inline constexpr auto product = [](auto a, auto b) { return a * b; };
+inline constexpr auto sum = [](auto a, auto b) { return a + b; };
+inline constexpr auto difference = [](auto a, auto b) { return a - b; };
+inline constexpr auto square = [](auto a) { return a * a; };
+inline constexpr auto same = [](auto a) { return a; };
+inline constexpr auto exponential = [](auto a) { return exp(a); };
+/// A number of the row, then an element.
+inline constexpr auto scaled = [](auto s, auto v) { return v * s; };
+inline constexpr auto shifted = [](auto s, auto v) { return v - s; };
+inline constexpr auto raised = [](auto s, auto v) { return v + s; };
+/// v -> a v, of a number that all elements share.
+template <class A>
+auto times(A a) {
+  return [a](auto v) { return v * a; };
+}
+
+/// Operand: of row i the row at(i) of a matrix, as it is looked up.
+template <class T, class At>
+struct looked_up {
+  in<T> table;
+  At at;
+};
+template <class T, class At>
+looked_up<T, At> look_up(in<T> table, At at) {
+  return {table, at};
+}
+
+template <class X>
+X of_row(X x, std::size_t) {
+  return x;
+}
+template <class T, class At>
+tigon::vector_view<const T> of_row(looked_up<T, At> x, std::size_t i) {
+  return {x.table.row(x.at(i)), x.table.cols};
+}
+
 /// y = f(x...), element by element.
 template <class T, class F, class... X>
 void each(tigon::context& ctx, out<T> y, F f, X... x) {
   tigon::simd::for_rows<lanes, tigon::accumulator_t<T>>(
-      ctx, y.rows, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(x...), tigon::writes(y), f); });
+      ctx, y.rows, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(of_row(x, row.i)...), tigon::writes(y), f); });
 }
 
 /// y = f(s, x...), s a number of the row.
 template <class T, class A, class F, class... X>
 void each_with(tigon::context& ctx, out<T> y, const A* s, F f, X... x) {
   tigon::simd::for_rows<lanes, A>(ctx, y.rows, y.cols, [=] TIGON_FN(auto row) {
-    const A of_row = s[row.i];
-    row.map(tigon::reads(x...), tigon::writes(y), [=](auto... v) {
+    const A of_this_row = s[row.i];
+    row.map(tigon::reads(of_row(x, row.i)...), tigon::writes(y), [=](auto... v) {
       using V = std::common_type_t<decltype(v)...>;
-      return f(V(of_row), v...);
+      return f(V(of_this_row), v...);
     });
   });
 }
@@ -78,8 +114,8 @@ void each_with(tigon::context& ctx, out<T> y, const A* s, F f, X... x) {
 template <class T, class A>
 void sum_rows(tigon::context& ctx, in<T> x, A* s) {
   tigon::simd::for_rows<lanes, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-    const auto sum = row.sum(tigon::reads(x), [](auto v) { return v; });
-    if (row.first()) s[row.i] = static_cast<A>(sum);
+    const auto total = row.sum(tigon::reads(x), [](auto v) { return v; });
+    if (row.first()) s[row.i] = static_cast<A>(total);
   });
 }
 
@@ -104,11 +140,18 @@ void sum_columns(tigon::context& ctx, in<T> x, tigon::vector_view<P> sums) {
   tigon::detail::sum_columns<lanes>(x, sums, tigon::gradient::overwrite, ctx);
 }
 
+/// s[i] = the sum of t = f(x...) of every row, and t.
+template <class A, class F, class... X>
+void each_and_sum(tigon::context& ctx, out<A> t, A* s, F f, X... x) {
+  each(ctx, t, f, x...);
+  sum_rows(ctx, in<A>(t), s);
+}
+
 template <class A>
 A sum_of(const A* s, std::size_t count) {
-  double sum = 0;
-  for (std::size_t i = 0; i < count; ++i) sum += s[i];
-  return static_cast<A>(sum);
+  double total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += s[i];
+  return static_cast<A>(total);
 }
 
 }  // namespace passes

@@ -21,6 +21,7 @@ std::string_view name_of(mode direction) {
     case mode::forward: return "forward";
     case mode::backward: return "backward";
     case mode::full: return "full";
+    case mode::no_grad_forward: return "no_grad_forward";
   }
   return "?";
 }
@@ -32,9 +33,9 @@ dtype dtype_named(std::string_view name) {
 }
 
 mode mode_named(std::string_view name) {
-  for (const mode m : {mode::forward, mode::backward, mode::full})
+  for (const mode m : {mode::forward, mode::backward, mode::full, mode::no_grad_forward})
     if (name_of(m) == name) return m;
-  throw std::invalid_argument("mode is " + std::string(name) + "; expected forward, backward or full");
+  throw std::invalid_argument("mode is " + std::string(name) + "; expected forward, backward, full or no_grad_forward");
 }
 
 std::size_t size_of(dtype element) {

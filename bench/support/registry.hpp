@@ -16,7 +16,11 @@
 namespace tigon_bench {
 
 enum class dtype { f32, bf16, f16, f64, i8 };
-enum class mode { forward, backward, full };
+/// no_grad_forward: the results alone, as inference and evaluation need them, nothing made or saved for a backward. Of
+/// operators whose forward would do more than that.
+enum class mode { forward, backward, full, no_grad_forward };
+constexpr bool has_forward(mode m) { return m != mode::backward; }
+constexpr bool has_backward(mode m) { return m == mode::backward || m == mode::full; }
 using extents = std::vector<std::size_t>;
 
 std::string_view name_of(dtype element);
@@ -62,9 +66,9 @@ struct plan {
 
 struct variant_entry {
   std::string name;
-  extents shape;  ///< default shape
-  std::vector<mode> modes;
-  std::string dims = {};  ///< where they are not the op's
+  extents shape;            ///< default shape
+  std::vector<mode> modes;  ///< the last one holds most memory
+  std::string dims = {};    ///< where they are not the op's
 };
 
 struct op_entry {

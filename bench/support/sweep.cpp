@@ -117,8 +117,10 @@ sweep over_models(const sweep_settings& s, std::string_view dims, const extents&
 }
 
 /// Words of dims that mean the same axis.
-constexpr std::array<std::array<std::string_view, 3>, 3> synonyms{
-    {{"tokens", "rows", ""}, {"hidden", "cols", "channels"}, {"seq_len", "positions", ""}}};
+constexpr std::array<std::array<std::string_view, 3>, 4> synonyms{{{"tokens", "rows", ""},
+                                                                   {"hidden", "cols", "channels"},
+                                                                   {"seq_len", "positions", "sequence"},
+                                                                   {"vocab", "vocabulary", ""}}};
 
 bool same_axis(std::string_view a, std::string_view b) {
   const auto among = [](const auto& words, std::string_view w) {

@@ -76,7 +76,7 @@ sweep make_sweep(const sweep_settings& settings, std::string_view dims, const ex
 
 /// One number of the shape `usual` at these values; without values at a quarter, half, twice and four times what it is,
 /// and as it is. `axis` is a word of dims, or another for the same: tokens, rows; hidden, cols, channels; seq_len,
-/// positions. Where dims have none, the sweep is one point with a reason.
+/// positions, sequence; vocab, vocabulary. Where dims have none, the sweep is one point with a reason.
 sweep make_axis_sweep(std::string_view axis, const std::vector<std::size_t>& values, std::string_view dims,
                       const extents& usual);
 

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <new>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -169,10 +174,73 @@ TEST(axis, is_known_by_other_words_too) {
   EXPECT_EQ(make_axis_sweep("tokens", {5}, "rows x cols", {1, 2}).points[0].shape, (extents{5, 2}));
   EXPECT_EQ(make_axis_sweep("seq_len", {5}, "batch x channels x positions", {1, 2, 3}).points[0].shape,
             (extents{1, 2, 5}));
+  EXPECT_EQ(make_axis_sweep("sequence", {5}, "batch x seq_len", {1, 2}).points[0].shape, (extents{1, 5}));
+  EXPECT_EQ(make_axis_sweep("vocabulary", {5}, "tokens x vocab", {1, 2}).points[0].shape, (extents{1, 5}));
   const sweep none = make_axis_sweep("experts", {5}, "rows x cols", {1, 2});
   ASSERT_EQ(none.points.size(), 1u);
   EXPECT_EQ(none.points[0].reason, "shape (rows x cols) has no experts");
   EXPECT_TRUE(none.points[0].shape.empty());
+}
+
+/// The dims of all operators, as their sources have them.
+std::vector<std::string> dims_of_all_operators() {
+  std::vector<std::string> all;
+  const std::regex dims("dims = \"([a-z_ ]+)\"");
+  for (const auto& file : std::filesystem::directory_iterator(TIGON_BENCH_FOLDER "/ops")) {
+    std::ifstream in(file.path());
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    for (std::sregex_iterator at(text.begin(), text.end(), dims); at != std::sregex_iterator(); ++at)
+      all.push_back((*at)[1]);
+  }
+  return all;
+}
+
+TEST(axis, is_found_in_every_operator_that_has_it) {
+  const std::vector<std::string> all = dims_of_all_operators();
+  ASSERT_GT(all.size(), 30u);
+  // The axes that others sweep, and the words for them in dims; in how many operators at least.
+  struct known {
+    const char* axis;
+    std::regex word;
+    std::size_t operators;
+  };
+  const known axes[] = {{"batch", std::regex("\\bbatch\\b"), 8},
+                        {"vocabulary", std::regex("\\bvocab\\b"), 10},
+                        {"hidden", std::regex("\\b(hidden|cols|channels)\\b"), 15},
+                        {"blocks", std::regex("\\bblocks\\b"), 1},
+                        {"experts", std::regex("\\bexperts\\b"), 4},
+                        {"sequence", std::regex("\\b(seq_len|positions)\\b"), 8}};
+  for (const known& k : axes) {
+    std::size_t found = 0;
+    for (const std::string& dims : all) {
+      extents usual(static_cast<std::size_t>(std::count(dims.begin(), dims.end(), ' ')) / 2 + 1, 8);
+      const sweep s = make_axis_sweep(k.axis, {100, 200}, dims, usual);
+      const bool has_it = std::regex_search(dims, k.word);
+      EXPECT_EQ(s.points.front().reason.empty(), has_it) << k.axis << " of " << dims;
+      if (!has_it) continue;
+      ++found;
+      ASSERT_EQ(s.points.size(), 2u);
+      std::size_t changed = 0;
+      for (std::size_t n = 0; n < usual.size(); ++n) {
+        if (s.points[0].shape[n] == usual[n]) continue;
+        ++changed;
+        EXPECT_EQ(s.points[0].shape[n], 100u);
+        EXPECT_EQ(s.points[1].shape[n], 200u);
+      }
+      EXPECT_EQ(changed, 1u) << k.axis << " of " << dims;
+    }
+    EXPECT_GE(found, k.operators) << k.axis;
+  }
+}
+
+TEST(modes, have_names_and_directions) {
+  for (const mode m : {mode::forward, mode::backward, mode::full, mode::no_grad_forward})
+    EXPECT_EQ(mode_named(name_of(m)), m);
+  EXPECT_EQ(name_of(mode::no_grad_forward), "no_grad_forward");
+  EXPECT_TRUE(has_forward(mode::no_grad_forward) && !has_backward(mode::no_grad_forward));
+  EXPECT_TRUE(has_forward(mode::full) && has_backward(mode::full));
+  EXPECT_TRUE(!has_forward(mode::backward) && has_backward(mode::backward));
+  EXPECT_THROW(mode_named("inference"), std::invalid_argument);
 }
 
 TEST(memory, is_counted_without_being_touched) {

@@ -208,6 +208,17 @@ TYPED_TEST(cross_entropy_divergence, keeps_its_error_and_the_padding) {
       }
 }
 
+TEST(cross_entropy_divergence_of_f16, keeps_its_error) {
+  for (const shape s : {shape{3, 77, 1}, shape{2, 1000, 0}})
+    for (const variant& v : variants) {
+      SCOPED_TRACE(testing::Message() << s << ", " << v.name);
+      problem<tigon::float16> p(s, v);
+      const auto wanted = p.wanted();
+      p.forward<usual_backend>();
+      p.expect_wanted(wanted);
+    }
+}
+
 TYPED_TEST(cross_entropy_divergence, gradients_work_in_place_and_may_be_left_out) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

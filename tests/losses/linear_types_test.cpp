@@ -6,14 +6,18 @@
 #include <tigon/losses/fused_linear_dpo.hpp>
 #include <tigon/losses/fused_linear_grpo.hpp>
 #include <tigon/losses/fused_linear_jsd.hpp>
+#include <tigon/losses/fused_linear_kl_div.hpp>
 #include <tigon/losses/fused_linear_kto.hpp>
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
 #include <tigon/losses/selective_logprob.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
 
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
 #include "support/errors.hpp"
 #include "support/frozen.hpp"
+#include "support/linear_shards.hpp"
 #include "support/problem.hpp"
 
 namespace tigon::backends {
@@ -45,7 +49,7 @@ struct problem {
   using X = tigon::input_t<Y>;
   using W = tigon::weight_t<Y>;
   using G = tigon::weight_gradient_t<Y>;
-  guarded_matrix<X> x, teacher_x, dx;
+  guarded_matrix<X> x, teacher_x, teacher_logits, dx;
   guarded_matrix<W> w, teacher_w;
   guarded<W> bias;
   guarded_matrix<G> dw;
@@ -57,6 +61,7 @@ struct problem {
   TIGON_TEST_NOINLINE explicit problem(bool w_of_bf16)
       : x(rows, hidden, 1),
         teacher_x(rows, hidden),
+        teacher_logits(rows, vocab, 1),
         dx(rows, hidden, 3),
         w(vocab, hidden, 2),
         teacher_w(vocab, hidden),
@@ -77,6 +82,9 @@ struct problem {
     w.assign(numbers(vocab * hidden, 3, 0.4, w_of_bf16));
     teacher_w.assign(numbers(vocab * hidden, 4, 0.4, w_of_bf16));
     bias.assign(numbers(vocab, 5, 1, w_of_bf16));
+    auto logs = normal_values(rows * vocab, 6, {.deviation = 2});
+    for (double& v : logs) v = to_f64(from_f64<bfloat16>(v - 7));  // whose exponentials add up to about 1
+    teacher_logits.assign(logs);
     ones.assign(std::vector<double>(rows, 1.0));
     for (std::size_t i = 0; i < rows; ++i)
       target(i / length, i % length) = i % 7 == 3 ? -100 : static_cast<std::int32_t>(i * 37 % vocab);
@@ -194,6 +202,59 @@ struct grpo {
   }
 };
 
+/// A teacher's logits that were made before; probabilities by their exponentials.
+struct given_logits {
+  static constexpr const char* name = "fused_linear_jsd_of_given_logits";
+  template <class B, class Y>
+  static void run(problem<Y>& p, const tigon::linear_gradients<Y>& to, context& ctx) {
+    tigon::fused_linear_jsd_forward<B>(p.layer(), p.teacher_logits.view(), p.labels(), std::span(p.loss).first(1), to,
+                                       {}, ctx);
+  }
+  template <class B, class Y>
+  static std::size_t bytes(parameters of, const context& ctx) {
+    return cosine::bytes<B, Y>(of, ctx);
+  }
+};
+struct kl_div {
+  static constexpr const char* name = "fused_linear_kl_div";
+  template <class B, class Y>
+  static void run(problem<Y>& p, const tigon::linear_gradients<Y>& to, context& ctx) {
+    tigon::fused_linear_kl_div_forward<B>(p.layer(), p.teacher_logits.view(), p.labels(), std::span(p.loss).first(1),
+                                          to, {.log_target = true}, ctx);
+  }
+  template <class B, class Y>
+  static std::size_t bytes(parameters of, const context& ctx) {
+    return tigon::fused_linear_kl_div_workspace<B, Y>(rows, hidden, vocab, ctx, of);
+  }
+};
+struct split_cross_entropy {
+  static constexpr const char* name = "vocab_parallel_fused_linear_cross_entropy";
+  template <class B, class Y>
+  static void run(problem<Y>& p, const tigon::linear_gradients<Y>& to, context& ctx) {
+    const tigon::linear_shard<Y> all{p.layer(), {0, vocab}};
+    tigon::vocab_parallel_fused_linear_cross_entropy_forward<B>(
+        tigon::comm::serial{}, all, p.labels(), {std::span(p.loss).first(1)}, to, {}, tigon::absent, ctx);
+  }
+  template <class B, class Y>
+  static std::size_t bytes(parameters of, const context& ctx) {
+    return tigon::vocab_parallel_fused_linear_cross_entropy_workspace<B, Y>(rows, hidden, vocab, vocab, 1, ctx, of);
+  }
+};
+struct split_scaled_cross_entropy {
+  static constexpr const char* name = "vocab_parallel_fused_linear_scaled_cross_entropy";
+  template <class B, class Y>
+  static void run(problem<Y>& p, const tigon::linear_gradients<Y>& to, context& ctx) {
+    const tigon::linear_shard<Y> all{p.layer(), {0, vocab}};
+    tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward<B>(tigon::comm::serial{}, all, p.labels(),
+                                                                       {.nll = p.loss}, to, {}, {.nll = p.ones}, ctx);
+  }
+  template <class B, class Y>
+  static std::size_t bytes(parameters of, const context& ctx) {
+    return tigon::vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, Y>(rows, hidden, vocab, vocab, 1, ctx,
+                                                                                   of);
+  }
+};
+
 template <class L, class B>
 struct of_loss {
   using loss = L;
@@ -207,10 +268,13 @@ struct loss_names {
 };
 template <class On>
 class linear_types : public testing::Test {};
-using losses = testing::Types<of_loss<cross_entropy, small_chunks>, of_loss<cross_entropy, small_tiles>,
-                              of_loss<scaled_cross_entropy, small_chunks>, of_loss<logprob, small_chunks>,
-                              of_loss<logprob, small_tiles>, of_loss<cosine, small_chunks>, of_loss<jsd, small_chunks>,
-                              of_loss<dpo, small_chunks>, of_loss<kto, small_chunks>, of_loss<grpo, small_chunks>>;
+using losses =
+    testing::Types<of_loss<cross_entropy, small_chunks>, of_loss<cross_entropy, small_tiles>,
+                   of_loss<scaled_cross_entropy, small_chunks>, of_loss<logprob, small_chunks>,
+                   of_loss<logprob, small_tiles>, of_loss<cosine, small_chunks>, of_loss<jsd, small_chunks>,
+                   of_loss<dpo, small_chunks>, of_loss<kto, small_chunks>, of_loss<grpo, small_chunks>,
+                   of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
+                   of_loss<split_cross_entropy, small_chunks>, of_loss<split_scaled_cross_entropy, small_chunks>>;
 TYPED_TEST_SUITE(linear_types, losses, loss_names);
 
 using main_gradients = tigon::linear_types<bfloat16, bfloat16, float>;
@@ -233,10 +297,15 @@ TYPED_TEST(linear_types, frozen_weights_make_no_sums) {
 }
 
 /// In units of |reference| + its root mean square. Beside f32 alone, what differs is the order of sums.
-constexpr double loss_bound = 2e-6, gradient_bound = 2e-5, dx_of_bf16 = 8e-3;
+constexpr double loss_bound = 2e-6, gradient_bound = 2e-5;
+template <class T>
+constexpr double rounded_bound = std::same_as<T, float>      ? gradient_bound
+                                 : std::same_as<T, bfloat16> ? 8e-3
+                                                             : 1e-3;
 
 template <class L, class B, class Y>
 TIGON_TEST_NOINLINE void compare_with_f32(bool w_of_bf16) {
+  constexpr double of_dx = rounded_bound<tigon::input_t<Y>>, of_dw = rounded_bound<tigon::weight_gradient_t<Y>>;
   problem<float> whole(w_of_bf16);
   problem<Y> p(w_of_bf16);
   L::template run<B>(whole, whole.gradients(), tigon::default_context());
@@ -247,17 +316,17 @@ TIGON_TEST_NOINLINE void compare_with_f32(bool w_of_bf16) {
     return all;
   };
   EXPECT_TRUE(close(losses_of(p.loss), losses_of(whole.loss), loss_bound)) << "loss";
-  EXPECT_TRUE(close(p.dx.f64(), whole.dx.f64(), dx_of_bf16)) << "dx";
-  EXPECT_TRUE(close(p.dw.f64(), whole.dw.f64(), gradient_bound)) << "dw";
-  EXPECT_TRUE(close(p.dbias.f64(), whole.dbias.f64(), gradient_bound)) << "dbias";
+  EXPECT_TRUE(close(p.dx.f64(), whole.dx.f64(), of_dx)) << "dx";
+  EXPECT_TRUE(close(p.dw.f64(), whole.dw.f64(), of_dw)) << "dw";
+  EXPECT_TRUE(close(p.dbias.f64(), whole.dbias.f64(), of_dw)) << "dbias";
   EXPECT_TRUE(p.dx.padding_intact() && p.dw.padding_intact());
   // Main gradients: a second batch is added in f32.
   L::template run<B>(p, p.gradients(gradient::accumulate), tigon::default_context());
   auto twice = whole.dw.f64(), twice_bias = whole.dbias.f64();
   for (double& v : twice) v *= 2;
   for (double& v : twice_bias) v *= 2;
-  EXPECT_TRUE(close(p.dw.f64(), twice, gradient_bound)) << "dw of two";
-  EXPECT_TRUE(close(p.dbias.f64(), twice_bias, gradient_bound)) << "dbias of two";
+  EXPECT_TRUE(close(p.dw.f64(), twice, of_dw)) << "dw of two";
+  EXPECT_TRUE(close(p.dbias.f64(), twice_bias, of_dw)) << "dbias of two";
 }
 
 TYPED_TEST(linear_types, gradients_of_w_in_f32) {
@@ -266,6 +335,48 @@ TYPED_TEST(linear_types, gradients_of_w_in_f32) {
 
 TYPED_TEST(linear_types, w_in_f32_with_x_in_bf16) {
   compare_with_f32<typename TypeParam::loss, typename TypeParam::backend, wide_weights>(false);
+}
+
+/// Losses whose own tests have no f16. Numbers are those that f16 holds, too.
+template <class On>
+class linear_types_of_f16 : public testing::Test {};
+using losses_without_f16 =
+    testing::Types<of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
+                   of_loss<split_cross_entropy, small_chunks>, of_loss<split_scaled_cross_entropy, small_chunks>>;
+TYPED_TEST_SUITE(linear_types_of_f16, losses_without_f16, loss_names);
+
+TYPED_TEST(linear_types_of_f16, round_results_alone) {
+  compare_with_f32<typename TypeParam::loss, typename TypeParam::backend, tigon::float16>(true);
+}
+
+/// Classes on two ranks: dx, which is the sum of both, is rounded to its own type, and dw of each rank is in f32.
+template <class Y>
+TIGON_TEST_NOINLINE void compare_ranks_with_one() {
+  problem<Y> whole(false), p(false);
+  split_cross_entropy::run<small_chunks>(whole, whole.gradients(), tigon::default_context());
+  using X = tigon::input_t<Y>;
+  guarded_matrix<X> dx[] = {guarded_matrix<X>(rows, hidden, 1), guarded_matrix<X>(rows, hidden, 2)};
+  on_ranks(2, [&](const tigon::comm::threads& c, context& ctx) {
+    const std::size_t r = c.rank(), first = r == 0 ? 0 : 67, n = r == 0 ? 67 : vocab - 67;
+    auto layer = p.layer();
+    layer.w = layer.w.rows_from(first, n), layer.bias = layer.bias.subspan(first, n);
+    tigon::linear_gradients<Y> to{dx[r].view(), p.dw.view().rows_from(first, n), std::span(p.dbias).subspan(first, n)};
+    guarded<float> loss(1);
+    tigon::vocab_parallel_fused_linear_cross_entropy_forward<small_chunks>(
+        c, tigon::linear_shard<Y>{layer, {first, vocab}}, p.labels(), {loss}, to, {}, tigon::absent, ctx);
+    if (r == 0) p.loss[0] = loss[0];
+  });
+  EXPECT_NEAR(p.loss[0], whole.loss[0], loss_bound * std::abs(whole.loss[0]));
+  EXPECT_TRUE(close(p.dw.f64(), whole.dw.f64(), gradient_bound)) << "dw";
+  EXPECT_TRUE(close(p.dbias.f64(), whole.dbias.f64(), gradient_bound)) << "dbias";
+  EXPECT_EQ(dx[0].f64(), dx[1].f64());
+  EXPECT_TRUE(dx[0].padding_intact() && dx[1].padding_intact());
+  EXPECT_TRUE(close(dx[0].f64(), whole.dx.f64(), rounded_bound<X>)) << "dx";
+}
+
+TEST(linear_types_of_ranks, have_the_sum_of_dx_and_their_own_dw) {
+  compare_ranks_with_one<main_gradients>();
+  compare_ranks_with_one<wide_weights>();
 }
 
 /// The gradients of another upstream gradient, of dw in f32.

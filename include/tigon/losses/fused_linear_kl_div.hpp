@@ -14,7 +14,7 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
   using saved = no_state;
 
   /// Losses and gradients in one pass over the rows; the gradients times `factor`.
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void forward(const detail::linear_kl_div<T>& t, const detail::divergence_rows& rows, double factor,
                       const fused_linear_kl_div_options& opt, context& ctx) {
     using A = accumulator_t<T>;
@@ -34,16 +34,16 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
       const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, n); };
       layer.logits(begin, z);
       if (opt.log_target)
-        chunk_rows<row_backend<B>, true, T>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
+        chunk_rows<row_backend<B>, true, input_t<T>>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
       else
-        chunk_rows<row_backend<B>, false, T>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
+        chunk_rows<row_backend<B>, false, input_t<T>>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
       if (t.out.any()) layer.backward(begin, z);
     });
     layer.finish();
   }
 
   /// The gradients, from logits that are computed again.
-  template <backend B, element T>
+  template <backend B, layer_types T>
   static void backward(const detail::linear_kl_div<T>& t, const detail::divergence_rows& rows, double factor,
                        const fused_linear_kl_div_options& opt, context& ctx) {
     forward<B, T>(t, rows, factor, opt, ctx);
@@ -104,22 +104,23 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
   }
 };
 
-/// Bytes of workspace that fused_linear_kl_div_forward and _backward take with all gradients and a bias.
+/// Bytes of workspace that fused_linear_kl_div_forward and _backward take with all gradients and a bias, or with the
+/// gradient of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                          const context& ctx = default_context()) {
+                                          const context& ctx = default_context(), parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   return detail::divergence_workspace(rows) + workspace::bytes_for<A>(chunk, vocab) +
          detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                simd::scratch_workspace<B, A>(vocab, 1, ctx));
+                                                simd::scratch_workspace<B, A>(vocab, 1, ctx), of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
-template <class B, element T, class Labels>
+template <class B, layer_types T, class Labels>
 void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<accumulator_t<T>> loss,
                        matrix_view<const accumulator_t<T>> upstream, const Labels& labels,
                        const fused_linear_kl_div_options& opt, context& ctx) {
@@ -143,7 +144,8 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
   args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
               "a finite number above 0, or 0 to count");
   args.finite("upstream", opt.upstream);
-  ctx.workspace().expect(name, fused_linear_kl_div_workspace<B, T>(rows, t.head.x.cols, vocab, ctx));
+  ctx.workspace().expect(name,
+                         fused_linear_kl_div_workspace<B, T>(rows, t.head.x.cols, vocab, ctx, t.out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
   const divergence_rows of_rows(frame, rows, vocab, opt.reduction, opt.denominator, ids, opt.ignore_index);
@@ -163,7 +165,7 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
 
 /// The loss and the gradients in one call. See fused_linear_kl_div_options for the contract.
 template <class B = default_backend, class T, class Labels = absent_t>
-void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<T> teacher, const Labels& labels,
+void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<input_t<T>> teacher, const Labels& labels,
                                  std::type_identity_t<loss_elements<accumulator_t<T>>> loss,
                                  std::type_identity_t<linear_gradients<T>> gradients = {},
                                  fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {
@@ -175,7 +177,7 @@ void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<T> teac
 /// dx, dw and dbias for an upstream gradient of the loss, or of each element with reduction none; the logits are computed
 /// again.
 template <class B = default_backend, class T, class Labels = absent_t>
-void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<T> teacher, const Labels& labels,
+void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_t<T>> teacher, const Labels& labels,
                                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
                                   std::type_identity_t<linear_gradients<T>> gradients,
                                   fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {

@@ -15,7 +15,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
   using saved = no_state;
 
   /// Everything in one pass over the rows. upstream: one number, or one a row.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                       const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
                       cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
@@ -29,7 +29,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
   }
 
   /// The gradients, from logits that are computed again.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                        const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
                        cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
@@ -37,7 +37,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
     forward<B, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
   }
 
-  template <backend B, bool Capped, bool Weighted, element T, token_id I>
+  template <backend B, bool Capped, bool Weighted, layer_types T, token_id I>
   static void forward_rows(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                            const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
                            cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
@@ -81,28 +81,29 @@ std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std:
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, for
-/// `cols` classes on one of so many ranks.
+/// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, or
+/// with the gradient of x alone, for `cols` classes on one of so many ranks.
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t cols,
                                                                 std::size_t vocab, std::size_t ranks,
-                                                                const context& ctx = default_context()) {
+                                                                const context& ctx = default_context(),
+                                                                parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   using I = std::int64_t;
   const std::size_t chunk = detail::cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
   const std::size_t of_rows =
-      cross_entropy_workspace<B, T>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx);
+      cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx);
   return of_rows + workspace::bytes_for<A>(chunk, cols) + detail::tiled_rows<A>::bytes(chunk) +
          detail::shard_cross_entropy<row_backend<B>, true, true, I, A>::bytes(ranks, chunk) +
          detail::shard_linear<B, T>::bytes(rows, hidden, cols, chunk, ranks, ctx,
-                                           simd::scratch_workspace<B, A>(cols, 1, ctx));
+                                           simd::scratch_workspace<B, A>(cols, 1, ctx), of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// What the doors are called with; backward has an upstream gradient and no loss.
-template <element T>
+template <layer_types T>
 struct shard_cross_entropy_call {
   communicator_ref comm;
   const linear_shard<T>& part;
@@ -113,7 +114,7 @@ struct shard_cross_entropy_call {
 };
 
 /// Checks on all ranks, and the call.
-template <class B, element T, class Target, class Weight>
+template <class B, layer_types T, class Target, class Weight>
 void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy_call<T>& of, const Target& target,
                                 Weight weight, const vocab_parallel_fused_linear_cross_entropy_options& opt,
                                 context& ctx) {
@@ -150,8 +151,8 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
     expect_loss_options<A>(args, opt.loss);
     args.finite("upstream", of.backward ? 1 : opt.upstream);
     expect_labels(name, targets, shard.vocab, opt.loss.ignore_index);
-    ctx.workspace().expect(
-        name, vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(rows, hidden, cols, shard.vocab, ranks, ctx));
+    ctx.workspace().expect(name, vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(
+                                     rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));
   }));
 
   workspace::frame frame(ctx.workspace());
@@ -183,8 +184,8 @@ void vocab_parallel_fused_linear_cross_entropy_forward(communicator_ref comm, co
                                                        const Weight& class_weight = absent,
                                                        context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(class_weight);
-  static_assert(admits_parameter<T, decltype(weight)>());
+  const auto weight = as_in_vector<input_t<T>>(class_weight);
+  static_assert(admits_parameter<input_t<T>, decltype(weight)>());
   const accumulator_t<T> g = static_cast<accumulator_t<T>>(opt.upstream);
   detail::shard_linear_cross_entropy<B, T>("vocab_parallel_fused_linear_cross_entropy_forward",
                                            {comm, part, gradients, {&g, 1}, to, false}, target, weight, opt, ctx);
@@ -199,8 +200,8 @@ void vocab_parallel_fused_linear_cross_entropy_backward(
     std::type_identity_t<linear_gradients<T>> gradients, vocab_parallel_fused_linear_cross_entropy_options opt = {},
     const Weight& class_weight = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  const auto weight = as_in_vector<T>(class_weight);
-  static_assert(admits_parameter<T, decltype(weight)>());
+  const auto weight = as_in_vector<input_t<T>>(class_weight);
+  static_assert(admits_parameter<input_t<T>, decltype(weight)>());
   detail::shard_linear_cross_entropy<B, T>("vocab_parallel_fused_linear_cross_entropy_backward",
                                            {comm, part, gradients, upstream, {}, true}, target, weight, opt, ctx);
 }

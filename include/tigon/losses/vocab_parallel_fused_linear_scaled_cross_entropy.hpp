@@ -46,7 +46,7 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::ge
   using saved = no_state;
 
   /// Results and gradients in one pass over the rows.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
@@ -70,7 +70,7 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::ge
   }
 
   /// The gradients, from logits and sums that are computed again.
-  template <backend B, element T, token_id I>
+  template <backend B, layer_types T, token_id I>
   static void backward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                        detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                        fused_linear_scaled_cross_entropy_options opt, context& ctx) {
@@ -88,25 +88,27 @@ std::size_t scaled_cross_entropy_shard_chunk(std::size_t rows, std::size_t hidde
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that the doors take with all gradients and a bias, for `cols` classes on one of so many ranks.
+/// Bytes of workspace that the doors take with all gradients and a bias, or with the gradient of x alone, for `cols`
+/// classes on one of so many ranks.
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden,
                                                                        std::size_t cols, std::size_t vocab,
                                                                        std::size_t ranks,
-                                                                       const context& ctx = default_context()) {
+                                                                       const context& ctx = default_context(),
+                                                                       parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::scaled_cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
   return workspace::bytes_for<A>(chunk, cols) +
          detail::shard_scaled_cross_entropy<row_backend<B>, std::int64_t, A>::bytes(ranks, chunk) +
          detail::shard_linear<B, T>::bytes(rows, hidden, cols, chunk, ranks, ctx,
-                                           simd::scratch_workspace<B, A>(cols, 1, ctx));
+                                           simd::scratch_workspace<B, A>(cols, 1, ctx), of);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
 
 /// What the doors are called with.
-template <element T>
+template <layer_types T>
 struct shard_scaled_call {
   communicator_ref comm;
   const linear_shard<T>& part;
@@ -117,7 +119,7 @@ struct shard_scaled_call {
 };
 
 /// Checks on all ranks, and the call.
-template <class B, element T, class Target>
+template <class B, layer_types T, class Target>
 void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled_call<T>& of, const Target& target,
                                        const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
   using A = accumulator_t<T>;
@@ -152,7 +154,7 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
                 "a number from 1e-30 to 1e30");
     expect_labels(name, targets, shard.vocab, opt.ignore_index);
     ctx.workspace().expect(name, vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(
-                                     rows, hidden, cols, shard.vocab, ranks, ctx));
+                                     rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));
   }));
 
   using K = kernel_for<op::vocab_parallel_fused_linear_scaled_cross_entropy, B>;

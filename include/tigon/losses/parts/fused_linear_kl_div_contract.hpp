@@ -27,6 +27,8 @@ struct fused_linear_kl_div {
 ///            may be 0.
 /// Types      x, w, bias, their gradients and teacher of one type, f32, bf16, f16 or f64; loss and upstream f32 (f64 for
 ///            f64); labels std::int32_t or std::int64_t.
+///            With linear_types x, dx and teacher have one, w and bias one, their gradients one (no f64), and each its
+///            own error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
 /// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
@@ -57,12 +59,12 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// What a call reads and writes; views without memory stand for what is absent.
-template <element T>
+template <layer_types T>
 struct linear_kl_div {
   using A = accumulator_t<T>;
   linear_layer<T> head;
   linear_gradients<T> out;
-  matrix_view<const T> teacher;
+  matrix_view<const input_t<T>> teacher;
   matrix_view<A> elements;        ///< losses of elements
   matrix_view<const A> upstream;  ///< of elements; without memory: 1
 };

@@ -13,7 +13,7 @@ inline namespace TIGON_ABI {
 
 /// A rank's part of a linear layer: x of all tokens, the same on every rank, and w [cols, hidden] and bias [cols] of the
 /// classes [shard.first, shard.first + cols) of shard.vocab. A shard may be empty: w of 0 rows.
-template <element T>
+template <layer_types T>
 struct linear_shard {
   linear_layer<T> layer{};
   vocab_shard shard{};
@@ -61,12 +61,12 @@ template <class A, class I>
 struct equal_numbers {
   equal_number all[of_every_layer];
 
-  template <element T>
+  template <layer_types T>
   equal_numbers(const linear_shard<T>& of, std::span<const I> target, std::size_t chunk, bool dx)
       : all{{"rows", std::uint64_t{of.layer.x.rows}},
             {"hidden", std::uint64_t{of.layer.x.cols}},
             {"vocab", std::uint64_t{of.shard.vocab}},
-            {"type", std::uint64_t{16 * sizeof(A) + sizeof(T)}},
+            {"type", std::uint64_t{16 * sizeof(A) + sizeof(input_t<T>)}},
             {"rows of a chunk", std::uint64_t{chunk}},
             {"the choice of dx", std::uint64_t{dx}},
             {"target", hash_of(target)}} {}
@@ -101,7 +101,7 @@ std::vector<linear_shard_record<of_every_layer + M>> agree_on_shards(std::string
 }
 
 /// Declares what the doors read of a rank's layer and of labels of the whole vocabulary.
-template <class B, element T>
+template <class B, layer_types T>
 void declare_linear_shard(arguments& args, std::string_view op, const linear_shard<T>& of) {
   args.at_least_one("vocab", of.shard.vocab);
   const std::size_t cols = of.layer.w.rows;
@@ -118,7 +118,7 @@ struct shard_columns {
 };
 
 /// What a loss over a split vocabulary reads and writes on one rank.
-template <element T>
+template <layer_types T>
 struct linear_shard_loss {
   communicator_ref comm;
   const shard_columns* shards;  ///< of all ranks
@@ -172,18 +172,19 @@ class rank_numbers {
 
 /// chunked_linear on a rank's classes; dx is the sum of all ranks' shares, added up in f32 (f64 for f64) in the order of
 /// ranks and rounded once: the same bits on every rank, whatever carries them.
-template <class B, element T>
+template <class B, layer_types T>
 class shard_linear {
  public:
   using A = accumulator_t<T>;
+  using X = input_t<T>;
 
   shard_linear(workspace::frame& frame, const linear_shard_loss<T>& of, context& ctx)
       : comm_(of.comm),
         head_(of.head),
-        dx_(of.comm.size() == 1 ? matrix_view<T>{} : of.out.dx),
+        dx_(of.comm.size() == 1 ? matrix_view<X>{} : of.out.dx),
         ctx_(ctx),
         layer_(frame, of.head,
-               {dx_.data == nullptr ? of.out.dx : matrix_view<T>{}, of.out.dw, of.out.dbias, of.out.mode},
+               {dx_.data == nullptr ? of.out.dx : matrix_view<X>{}, of.out.dw, of.out.dbias, of.out.mode},
                gemm_detail::ceil_div(of.head.x.rows, of.chunk), ctx) {
     if (dx_.data == nullptr) return;
     const std::size_t n = of.chunk * of.head.x.cols;
@@ -204,22 +205,22 @@ class shard_linear {
     clear_rows_without_share(d, share);
     std::fill(sum_, sum_ + n, A(0));
     comm::reduce_in_rank_order<A>(comm_, {share_, n}, std::span(sum_, n), gathered_, [](A a, A b) { return a + b; });
-    round_sums<row_backend<B>, A, T, A>(dx_.rows_from(begin, d.rows), {sum_, d.rows, share.cols}, false, ctx_);
+    round_sums<row_backend<B>, A, X, A>(dx_.rows_from(begin, d.rows), {sum_, d.rows, share.cols}, false, ctx_);
   }
 
   void finish() { layer_.finish(); }
 
-  /// Bytes that it takes with all gradients and a bias, and nothing packed; without the logits. `between`: bytes that the
+  /// Bytes that it takes with all gradients and a bias, or with that of x alone, and nothing packed; without the logits. `between`: bytes that the
   /// loss takes between the products, and gives back.
   static std::size_t bytes(std::size_t rows, std::size_t hidden, std::size_t cols, std::size_t chunk, std::size_t ranks,
-                           const context& ctx, std::size_t between) {
+                           const context& ctx, std::size_t between, parameters trained = parameters::trained) {
     const std::size_t elements = workspace::product(chunk, hidden);
     for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-      between = std::max(between, gemm_workspace<B, A, T, A>(n, hidden, cols, ctx.executor().workers()));
+      between = std::max(between, gemm_workspace<B, A, weight_t<T>, A>(n, hidden, cols, ctx.executor().workers()));
     const std::size_t sums =
         ranks == 1 ? 0 : 2 * workspace::bytes_for<A>(elements) + workspace::bytes_for<A>(ranks, block(elements));
-    return sums +
-           chunked_linear_workspace<B, T>(rows, hidden, cols, chunk, gemm_detail::ceil_div(rows, chunk), ctx, between);
+    return sums + chunked_linear_workspace<B, T>(rows, hidden, cols, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
+                                                 between, trained);
   }
 
  private:
@@ -230,7 +231,7 @@ class shard_linear {
 
   communicator_ref comm_;
   linear_layer<T> head_;
-  matrix_view<T> dx_;
+  matrix_view<X> dx_;
   context& ctx_;
   chunked_linear<B, T> layer_;
   A *share_ = nullptr, *sum_ = nullptr;
