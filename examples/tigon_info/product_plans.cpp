@@ -79,6 +79,8 @@ void print_product_plans() {
   std::printf("  tiled_mlp\n    shards of %zu tokens, each as mlp\n",
               tigon::detail::shard_rows(tokens, hidden, std::nullopt));
   std::puts("  moe_routing\n    one pass over the choices, in one task");
+  for (const std::string_view op : {tigon::op::moe_gather::name, tigon::op::moe_scatter::name})
+    std::printf("  %s\n    rows of a chunk of moe or expert_parallel_moe\n", op.data());
   const size_t pairs = tigon::detail::chunk_rows<B, float>({tokens, choices, experts, hidden, intermediate});
   for (const std::string_view op : {tigon::op::moe::name, tigon::op::expert_parallel_moe::name})
     std::printf("  %s\n    chunks of %zu choices of one of %zu experts, %zu choices a token\n", op.data(), pairs,

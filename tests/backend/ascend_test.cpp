@@ -31,12 +31,14 @@ using namespace tigon::test;
 using tigon::default_context, tigon::matrix_view;
 namespace ub = tigon::unified_buffer;
 
-using adapted = tigon::op_list<tigon::op::geglu, tigon::op::swiglu, tigon::op::rms_norm, tigon::op::fused_add_rms_norm,
-                               tigon::op::layer_norm, tigon::op::rope, tigon::op::softmax, tigon::op::cross_entropy,
-                               tigon::op::fused_linear_cross_entropy, tigon::op::dyt, tigon::op::poly_norm,
-                               tigon::op::qwen2vl_mrope, tigon::op::sparsemax, tigon::op::attn_res,
-                               tigon::op::embedding, tigon::op::group_norm, tigon::op::llama4_rope, tigon::op::kl_div,
-                               tigon::op::jsd, tigon::op::tvd, tigon::op::distillation, tigon::op::grpo_loss>;
+using adapted =
+    tigon::op_list<tigon::op::geglu, tigon::op::swiglu, tigon::op::rms_norm, tigon::op::fused_add_rms_norm,
+                   tigon::op::layer_norm, tigon::op::rope, tigon::op::softmax, tigon::op::cross_entropy,
+                   tigon::op::fused_linear_cross_entropy, tigon::op::dyt, tigon::op::poly_norm,
+                   tigon::op::qwen2vl_mrope, tigon::op::sparsemax, tigon::op::attn_res, tigon::op::embedding,
+                   tigon::op::group_norm, tigon::op::llama4_rope, tigon::op::kl_div, tigon::op::jsd, tigon::op::tvd,
+                   tigon::op::distillation, tigon::op::grpo_loss, tigon::op::moe_gather, tigon::op::moe_scatter,
+                   tigon::op::mhc_coeffs, tigon::op::mhc_pre, tigon::op::mhc_post_res>;
 
 TEST(ascend, provides_what_it_lists_and_inherits_the_rest) {
   using tigon::backends::ascend;

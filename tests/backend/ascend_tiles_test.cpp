@@ -55,6 +55,11 @@ TEST(ascend_tiles, are_those_of_the_margins_and_live_tiles) {
   EXPECT_EQ((blocks<op::kl_div, pass::plain_forward>), (of_capacities{2048, 8192, 16384, 65536}));       // .90, 3
   EXPECT_EQ((blocks<op::kl_div, pass::backward>), (of_capacities{2048, 8192, 16384, 65536}));            // .90, 3
   EXPECT_EQ((blocks<op::kl_div, pass::plain_backward>), (of_capacities{4096, 16384, 16384, 65536}));     // .90, 2.5
+  EXPECT_EQ((blocks<op::moe_gather, pass::forward>), (of_capacities{4096, 16384, 16384, 65536}));        // .90, 2
+  EXPECT_EQ((blocks<op::moe_scatter, pass::forward>), (of_capacities{2048, 8192, 16384, 65536}));        // .90, 3
+  EXPECT_EQ((blocks<op::mhc_coeffs, pass::backward>), (of_capacities{1024, 4096, 4096, 16384}));         // .90, 8
+  EXPECT_EQ((blocks<op::mhc_pre, pass::forward>), (of_capacities{1024, 4096, 8192, 32768}));             // .90, 7
+  EXPECT_EQ((blocks<op::mhc_post_res, pass::backward>), (of_capacities{512, 2048, 2048, 8192}));         // .90, 16
   EXPECT_EQ((blocks<op::embedding, pass::forward>), (of_capacities{2048, 8192, 16384, 65536}));          // .85, 3.2
 }
 

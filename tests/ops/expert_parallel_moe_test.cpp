@@ -189,6 +189,46 @@ TYPED_TEST(expert_parallel_moe, takes_the_workspace_that_it_names) {
   }
 }
 
+// Where weights are frozen, on one rank or on all, the other results have their bits, and no sums are taken.
+TYPED_TEST(expert_parallel_moe, has_no_sums_of_frozen_weights) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using tigon::parameters;
+  const moe_sizes s{48, 2, 4, 17, 9, 1, chosen::few};
+  problem<B, T> full(s, 2);
+  full.by_ranks(everything);
+  const auto bytes = [&](parameters of) {
+    return tigon::expert_parallel_moe_workspace<B, T, T, T, std::int32_t>(moe_pass::recompute, full.part[0].s, 2, 1,
+                                                                          of);
+  };
+  EXPECT_LE(bytes(parameters::frozen), bytes(parameters::trained));
+  if (std::same_as<T, bfloat16>) {  // an expert has several chunks, and sums beside the gradient
+    EXPECT_LT(bytes(parameters::frozen), bytes(parameters::trained));
+  }
+  for (const std::size_t first_frozen : {0u, 1u, 2u}) {  // the ranks from it on
+    SCOPED_TRACE(first_frozen);
+    problem<B, T> p(s, 2);
+    threads::run(2, [&](const threads& c) {
+      auto& q = p.part[c.rank()];
+      auto to = q.all();
+      const bool frozen = c.rank() >= first_frozen;
+      if (frozen) to.dgate_up = {}, to.ddown = {};
+      with_workspace_of(bytes(frozen ? parameters::frozen : parameters::trained), [&](context& ctx) {
+        tigon::expert_parallel_moe_backward<B, T>(c, q.dy, q.x, q.choices(), q.experts(), to, q.opt, ctx);
+      });
+    });
+    for (const std::size_t rank : {0u, 1u}) {
+      const auto &got = p.part[rank], &want = full.part[rank];
+      EXPECT_EQ(bits_of(got.dx, got.dweights), bits_of(want.dx, want.dweights)) << rank;
+      if (rank >= first_frozen) {
+        EXPECT_TRUE(got.dgate_up.untouched() && got.ddown.untouched()) << rank;
+      } else {
+        EXPECT_EQ(bits_of(got.dgate_up, got.ddown), bits_of(want.dgate_up, want.ddown)) << rank;
+      }
+    }
+  }
+}
+
 /// What all ranks throw where one finds a fault.
 template <class Change>
 void all_refuse(const std::string& part, Change change) {

@@ -40,7 +40,9 @@ std::vector<model_config> make_models() {
   mixture.experts = 4;
   mixture.top_k = 2;
   mixture.intermediate = 24;
-  return {llama, gemma, qwen2vl, phi, mixture};
+  model_config connected{.name = "connected"};
+  connected.streams = 4;
+  return {llama, gemma, qwen2vl, phi, mixture, connected};
 }
 const model_config& named(const std::string& name) {
   static const std::vector<model_config> all = make_models();
@@ -139,7 +141,7 @@ TEST_P(convergence, is_that_of_plain_loops) {
   EXPECT_TRUE(of_f64.within() && of_f32.within()) << told.str();
 }
 INSTANTIATE_TEST_SUITE_P(models, convergence,
-                         testing::Combine(testing::Values("llama", "gemma", "qwen2vl", "phi", "mixture"),
+                         testing::Combine(testing::Values("llama", "gemma", "qwen2vl", "phi", "mixture", "connected"),
                                           testing::ValuesIn(backend_names())),
                          [](const auto& of) { return std::get<0>(of.param) + "_" + std::get<1>(of.param); });
 
@@ -149,7 +151,8 @@ TEST(convergence, has_every_backend) {
 }
 
 class plain_models : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(models, plain_models, testing::Values("llama", "gemma", "qwen2vl", "phi", "mixture"),
+INSTANTIATE_TEST_SUITE_P(models, plain_models,
+                         testing::Values("llama", "gemma", "qwen2vl", "phi", "mixture", "connected"),
                          [](const auto& of) { return of.param; });
 
 /// So that what is compared is training, and a mixture's choices are those of the mathematics.
@@ -196,11 +199,21 @@ TEST_P(plain_models, have_the_gradient_of_their_loss) {
 }
 
 /// A step that is wrong in one thing.
-enum class fault { keys_after, norm_gradient, residual_gradient, rotation_back, gate_gradient, router_gradient, tied };
+enum class fault {
+  keys_after,
+  norm_gradient,
+  residual_gradient,
+  rotation_back,
+  gate_gradient,
+  router_gradient,
+  tied,
+  coefficient_gradient,
+};
 class faulty : public plain<float> {
  public:
   faulty(const model_config& c, fault what) : plain<float>(c), what_(what), intermediate_(c.intermediate) {
     causal_ = what != fault::keys_after;
+    mixes_back_ = what != fault::residual_gradient;
   }
 
   void add_norm_backward(in dy, in ds, in s, in w, std::span<const float> rstd, out dx, out dw) override {
@@ -220,6 +233,11 @@ class faulty : public plain<float> {
     plain::experts_backward(dy, x, w, s, dx, dw, dlogits);
     for (std::size_t t = 0; what_ == fault::router_gradient && t < dlogits.rows; ++t)
       std::fill_n(dlogits.row(t), dlogits.cols, 0.0f);
+  }
+  void connect_backward(in dy, in x, connection_matrices<const float> w, const layer_function& layer,
+                        connection_state<float>& s, out dx, connection_matrices<float> dw) override {
+    plain::connect_backward(dy, x, w, layer, s, dx, dw);
+    if (what_ == fault::coefficient_gradient) std::swap(dw.bias.data[0], dw.bias.data[dw.bias.cols - 1]);
   }
   void embed_backward(in dy, tokens ids, out dw, bool adds) override {
     plain::embed_backward(dy, ids, dw, adds && what_ != fault::tied);
@@ -262,6 +280,11 @@ TEST_P(plain_models, with_a_fault_are_seen) {
   if (c.gate == gate_form::geglu) with_config("another gate", [](model_config& o) { o.gate = gate_form::swiglu; });
   if (c.rotary == rotary_form::multimodal)
     with_config("other sections", [](model_config& o) { std::swap(o.sections[0], o.sections[1]); });
+  if (c.streams != 0) {
+    with_fault(fault::coefficient_gradient, "gradients of two coefficients in each other's place");
+    with_config("fewer steps of the balance", [](model_config& o) { o.sinkhorn_steps = 2; });
+    with_config("another factor of the layer", [](model_config& o) { o.post_mult = 1.99; });
+  }
   if (c.rotary == rotary_form::partial) with_config("a smaller rotation", [](model_config& o) { o.rotary_dim = 2; });
 }
 

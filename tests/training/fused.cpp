@@ -8,6 +8,7 @@
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/fused_add_rms_norm.hpp>
 #include <tigon/ops/geglu.hpp>
+#include <tigon/ops/mhc.hpp>
 #include <tigon/ops/moe.hpp>
 #include <tigon/ops/moe_router.hpp>
 #include <tigon/ops/qwen2vl_mrope.hpp>
@@ -106,6 +107,22 @@ class fused final : public steps<float> {
     moe_router_backward<B>(dweights.view(), s.logits.view(), s.chosen.view(), dlogits, {}, ctx_);
   }
 
+  void connect(in x, connection_matrices<const float> w, const layer_function& layer, connection_state<float>& s,
+               out y) override {
+    mhc_forward<B>(
+        x, mhc_weights{w.phi, row(w.bias), row(w.alpha)}, [&](in from, out to) { layer(from, to); }, y, saved(s),
+        connections(), ctx_);
+  }
+  void connect_backward(in dy, in x, connection_matrices<const float> w, const layer_function& layer,
+                        connection_state<float>& s, out dx, connection_matrices<float> dw) override {
+    buffer<float> df(s.f.rows, s.f.cols), d_in(s.in.rows, s.in.cols);
+    mhc_backward<B>(
+        dy, x, mhc_weights{w.phi, row(w.bias), row(w.alpha)}, [&](in from, out to) { layer(from, to); }, saved(s),
+        mhc_gradients{dx, dw.phi, std::span(dw.bias.data, dw.bias.cols), std::span(dw.alpha.data, dw.alpha.cols),
+                      df.view(), d_in.view()},
+        connections(), ctx_);
+  }
+
   double head(in x, in w, tokens targets, out dx, out dw) override {
     float loss = 0;
     fused_linear_cross_entropy_options opt;
@@ -145,6 +162,13 @@ class fused final : public steps<float> {
   static std::span<const float> row(in w) { return {w.data, w.cols}; }
   static moe_choices<std::int32_t, float> choices(const mixture_state<float>& s) {
     return {s.chosen.view(), s.weights.view()};
+  }
+  mhc_coeffs_options connections() const {
+    return {
+        .rms_eps = c_.norm_eps, .sinkhorn_eps = c_.sinkhorn_eps, .post_mult = c_.post_mult, .tmax = c_.sinkhorn_steps};
+  }
+  static mhc_saved<float> saved(connection_state<float>& s) {
+    return {{s.h_pre.view(), s.h_post.view(), s.h_res.view()}, {s.mix.view(), s.rstd}, s.in.view(), s.f.view()};
   }
   std::size_t rotary_dim() const { return c_.rotary == rotary_form::partial ? c_.rotary_dim : c_.head_dim(); }
   qwen2vl_mrope_options sections() const { return {.sections = {c_.sections[0], c_.sections[1], c_.sections[2]}}; }

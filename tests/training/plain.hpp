@@ -18,6 +18,7 @@ class plain : public steps<R> {
  public:
   using typename steps<R>::in;
   using typename steps<R>::out;
+  using typename steps<R>::layer_function;
 
   explicit plain(const model_config& config) : c_(config) {}
 
@@ -166,6 +167,73 @@ class plain : public steps<R> {
     through_choice(s, dweights, dlogits);
   }
 
+  void connect(in x, connection_matrices<const R> w, const layer_function& layer, connection_state<R>& s,
+               out y) override {
+    const std::size_t n = c_.streams, h = c_.hidden;
+    for (std::size_t t = 0; t < x.rows; ++t)
+      s.rstd[t] = 1 / std::sqrt(dot(x.row(t), x.row(t), x.cols) / R(x.cols) + R(c_.norm_eps));
+    fill(s.mix.view(), R(0));
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t j = 0; j < x.cols; ++j)
+        for (std::size_t k = 0; k < c_.mixes(); ++k) s.mix.view().row(t)[k] += x.row(t)[j] * w.phi.row(j)[k];
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t k = 0; k < c_.mixes(); ++k) s.mix.view().row(t)[k] *= s.rstd[t];
+    for (std::size_t t = 0; t < x.rows; ++t) {
+      const std::vector<R> z = logits_of(w, s, t);
+      for (std::size_t o = 0; o < n; ++o) s.h_pre.view().row(t)[o] = sigmoid(z[o]);
+      for (std::size_t o = 0; o < n; ++o) s.h_post.view().row(t)[o] = R(c_.post_mult) * sigmoid(z[n + o]);
+      const buffer<R> last = balance(z).back().result;
+      std::copy_n(last.memory.data(), n * n, s.h_res.view().row(t));
+    }
+    fill(s.in.view(), R(0));
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = 0; j < h; ++j) s.in.view().row(t)[j] += s.h_pre.view().row(t)[i] * x.row(t)[i * h + j];
+    layer(s.in.view(), s.f.view());
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t j = 0; j < h; ++j) {
+          R sum = s.h_post.view().row(t)[o] * s.f.view().row(t)[j];
+          for (std::size_t i = 0; i < n; ++i) sum += s.h_res.view().row(t)[o * n + i] * x.row(t)[i * h + j];
+          y.row(t)[o * h + j] = sum;
+        }
+  }
+  void connect_backward(in dy, in x, connection_matrices<const R> w, const layer_function& layer,
+                        connection_state<R>& s, out dx, connection_matrices<R> dw) override {
+    const std::size_t n = c_.streams, h = c_.hidden;
+    buffer<R> df(x.rows, h), d_in(x.rows, h), dmix(x.rows, c_.mixes());
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t j = 0; j < h; ++j) df.view().row(t)[j] += s.h_post.view().row(t)[o] * dy.row(t)[o * h + j];
+    layer(df.view(), d_in.view());
+    fill(dx, R(0)), fill(dw.phi, R(0)), fill(dw.bias, R(0)), fill(dw.alpha, R(0));
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = 0; j < h; ++j) {
+          R& sum = dx.row(t)[i * h + j];
+          sum = s.h_pre.view().row(t)[i] * d_in.view().row(t)[j];
+          for (std::size_t o = 0; mixes_back_ && o < n; ++o)
+            sum += s.h_res.view().row(t)[o * n + i] * dy.row(t)[o * h + j];
+        }
+    for (std::size_t t = 0; t < x.rows; ++t) {
+      const std::vector<R> g = logit_gradients(dy.row(t), x.row(t), w, s, d_in.view().row(t), t);
+      for (std::size_t k = 0; k < g.size(); ++k) {
+        dw.bias.data[k] += g[k];
+        dw.alpha.data[part_of(k)] += g[k] * s.mix.view().row(t)[k];
+        dmix.view().row(t)[k] = w.alpha.data[part_of(k)] * g[k];
+      }
+    }
+    // mix = rstd (x phi), and rstd depends on all of x.
+    for (std::size_t t = 0; t < x.rows; ++t) {
+      const R r = s.rstd[t], of_r = dot(dmix.view().row(t), s.mix.view().row(t), c_.mixes()) / r;
+      for (std::size_t j = 0; j < x.cols; ++j) {
+        for (std::size_t k = 0; k < c_.mixes(); ++k) dw.phi.row(j)[k] += x.row(t)[j] * r * dmix.view().row(t)[k];
+        dx.row(t)[j] += r * dot(dmix.view().row(t), w.phi.row(j), c_.mixes());
+        dx.row(t)[j] -= of_r * r * r * r / R(x.cols) * x.row(t)[j];
+      }
+    }
+  }
+
   double head(in x, in w, tokens targets, out dx, out dw) override {
     buffer<R> logits(x.rows, w.rows), d(x.rows, w.rows), slopes(x.rows, w.rows);
     linear(x, w, logits.view());
@@ -188,7 +256,7 @@ class plain : public steps<R> {
   }
 
  protected:
-  bool causal_ = true;
+  bool causal_ = true, mixes_back_ = true;
 
  private:
   static R dot(const R* a, const R* b, std::size_t n) {
@@ -277,6 +345,70 @@ class plain : public steps<R> {
   }
   static R root() { return std::sqrt(2 / std::numbers::pi_v<R>); }
   static R bend(R x) { return std::tanh(root() * (x + R(0.044715) * x * x * x)); }
+
+  std::size_t part_of(std::size_t k) const { return k < c_.streams ? 0 : k < 2 * c_.streams ? 1 : 2; }
+  std::vector<R> logits_of(connection_matrices<const R> w, const connection_state<R>& s, std::size_t t) const {
+    std::vector<R> z(c_.mixes());
+    for (std::size_t k = 0; k < z.size(); ++k)
+      z[k] = w.alpha.data[part_of(k)] * s.mix.view().row(t)[k] + w.bias.data[k];
+    return z;
+  }
+  /// A matrix whose rows or columns were divided by their sums.
+  struct balanced {
+    bool rows;
+    buffer<R> result;
+    std::vector<R> sums;
+  };
+  /// The softmax of each row, then columns and rows by turns.
+  std::vector<balanced> balance(const std::vector<R>& z) const {
+    const std::size_t n = c_.streams;
+    std::vector<balanced> all;
+    buffer<R> m(n, n);
+    std::copy_n(z.data() + 2 * n, n * n, m.memory.data());
+    softmax(m);
+    all.push_back({true, m, {}});
+    for (R& v : m.memory) v += R(c_.sinkhorn_eps);
+    for (std::size_t k = 0; k + 1 < 2 * c_.sinkhorn_steps; ++k) {
+      const bool rows = k % 2 == 1;
+      std::vector<R> sums(n, R(c_.sinkhorn_eps));
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t i = 0; i < n; ++i) sums[rows ? o : i] += m.view().row(o)[i];
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t i = 0; i < n; ++i) m.view().row(o)[i] /= sums[rows ? o : i];
+      all.push_back({rows, m, sums});
+    }
+    return all;
+  }
+  /// The gradients of a token's alpha mix + b.
+  std::vector<R> logit_gradients(const R* dy, const R* x, connection_matrices<const R> w, const connection_state<R>& s,
+                                 const R* d_in, std::size_t t) const {
+    const std::size_t n = c_.streams, h = c_.hidden;
+    const std::vector<R> z = logits_of(w, s, t);
+    std::vector<R> g(c_.mixes());
+    for (std::size_t o = 0; o < n; ++o) {
+      const R pre = sigmoid(z[o]), post = sigmoid(z[n + o]);
+      g[o] = dot(d_in, x + o * h, h) * pre * (1 - pre);
+      g[n + o] = R(c_.post_mult) * dot(dy + o * h, s.f.view().row(t), h) * post * (1 - post);
+    }
+    buffer<R> d(n, n);
+    for (std::size_t o = 0; o < n; ++o)
+      for (std::size_t i = 0; i < n; ++i) d.view().row(o)[i] = dot(dy + o * h, x + i * h, h);
+    const std::vector<balanced> all = balance(z);
+    for (std::size_t k = all.size(); k-- > 1;) {
+      std::vector<R> along(n);
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t i = 0; i < n; ++i)
+          along[all[k].rows ? o : i] += d.view().row(o)[i] * all[k].result.view().row(o)[i];
+      for (std::size_t o = 0; o < n; ++o)
+        for (std::size_t i = 0; i < n; ++i) {
+          const std::size_t line = all[k].rows ? o : i;
+          d.view().row(o)[i] = (d.view().row(o)[i] - along[line]) / all[k].sums[line];
+        }
+    }
+    softmax_backward(all[0].result, d);
+    std::copy_n(d.memory.data(), n * n, g.data() + 2 * n);
+    return g;
+  }
 
   template <class F>
   void each_choice(const mixture_state<R>& s, const F& f) const {

@@ -36,10 +36,14 @@ struct model_config {
   double softcap = 0;  ///< of the logits; 0: none
   bool tied = false;   ///< the head is the embedding
   std::size_t experts = 0, top_k = 0;
+  std::size_t streams = 0, sinkhorn_steps = 20;  ///< of hyper-connections; 0: a residual stream
+  double sinkhorn_eps = 1e-6, post_mult = 2;
 
   std::size_t head_dim() const { return hidden / heads; }
   std::size_t qkv() const { return (heads + 2 * kv_heads) * head_dim(); }
   std::size_t window() const { return batch * seq_len; }
+  std::size_t wide() const { return streams * hidden; }
+  std::size_t mixes() const { return streams * (streams + 2); }
   std::size_t mlps() const { return experts != 0 ? experts : 1; }
   std::size_t mlps_of_token() const { return experts != 0 ? top_k : 1; }
 };
@@ -75,11 +79,26 @@ struct mixture_state {
   buffer<std::int32_t> chosen;       ///< [tokens, k]
 };
 
+/// The weights of hyper-connections, or their gradients.
+template <class E>
+struct connection_matrices {
+  matrix_view<E> phi, bias, alpha;
+};
+
+/// What hyper-connections keep of their forward pass: the coefficients, what these are made of, and input and output of
+/// the layer between them.
+template <class R>
+struct connection_state {
+  buffer<R> h_pre, h_post, h_res, mix, in, f;
+  std::vector<R> rstd;
+};
+
 /// The steps. Outputs are overwritten unless it says "adds", and share no memory with another argument.
 template <class R>
 struct steps {
   using in = matrix_view<const R>;
   using out = matrix_view<R>;
+  using layer_function = std::function<void(in, out)>;
 
   virtual ~steps() = default;
 
@@ -108,6 +127,12 @@ struct steps {
   virtual void experts(in x, expert_matrices<const R> w, mixture_state<R>& state, out y) = 0;
   virtual void experts_backward(in dy, in x, expert_matrices<const R> w, const mixture_state<R>& state, out dx,
                                 expert_matrices<R> dw, out dlogits) = 0;
+  /// y = h_res x + h_post layer(h_pre x), with coefficients made of x;   of the gradients `layer` takes that of its output
+  /// to that of its input
+  virtual void connect(in x, connection_matrices<const R> w, const layer_function& layer, connection_state<R>& state,
+                       out y) = 0;
+  virtual void connect_backward(in dy, in x, connection_matrices<const R> w, const layer_function& layer,
+                                connection_state<R>& state, out dx, connection_matrices<R> dw) = 0;
   /// Mean cross entropy of softcap(x w^T), and its gradients
   virtual double head(in x, in w, tokens targets, out dx, out dw) = 0;
 };

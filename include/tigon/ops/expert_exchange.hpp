@@ -93,7 +93,8 @@ class expert_exchange {
     for (std::size_t e = 0; e < own_.shape.experts; ++e) {
       const std::size_t first = own_.first(e), count = own_.first(e + 1) - first;
       const moe_chunk c{own_.scatter + first, count, own_.shape.choices, first};
-      add_to_tokens<B, A, R>(matrix_view<const A>(received_.rows_from(first, count)), c, weights, sum, ctx);
+      kernel_for<op::moe_scatter, B>::template forward<B, A>(matrix_view<const A>(received_.rows_from(first, count)), c,
+                                                             weights, sum, ctx);
     }
   }
 

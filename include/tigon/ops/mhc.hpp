@@ -151,8 +151,9 @@ void mhc_backward(in_matrix<T> dy, in_matrix<T> x, const mhc_weights<P, Bias, Al
   args.check();
   const std::size_t bytes = mhc_backward_workspace<B, T, Phi, DP>(tokens, channels, n, opt.tmax, wanted, ctx);
   ctx.workspace().expect("mhc_backward", bytes);
-  kernel_for<op::mhc_post_res, R>::template backward<R, T>(
-      dy, x, saved.f, saved.h.h_post, saved.h.h_res, mhc_post_res_gradients<T>{{}, gradients.df, {}, {}}, {}, ctx);
+  kernel_for<op::mhc_post_res, R>::template backward<R, T>(dy, x, saved.f, saved.h.h_post, saved.h.h_res,
+                                                           mhc_post_res_gradients<T>{{}, gradients.df, {}, {}},
+                                                           mhc_post_res_options{}, ctx);
   layer(gradients.df, gradients.d_in);
   ctx.workspace().expect("mhc_backward", bytes);
   workspace::frame frame(ctx.workspace());
@@ -160,11 +161,12 @@ void mhc_backward(in_matrix<T> dy, in_matrix<T> x, const mhc_weights<P, Bias, Al
   const matrix_view<A> dh_post(frame.template take<A>(tokens * n), tokens, n);
   const matrix_view<A> dh_res(frame.template take<A>(tokens * n * n), tokens, n * n);
   kernel_for<op::mhc_post_res, R>::template backward<R, T>(dy, x, saved.f, saved.h.h_post, saved.h.h_res,
-                                                           mhc_post_res_gradients<T>{{}, {}, dh_post, dh_res}, {}, ctx);
+                                                           mhc_post_res_gradients<T>{{}, {}, dh_post, dh_res},
+                                                           mhc_post_res_options{}, ctx);
   kernel_for<op::mhc_pre, R>::template backward<R, T>(gradients.d_in, x, saved.h.h_pre,
-                                                      mhc_pre_gradients<T>{{}, dh_pre}, {}, ctx);
+                                                      mhc_pre_gradients<T>{{}, dh_pre}, mhc_pre_options{}, ctx);
   kernel_for<op::mhc_coeffs, B>::template backward<B, T>(
-      {dh_pre, dh_post, dh_res}, x, weights, saved.coeffs, to, opt,
+      mhc_coefficients<const A>{dh_pre, dh_post, dh_res}, x, weights, saved.coeffs, to, opt,
       detail::mhc_more<T>{dy, gradients.d_in, saved.h.h_pre, saved.h.h_res}, ctx);
 }
 

@@ -19,8 +19,20 @@ struct kernel<op::mhc_coeffs, backends::generic> {
   template <backend B, element T, element P, element W>
   static void forward(in_matrix<T> x, detail::mhc_weight_views<P, W> w, mhc_coefficients<accumulator_t<T>> h,
                       mhc_coeffs_saved<accumulator_t<T>> saved, mhc_coeffs_options opt, context& ctx) {
+    forward_on<B, row_backend<B>, T>(x, w, h, saved, opt, ctx);
+  }
+  template <backend B, element T, element P, element W, element DP>
+  static void backward(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
+                       mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
+                       mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
+    backward_on<B, row_backend<B>, T>(dh, x, w, saved, to, opt, more, ctx);
+  }
+
+  /// Products by B, rows by R.
+  template <backend B, backend R, element T, element P, element W>
+  static void forward_on(in_matrix<T> x, detail::mhc_weight_views<P, W> w, mhc_coefficients<accumulator_t<T>> h,
+                         mhc_coeffs_saved<accumulator_t<T>> saved, mhc_coeffs_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    using R = row_backend<B>;
     using V = simd::vec<typename R::engine, A>;
     using block = detail::mhc_block<V>;
     const std::size_t n = h.h_pre.cols, mixes = detail::mhc_columns(n), tokens = x.rows;
@@ -36,10 +48,10 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     for_rows_with_scratch<R, A>(ctx, detail::mhc_blocks<V>(tokens), width, 1, [=] TIGON_FN(auto row) {
       const std::size_t first = row.i * V::size;
       const block values{row.scratch(0).data};
-      values.gather(mix, first, mixes);
+      detail::mhc_gather(row, values, mix, first, mixes);
       for (std::size_t l = 0; l < V::size && first + l < tokens; ++l)
         for (std::size_t k = 0; k < mixes; ++k) values.lane(k, l) *= rstd[first + l];
-      values.scatter(mix, first, mixes);
+      detail::mhc_scatter(row, values, mix, first, mixes);
       for (std::size_t k = 0; k < mixes; ++k) values.put(k, detail::mhc_logit(values, k, n, w));
       for (std::size_t k = 0; k < n; ++k) values.put(k, simd::sigmoid(values(k)) + V(pre_eps));
       for (std::size_t k = n; k < 2 * n; ++k) values.put(k, simd::sigmoid(values(k)) * V(post_mult));
@@ -48,18 +60,17 @@ struct kernel<op::mhc_coeffs, backends::generic> {
       const bool keep = history != nullptr;
       const block steps = keep ? block{history + row.i * opt.tmax * n * n * V::size} : values.from(mixes);
       const block last = iteration.run(p, steps, keep);
-      values.scatter(h.h_pre, first, n);
-      values.from(n).scatter(h.h_post, first, n);
-      last.scatter(h.h_res, first, n * n);
+      detail::mhc_scatter(row, values, h.h_pre, first, n);
+      detail::mhc_scatter(row, values.from(n), h.h_post, first, n);
+      detail::mhc_scatter(row, last, h.h_res, first, n * n);
     });
   }
 
-  template <backend B, element T, element P, element W, element DP>
-  static void backward(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
-                       mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
-                       mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
+  template <backend B, backend R, element T, element P, element W, element DP>
+  static void backward_on(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
+                          mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
+                          mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
     using A = accumulator_t<T>;
-    using R = row_backend<B>;
     const std::size_t mixes = saved.mix.cols, n = detail::mhc_streams(mixes), tokens = x.rows;
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> g(frame.template take<A>(tokens * mixes), tokens, mixes);
@@ -81,7 +92,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     if (to.dphi.data != nullptr)
       product<B, T, A, DP>(x, g, to.dphi,
                            {.beta = opt.dparams == gradient::accumulate ? 1.0 : 0.0, .a = transpose::yes}, ctx);
-    if (to.dx.data != nullptr) streams_gradient<B, T>(g, w.phi, x, shrink, to.dx, opt.dx, more, ctx);
+    if (to.dx.data != nullptr) streams_gradient<B, R, T>(g, w.phi, x, shrink, to.dx, opt.dx, more, ctx);
   }
 
   /// The gradients of alpha mix + b, from those of the coefficients.
@@ -102,10 +113,10 @@ struct kernel<op::mhc_coeffs, backends::generic> {
         [=] TIGON_FN(auto row) {
           const std::size_t first = row.i * V::size;
           const block values{row.scratch(0).data}, g = values.from(mixes), p = g.from(mixes), one = p.from(n * n);
-          values.gather(mix, first, mixes);
-          g.gather(dh.h_pre, first, n);
-          g.from(n).gather(dh.h_post, first, n);
-          g.from(2 * n).gather(dh.h_res, first, n * n);
+          detail::mhc_gather(row, values, mix, first, mixes);
+          detail::mhc_gather(row, g, dh.h_pre, first, n);
+          detail::mhc_gather(row, g.from(n), dh.h_post, first, n);
+          detail::mhc_gather(row, g.from(2 * n), dh.h_res, first, n * n);
           for (std::size_t k = 0; k < 2 * n; ++k) {
             const auto s = simd::sigmoid_both(detail::mhc_logit(values, k, n, w));
             g.put(k, g(k) * V(k < n ? A(1) : post_mult) * (s.of_x * s.of_minus_x));
@@ -118,12 +129,12 @@ struct kernel<op::mhc_coeffs, backends::generic> {
             if (!kept) iteration.run(p, steps, true);
             iteration.backward(p, steps, g.from(2 * n), one);
           }
-          g.scatter(to, first, mixes);
+          detail::mhc_scatter(row, g, to, first, mixes);
         });
   }
 
   /// dx = gz phi^T - shrink x, and what else adds to it.
-  template <backend B, element T, class A, element P>
+  template <backend B, backend R, element T, class A, element P>
   static void streams_gradient(matrix_view<A> gz, matrix_view<const P> phi, matrix_view<const T> x, const A* shrink,
                                matrix_view<T> dx, gradient mode, detail::mhc_more<T> more, context& ctx) {
     constexpr bool wide = std::same_as<T, A>;
@@ -150,7 +161,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
               begin + row};
           const matrix_view<A> sum = part.cols_from(at - col, width);
           const matrix_view<T> out(dx.row(begin + row) + at, part.rows, width, dx.row_stride);
-          for_rows<row_backend<B>, A>(own, part.rows, width, [=] TIGON_FN(auto line) {
+          for_rows<R, A>(own, part.rows, width, [=] TIGON_FN(auto line) {
             const auto term = [=](std::size_t k) { return terms(k, line.i); };
             detail::mhc_add_all(line, sum, terms.count(), term, sum, out);
           });

@@ -40,6 +40,23 @@ struct mhc_block {
   }
 };
 
+/// Gathers and scatters for a row, which counts what is copied where its scratch memory is a buffer of its own.
+template <class Row, class V>
+TIGON_INLINE void mhc_gather(Row row, mhc_block<V> to, matrix_view<const typename V::value_type> rows,
+                             std::size_t first, std::size_t width) {
+  to.gather(rows, first, width);
+  if constexpr (requires { row.count_in(width); })
+    if (rows.data != nullptr)
+      row.count_in(std::min<std::size_t>(V::size, rows.rows - first) * width * sizeof(typename V::value_type));
+}
+template <class Row, class V>
+TIGON_INLINE void mhc_scatter(Row row, mhc_block<V> from, matrix_view<typename V::value_type> rows, std::size_t first,
+                              std::size_t width) {
+  from.scatter(rows, first, width);
+  if constexpr (requires { row.count_out(width); })
+    row.count_out(std::min<std::size_t>(V::size, rows.rows - first) * width * sizeof(typename V::value_type));
+}
+
 /// The iteration on n x n matrices: tmax column steps, and row steps between them. A step divides every number by the
 /// sum of its row or column, plus eps.
 template <class V>

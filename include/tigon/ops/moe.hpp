@@ -35,7 +35,7 @@ struct kernel<op::moe, backends::generic> {
       pairs.for_chunks(e, [&](detail::moe_chunk c) {
         const auto p = planes.first(c.rows);
         forward_chunk<B, T, W>(x, c, p, weights, to_save, ctx);
-        detail::add_to_tokens<rows, A, R>(p.out, c, choices.weights, sum, ctx);
+        kernel_for<op::moe_scatter, rows>::template forward<rows, A>(p.out, c, choices.weights, sum, ctx);
       });
     }
     if constexpr (!wide<T>) copy<rows>(sum, y, ctx);
@@ -63,7 +63,8 @@ struct kernel<op::moe, backends::generic> {
       pairs.for_chunks(e, [&](detail::moe_chunk c) {
         const auto p = planes.first(c.rows);
         backward_chunk<B, T, W, G, R>(operands, c, p, weights, dw, ctx);
-        if (dx) detail::add_to_tokens<rows, A, R>(p.out, c, matrix_view<const R>{}, sum, ctx);
+        if (dx)
+          kernel_for<op::moe_scatter, rows>::template forward<rows, A>(p.out, c, matrix_view<const R>{}, sum, ctx);
       });
       dw.finish(ctx);
     }
@@ -77,7 +78,7 @@ struct kernel<op::moe, backends::generic> {
                             const detail::expert<const W>& w, matrix_view<T> to_save, context& ctx) {
     using rows = row_backend<B>;
     const bool keep = to_save.data != nullptr;
-    detail::gather_tokens<rows>(x, c, p.x, ctx);
+    kernel_for<op::moe_gather, rows>::template forward<rows, T>(x, c, p.x, ctx);
     if constexpr (wide<T>)
       if (keep) p.gate = c.gate_of(to_save), p.up = c.up_of(to_save);
     project<B, T, W>(p, w, ctx);
@@ -96,9 +97,10 @@ struct kernel<op::moe, backends::generic> {
                              detail::expert_gradients<B, T, G>& dw, context& ctx) {
     using A = accumulator_t<T>;
     using rows = row_backend<B>;
+    using scatter = kernel_for<op::moe_scatter, rows>;
     const bool again = from.values.data == nullptr, before_gate = from.dx || dw.gate;
-    detail::gather_tokens<rows>(from.dy, c, p.dy, ctx);
-    if (dw.gate || again) detail::gather_tokens<rows>(from.x, c, p.x, ctx);
+    kernel_for<op::moe_gather, rows>::template forward<rows, T>(from.dy, c, p.dy, ctx);
+    if (dw.gate || again) kernel_for<op::moe_gather, rows>::template forward<rows, T>(from.x, c, p.x, ctx);
     if (again)
       project_again<B, T, W>(p, w, ctx);
     else
@@ -106,9 +108,9 @@ struct kernel<op::moe, backends::generic> {
     activate<rows, T>(p, ctx);
     if (before_gate || from.dweights.data != nullptr) {
       product<B, T>(p.dy, w.down, p.dact, {}, ctx);
-      detail::weigh<rows, T, A, R>(p.dact, p.act, p.activated(), c, from.weights, from.dweights, ctx);
+      scatter::template backward<rows, T>(p.dact, p.act, p.activated(), c, from.weights, from.dweights, ctx);
     } else {
-      detail::weigh<rows, T, A, R>(p.act, p.activated(), c, from.weights, ctx);
+      scatter::template backward<rows, T>(p.act, p.activated(), c, from.weights, ctx);
     }
     dw.down.add_product(p.dy, p.activated(), ctx);
     if (!before_gate) return;

@@ -18,7 +18,8 @@ struct ascend : highway {
   using overrides = op_list<op::geglu, op::swiglu, op::rms_norm, op::fused_add_rms_norm, op::layer_norm, op::rope,
                             op::softmax, op::cross_entropy, op::fused_linear_cross_entropy, op::dyt, op::poly_norm,
                             op::qwen2vl_mrope, op::sparsemax, op::attn_res, op::embedding, op::group_norm,
-                            op::llama4_rope, op::kl_div, op::jsd, op::tvd, op::distillation, op::grpo_loss>;
+                            op::llama4_rope, op::kl_div, op::jsd, op::tvd, op::distillation, op::grpo_loss,
+                            op::moe_gather, op::moe_scatter, op::mhc_coeffs, op::mhc_pre, op::mhc_post_res>;
   static constexpr std::size_t tile_capacity_bits = 192 * 8192;  ///< one core's unified buffer
   static constexpr std::size_t tile_buffers = 1;                 ///< places of a tile; 2: double buffering
   static constexpr std::size_t vector_cores = 20;
@@ -39,6 +40,7 @@ struct ascend : highway {
 #include <tigon/backends/ascend/gates.hpp>
 #include <tigon/backends/ascend/group_norm.hpp>
 #include <tigon/backends/ascend/grpo_loss.hpp>
+#include <tigon/backends/ascend/hyper_connections.hpp>
 #include <tigon/backends/ascend/layer_norm.hpp>
 #include <tigon/backends/ascend/llama4_rope.hpp>
 #include <tigon/backends/ascend/poly_norm.hpp>
@@ -51,6 +53,8 @@ struct ascend : highway {
 #if __has_include(<Eigen/Core>)
 #include <tigon/backends/ascend/distillation.hpp>
 #include <tigon/backends/ascend/fused_linear_cross_entropy.hpp>
+#include <tigon/backends/ascend/mhc_coeffs.hpp>
+#include <tigon/backends/ascend/moe.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_ASCEND_BACKEND_HPP

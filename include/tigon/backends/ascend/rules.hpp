@@ -28,6 +28,11 @@ struct jsd;
 struct tvd;
 struct distillation;
 struct grpo_loss;
+struct moe_gather;
+struct moe_scatter;
+struct mhc_coeffs;
+struct mhc_pre;
+struct mhc_post_res;
 }  // namespace tigon::op
 
 namespace tigon::backends {
@@ -203,6 +208,30 @@ struct tile_rule<op::grpo_loss, tiling::pass::forward, backends::ascend> {
 template <>
 struct tile_rule<op::grpo_loss, tiling::pass::backward, backends::ascend> {
   static constexpr tiling::rule value{.tiles = {8}};
+};
+
+template <>
+struct tile_rule<op::moe_gather, tiling::pass::forward, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {2}};
+};
+template <tiling::pass P>
+struct tile_rule<op::moe_scatter, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 3 : 4}};
+};
+
+/// Backward holds six tiles where it makes gradients of parameters, seven where it adds up dx.
+template <tiling::pass P>
+struct tile_rule<op::mhc_coeffs, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 4 : 8}, .area = 2048, .most_rows = 64};
+};
+template <tiling::pass P>
+struct tile_rule<op::mhc_pre, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 7 : 8}};
+};
+/// Backward: 2 (n + 4) with four streams.
+template <tiling::pass P>
+struct tile_rule<op::mhc_post_res, P, backends::ascend> {
+  static constexpr tiling::rule value{.tiles = {P == tiling::pass::forward ? 7 : 16}};
 };
 
 }  // namespace tigon

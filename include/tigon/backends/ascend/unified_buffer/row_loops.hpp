@@ -117,8 +117,9 @@ struct block_of_operand<constant<A>> {
   using input = constant<A>;
 };
 
-/// One row, or a part of one, as simd::row_worker is.
-template <class Plan>
+/// One row, or a part of one, as simd::row_worker is. With whole blocks, all of the block in which a part lies is copied
+/// in, and stays for the other parts.
+template <class Plan, bool WholeBlocks = false>
 class row_on_tiles {
   using B = typename Plan::backend;
   using A = typename Plan::accumulator;
@@ -196,8 +197,21 @@ class row_on_tiles {
   TIGON_INLINE output_of<Output> memory(simd::often_zero<Output> y, std::size_t j, std::size_t n) const {
     return memory(y.output, j, n);
   }
+  static TIGON_INLINE std::size_t width_of(const auto& operand) {
+    if constexpr (requires { operand.row_stride; })
+      return operand.cols;
+    else
+      return operand.size;
+  }
   template <class X>
   TIGON_INLINE input_of<X> input(X x, std::size_t j, std::size_t n) const {
+    if constexpr (WholeBlocks) {
+      const std::size_t at = first_ + j, begin = at / Plan::block * Plan::block;
+      if (at + n <= begin + Plan::block) {
+        const input_of<X> block(part(begin, cols).memory(x, 0, std::min(Plan::block, width_of(x) - begin)));
+        return {tiles_->fetch(block).data + (at - begin), n};
+      }
+    }
     return tiles_->fetch(input_of<X>(memory(x, j, n)));
   }
   template <class Operand>
@@ -243,7 +257,7 @@ class row_on_tiles {
 };
 
 /// on_tiles, and kernels written row by row too.
-template <backend B, class Op, tiling::pass P>
+template <backend B, class Op, tiling::pass P, bool WholeBlocks = false>
 struct rows_on_tiles : on_tiles<B, Op, P> {
   using parent = B;
   using overrides = op_list<>;
@@ -273,10 +287,23 @@ struct rows_on_tiles : on_tiles<B, Op, P> {
       for_programs<plan>(ctx, rows, plan::programs, [=](auto& core, std::size_t, auto items) TIGON_LAMBDA {
         recent_blocks<plan> tiles(core);
         A* const own = scratch == nullptr ? nullptr : scratch + core.worker * by.worker;
-        items([&](std::size_t i) TIGON_LAMBDA { fn(row_on_tiles<plan>(tiles, i, cols, own, by.row)); });
+        items([&](std::size_t i) TIGON_LAMBDA { fn(row_on_tiles<plan, WholeBlocks>(tiles, i, cols, own, by.row)); });
       });
     }
   };
+};
+
+constexpr row_tuning with_block_cols(row_tuning row, std::size_t cols) {
+  row.block_cols = cols;
+  return row;
+}
+/// rows_on_tiles, with accumulators of type A, for kernels that cut a row into parts which are read several times
+/// (columns_per_block): a part is a block, and what is summed up in shorter ones is copied in by blocks.
+template <backend B, class Op, tiling::pass P, class A>
+struct row_parts_on_tiles : rows_on_tiles<B, Op, P, true> {
+  using parent = B;
+  using overrides = op_list<>;
+  static constexpr row_tuning row = with_block_cols(B::row, plan<B, Op, P, A>::block);
 };
 
 /// An operator's own kernel, written row by row, with its rows on tiles.
@@ -291,6 +318,21 @@ struct kernel_of_rows_on_tiles : kernel<Op, backends::generic> {
   template <backend B, element T, class... Argument>
   static void backward(Argument&&... argument) {
     lanes::template backward<rows_on_tiles<B, Op, tiling::pass::backward>, T>(argument...);
+  }
+};
+
+/// The same with the parts of its rows.
+template <class Op>
+struct kernel_of_row_parts_on_tiles : kernel<Op, backends::generic> {
+  using lanes = kernel<Op, backends::generic>;
+
+  template <backend B, element T, class... Argument>
+  static void forward(Argument&&... argument) {
+    lanes::template forward<row_parts_on_tiles<B, Op, tiling::pass::forward, accumulator_t<T>>, T>(argument...);
+  }
+  template <backend B, element T, class... Argument>
+  static void backward(Argument&&... argument) {
+    lanes::template backward<row_parts_on_tiles<B, Op, tiling::pass::backward, accumulator_t<T>>, T>(argument...);
   }
 };
 

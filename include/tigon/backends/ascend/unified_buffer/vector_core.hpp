@@ -47,6 +47,22 @@ class vector_core {
     return {place_one(operand)...};
   }
 
+  /// Whether the buffer has room for so many elements beside nothing else; and the room, with a guard zone behind it.
+  template <class T>
+  static constexpr bool holds(std::size_t n) {
+    return n <= Plan::safe / sizeof(T) && whole_lines(n * sizeof(T)) + guard_bytes <= Plan::safe;
+  }
+  template <class T>
+  TIGON_INLINE T* take(std::size_t n) {
+    T* const data = reinterpret_cast<T*>(memory_ + guard_bytes + used_.bytes);
+    used_.bytes += whole_lines(n * sizeof(T)) + guard_bytes;
+    paint(used_.bytes);
+    return data;
+  }
+  /// Bytes that were copied to such memory, and from it.
+  TIGON_INLINE void count_in(std::size_t bytes) { used_.copied_in += bytes; }
+  TIGON_INLINE void count_out(std::size_t bytes) { used_.copied_out += bytes; }
+
   /// Extents of the operands and of their blocks, where one program works on several.
   TIGON_INLINE void shape(std::size_t rows, std::size_t cols, cut by) {
     rows_ = rows, cols_ = cols, by_ = by;
@@ -182,7 +198,7 @@ class vector_core {
   TIGON_INLINE void flush(tile<Operand>&) {}
 
  private:
-  static constexpr std::size_t most_guards = 24;
+  static constexpr std::size_t most_guards = 36;
   static constexpr std::byte mark{0xa5};
 
   template <class Operand>
