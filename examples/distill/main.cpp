@@ -73,9 +73,7 @@ class student {
         ctx_(executor, workspace_),
         weights_(initial_weights(layout, o_.seed)),
         gradient_(layout.total),
-        optimizer_(layout.total, layout.groups(),
-                   {static_cast<float>(o_.beta1), static_cast<float>(o_.beta2), static_cast<float>(o_.eps),
-                    static_cast<float>(o_.weight_decay), static_cast<float>(o_.grad_clip)}),
+        optimizer_(layout.total, layout.groups(), optimizer_options(o_)),
         batches_(o_.seed + 1),
         model_(config, layout, o_.seq_len, o_.batch, ctx_) {}
 
@@ -94,9 +92,7 @@ class student {
     const double divergence =
         model_.learn({weights_, weights_}, gradient_, ids_, teacher.teach({by.weights, by.weights}, ids_),
                      {.beta = d_.beta, .temperature = d_.softmax_temperature});
-    optimizer_.step(weights_, gradient_, rate(), [&](std::size_t count, const auto& fn) {
-      ctx_.executor().run(count, [&](std::size_t task, std::size_t) { fn(task); });
-    });
+    optimizer_.step(weights_, gradient_, rate(), ctx_);
     ++step_;
     return divergence;
   }
@@ -129,7 +125,7 @@ class student {
   tigon::workspace workspace_;
   tigon::context ctx_;
   std::vector<float> weights_, gradient_;
-  adamw optimizer_;
+  optimizer optimizer_;
   rng batches_;
   distilled_model model_;
   std::size_t step_ = 0;

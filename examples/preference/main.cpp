@@ -74,9 +74,7 @@ class learner {
         ctx_(executor, workspace_),
         weights_(std::move(weights)),
         gradient_(layout.total),
-        optimizer_(layout.total, layout.groups(),
-                   {static_cast<float>(o_.beta1), static_cast<float>(o_.beta2), static_cast<float>(o_.eps),
-                    static_cast<float>(o_.weight_decay), static_cast<float>(o_.grad_clip)}),
+        optimizer_(layout.total, layout.groups(), optimizer_options(o_)),
         // Other streams than train_llama's.
         batches_(o_.seed + 3),
         model_(config, layout, o_.seq_len, o_.batch, ctx_, p.objective),
@@ -98,9 +96,7 @@ class learner {
     scores = scores_of(logps, reference);
     const float rate =
         cosine_rate(step_, o_.steps, o_.warmup, static_cast<float>(o_.lr), static_cast<float>(o_.min_lr));
-    optimizer_.step(weights_, gradient_, rate, [&](std::size_t count, const auto& fn) {
-      ctx_.executor().run(count, [&](std::size_t task, std::size_t) { fn(task); });
-    });
+    optimizer_.step(weights_, gradient_, rate, ctx_);
     ++step_;
     return loss;
   }
@@ -157,7 +153,7 @@ class learner {
   tigon::workspace workspace_;
   tigon::context ctx_;
   std::vector<float> weights_, gradient_;
-  adamw optimizer_;
+  optimizer optimizer_;
   rng batches_;
   preference_model model_;
   data train_, held_out_;

@@ -80,7 +80,8 @@
   X(grpo_loss_forward, x, {}, loss, lse, {}, {}, ctx)                                          \
   X(grpo_loss_backward, x, {}, lse, loss, dx, {}, ctx)                                         \
   X(vocab_parallel_cross_entropy_forward, alone, x, {}, ids, {loss, mean, rstd}, {}, ctx)      \
-  X(vocab_parallel_cross_entropy_backward, x, {}, ids, loss, {mean, rstd}, dx, {}, ctx)
+  X(vocab_parallel_cross_entropy_backward, x, {}, ids, loss, {mean, rstd}, dx, {}, ctx)        \
+  X(adamw, list, {}, ctx)
 // clang-format on
 
 namespace {
@@ -151,7 +152,8 @@ std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
 inline void name_every_door(tigon::matrix_view<float> x, tigon::heads_view<float> q, tigon::blocks_view<float> blocks,
                             std::span<float> w, std::span<const std::int32_t> ids,
                             tigon::matrix_view<const std::int32_t> targets, std::span<tigon::lse_parts<float>> lse,
-                            tigon::matrix_view<std::int32_t> chosen, tigon::comm::serial& alone, tigon::context& ctx) {
+                            tigon::matrix_view<std::int32_t> chosen, tigon::comm::serial& alone,
+                            std::span<const tigon::adamw_parameter<float>> list, tigon::context& ctx) {
   const auto r = x, y = x, dx = x, dy = x;
   const auto dw = w, db = w, mean = w, rstd = w, loss = w;
 #define TIGON_INFO_DOOR(name, ...) tigon::name<noting<door::name>>(__VA_ARGS__);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|mpi PROGRAM FOLDER [MPIRUN]
+# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|profile|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 mpirun=${4:-}
 . "$(dirname "$0")/../support/check_outputs.sh"
@@ -265,6 +265,57 @@ experts)
   "$program" $small --experts 3 --top-k 3 --steps 30 --dtype bf16 --compare --csv losses.csv > out 2> err
   awk -F, 'NR > 1 { if (($3 - $5) ^ 2 > 25e-4) { print "step " $1 ": " $3 " and " $5; exit 1 } }' losses.csv ||
     fail "the two ways do not agree in bf16"
+  ;;
+profile)
+  small="$small --threads 2 --batch 4"
+  "$program" $small --csv plain.csv > out 2> err
+  "$program" $small --csv timed.csv --profile --trace trace.json > table 2> err
+  cmp plain.csv timed.csv || fail "a profile changes the losses"
+  # A table for one thread and one for two: name, pass, calls, milliseconds, share, part of the limit.
+  [ "$(grep -c "profile of 3 steps on 1 thread," table)" -eq 1 ] || fail "no table of one thread: $(cat table)"
+  [ "$(grep -c "profile of 3 steps on 2 threads," table)" -eq 1 ] || fail "no table of two threads: $(cat table)"
+  awk '/^profile of / { tables += 1; step[tables] = $(NF - 3) }
+    $2 ~ /^(forward|backward|optimizer)$/ && NF == 7 { share[tables] += $5; ms[tables] += $4
+      if (!($7 >= 0 && $7 < 3)) { print "of the limit: " $0; exit 1 } }
+    /^between the calls/ { share[tables] += $(NF - 1); ms[tables] += $(NF - 2); between = $(NF - 1) }
+    END { for (t = 1; t <= tables; ++t)
+        if (share[t] < 99 || share[t] > 101 || ms[t] < 0.98 * step[t] || ms[t] > 1.02 * step[t]) {
+          print "table " t ": " share[t] " %, " ms[t] " of " step[t] " ms"; exit 1 }
+      if (tables != 2) exit 1 }' table || fail "the shares do not add up to a step: $(cat table)"
+  # What a step of two layers calls.
+  called() {
+    [ "$(grep -c "^$1  *$2  *$3 " table)" -eq 2 ] || fail "$1 $2 was not called $3 times a step: $(cat table)"
+  }
+  called embedding forward 1
+  called rms_norm forward 1
+  called gemm forward 8
+  called attention forward 2
+  called fused_linear_cross_entropy forward 1
+  called gemm backward 16
+  called attention backward 2
+  called fused_add_rms_norm backward 5
+  called swiglu backward 4
+  called adamw optimizer 1
+  if grep -q "^moe" table; then fail "a model without experts calls moe"; fi
+  # The trace: an array of complete events, calls within passes within steps.
+  if command -v python3 > python; then python3 -m json.tool trace.json > parsed || fail "the trace is no JSON"; fi
+  [ "$(head -n 1 trace.json)$(tail -n 1 trace.json)" = "[]" ] || fail "the trace is no array"
+  sed -n 's/.*"name":"\([a-z_]*\)","cat":"\([a-z]*\)","ph":"X","ts":\([0-9.]*\),"dur":\([0-9.]*\),"pid":1,"tid":\([12]\).*/\1 \2- \3 \4 \5/p' \
+    trace.json > events
+  [ "$(wc -l < events)" -eq $(($(wc -l < trace.json) - 2)) ] || fail "not every line of the trace is an event"
+  awk '{ end = $3 + $4 } 
+    $1 == "step" { ++steps; tids[$5] += 1; first = $3; last = end; next }
+    $2 == "-" { ++passes; pass = $1; pass_first = $3; pass_last = end
+      if ($3 < first || end > last + 0.002) { print; exit 1 }; next }
+    { ++calls; if ($2 != pass "-" || $3 < pass_first || end > pass_last + 0.002) { print; exit 1 } }
+    END { if (steps != 8 || passes != 24 || calls < 8 * 40 || tids[1] != 4 || tids[2] != 4) {
+        print steps, passes, calls, tids[1], tids[2]; exit 1 } }' events || fail "events are not nested"
+  refused "take no --plain or --compare" $small --profile --plain
+  refused "take no --plain or --compare" $small --trace trace.json --compare
+  refused "does not exist" $small --trace nowhere/trace.json
+  "$program" $small --threads 1 --steps 1 --profile --experts 2 --top-k 1 > table 2> err
+  [ "$(grep -c "profile of 1 step on 1 thread" table)" -eq 1 ] || fail "no table of a single step"
+  [ "$(grep -c "^moe  *\(forward\|backward\)  *2 " table)" -eq 2 ] || fail "the experts are not in the table"
   ;;
 *)
   fail "there is no such part"

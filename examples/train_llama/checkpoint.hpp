@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "../support/safetensors.hpp"
-#include "adamw.hpp"
+#include "optimizer.hpp"
 #include "parameters.hpp"
 #include "rng.hpp"
 
@@ -24,7 +24,7 @@ namespace example {
 /// Everything that a step reads and changes.
 struct training_state {
   std::vector<float>& weights;
-  adamw& optimizer;
+  example::optimizer& optimizer;
   rng& batches;
   std::size_t& step;
 };

@@ -1,16 +1,6 @@
 #ifndef EXAMPLE_TRAIN_LLAMA_FUSED_MODEL_HPP
 #define EXAMPLE_TRAIN_LLAMA_FUSED_MODEL_HPP
 
-#include <tigon/losses/fused_linear_cross_entropy.hpp>
-#include <tigon/ops/attention.hpp>
-#include <tigon/ops/embedding.hpp>
-#include <tigon/ops/fused_add_rms_norm.hpp>
-#include <tigon/ops/moe.hpp>
-#include <tigon/ops/moe_router.hpp>
-#include <tigon/ops/rms_norm.hpp>
-#include <tigon/ops/rope.hpp>
-#include <tigon/ops/swiglu.hpp>
-
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
@@ -20,20 +10,11 @@
 
 #include "balance.hpp"
 #include "memory.hpp"
+#include "operators.hpp"
 #include "parameters.hpp"
-#include "products.hpp"
 #include "rotary.hpp"
 
 namespace example {
-
-/// The default backend with a smaller budget for the chunk of logits that exists at a time: 16 MiB are enough rows for
-/// an efficient product at the vocabularies of this program, and less than a layer's activations.
-struct small_chunks : tigon::default_backend {
-  using parent = tigon::default_backend;
-  static constexpr tigon::backend_info info{"train_llama", {tigon::device::cpu}};
-  using overrides = tigon::op_list<>;
-  static constexpr tigon::chunk_tuning chunk{.logits_bytes = std::size_t{16} << 20};
-};
 
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
 /// the two sums of the residual stream, what attention read and wrote, and gate and up; the norms' outputs and the
@@ -43,11 +24,13 @@ template <tigon::element T>
 class fused_model {
  public:
   fused_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t batch,
-              tigon::context& ctx)
+              tigon::context& ctx, profile* timed = nullptr)
       : c_(config),
         layout_(layout),
         seq_len_(seq_len),
         ctx_(ctx),
+        profile_(timed),
+        do_(ctx, timed),
         rotary_(seq_len, config.head_dim(), config.rope_theta) {
     lay_out(seq_len * batch);
     arena_.allocate();
@@ -66,9 +49,13 @@ class fused_model {
               std::span<const std::int32_t> targets) {
     weights_ = weights;
     gradient_ = gradient;
-    const auto y = forward(ids);
     const auto dy = first(dy_, ids.size());
-    const double out = head_loss(y, targets, dy);
+    double out = 0;
+    {
+      const auto timed = profile::part(profile_, "forward");
+      out = head_loss(forward(ids), targets, dy);
+    }
+    const auto timed = profile::part(profile_, "backward");
     backward(dy, ids);
     return out;
   }
@@ -82,8 +69,8 @@ class fused_model {
                    std::span<float> out) {
     weights_ = weights;
     const auto y = forward(ids);
-    tigon::gemm(y.rows_from(position, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
-                {.b = tigon::transpose::yes}, ctx_);
+    do_.gemm(y.rows_from(position, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
+             {.b = tigon::transpose::yes});
   }
 
   /// Most bytes of activations, temporaries and workspace so far.
@@ -178,27 +165,27 @@ class fused_model {
     const auto y = first(y_, n), update = first(update_, n);
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
     auto stream = first(layers_[0].stream, n);
-    tigon::embedding_forward(weight(layout_.embedding), ids, stream, {}, ctx_);
-    tigon::rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y, std::span(layers_[0].rstd1, n),
-                            norm_options(), ctx_);
+    do_.embedding_forward(weight(layout_.embedding), ids, stream);
+    do_.rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y, std::span(layers_[0].rstd1, n),
+                         norm_options());
     for (std::size_t l = 0; l < c_.layers; ++l) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
       const auto qkv = first(s.qkv, n), attention = first(s.attention, n), middle = first(s.middle, n);
-      product_xwt<T>(y, weight(at.qkv), qkv, ctx_);
-      tigon::rope_forward(q_of(qkv), k_of(qkv), cos, sin, q_of(qkv), k_of(qkv), {}, ctx_);
-      tigon::attention_forward(q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
-                               std::span(s.lse, n * c_.heads), {}, ctx_);
-      product_xwt<T>(attention, weight(at.attention_out), update, ctx_);
-      tigon::fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
-                                        norm_options(), ctx_);
+      do_.product_xwt(y, weight(at.qkv), qkv);
+      do_.rope_forward(q_of(qkv), k_of(qkv), cos, sin);
+      do_.attention_forward(q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
+                            std::span(s.lse, n * c_.heads));
+      do_.product_xwt(attention, weight(at.attention_out), update);
+      do_.fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
+                                     norm_options());
 
       mlp(l, y, update);
       const bool ends = l + 1 == c_.layers;
       stream = first(ends ? last_ : layers_[l + 1].stream, n);
-      tigon::fused_add_rms_norm_forward(
-          middle, update, norm_weight(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y, stream,
-          std::span(ends ? last_rstd_ : layers_[l + 1].rstd1, n), norm_options(), ctx_);
+      do_.fused_add_rms_norm_forward(middle, update,
+                                     norm_weight(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y,
+                                     stream, std::span(ends ? last_rstd_ : layers_[l + 1].rstd1, n), norm_options());
     }
     return y;
   }
@@ -208,9 +195,9 @@ class fused_model {
     if (c_.experts != 0) return experts(l, y, update);
     const auto& at = layout_.layers[l];
     const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
-    product_xwt<T>(y, weight(at.gate_up), gate_up, ctx_);
-    tigon::swiglu_forward(gate_of(gate_up), up_of(gate_up), product, {}, ctx_);
-    product_xwt<T>(product, weight(at.down), update, ctx_);
+    do_.product_xwt(y, weight(at.gate_up), gate_up);
+    do_.swiglu_forward(gate_of(gate_up), up_of(gate_up), product);
+    do_.product_xwt(product, weight(at.down), update);
   }
   /// dy, and the gradients of the weights, from the gradient of what mlp() wrote.
   void mlp_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
@@ -218,12 +205,12 @@ class fused_model {
     const auto& at = layout_.layers[l];
     const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
     const auto gate = gate_of(gate_up), up = up_of(gate_up);
-    tigon::swiglu_forward(gate, up, product, {}, ctx_);
-    product_xty<T>(dupdate, product, grad(at.down), ctx_);
-    product_xw<T>(dupdate, weight(at.down), product, ctx_);
-    tigon::swiglu_backward(product, gate, up, gate, up, {}, ctx_);
-    product_xty<T>(gate_up, y, grad(at.gate_up), ctx_);
-    product_xw<T>(gate_up, weight(at.gate_up), dy, ctx_);
+    do_.swiglu_forward(gate, up, product);
+    do_.product_xty(dupdate, product, grad(at.down));
+    do_.product_xw(dupdate, weight(at.down), product);
+    do_.swiglu_backward(product, gate, up, gate, up);
+    do_.product_xty(gate_up, y, grad(at.gate_up));
+    do_.product_xw(gate_up, weight(at.gate_up), dy);
   }
   matrix<T> gate_of(matrix<T> gate_up) const { return gate_up.cols_from(0, c_.intermediate); }
   matrix<T> up_of(matrix<T> gate_up) const { return gate_up.cols_from(c_.intermediate, c_.intermediate); }
@@ -232,22 +219,22 @@ class fused_model {
   void experts(std::size_t l, matrix<T> y, matrix<T> update) {
     const auto& at = layout_.layers[l];
     const routing to = layers_[l].routes.first(y.rows);
-    tigon::gemm(y, weight(at.router), to.logits, {.b = tigon::transpose::yes}, ctx_);
-    tigon::moe_router_forward(to.logits, tigon::absent, to.chosen, to.weights, {}, ctx_);
+    do_.gemm(y, weight(at.router), to.logits, {.b = tigon::transpose::yes});
+    do_.moe_router_forward(to.logits, to.chosen, to.weights);
     if (c_.balance != 0) balance_loss_ += static_cast<double>(c_.balance) * router_balance(to.logits, to.chosen).loss();
     tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k)};
-    tigon::moe_forward(y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), update, saved, {}, ctx_);
+    do_.moe_forward(y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), update, saved);
   }
   void experts_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
     const auto& at = layout_.layers[l];
     const routing to = layers_[l].routes.first(y.rows), d = droutes_.first(y.rows);
     const tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k), true};
-    tigon::moe_backward(dupdate, y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), saved,
-                        tigon::moe_gradients{dy, grad(at.gate_up), grad(at.down), d.weights}, {}, ctx_);
-    tigon::moe_router_backward(d.weights, to.logits, to.chosen, d.logits, {}, ctx_);
+    do_.moe_backward(dupdate, y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), saved,
+                     tigon::moe_gradients{dy, grad(at.gate_up), grad(at.down), d.weights});
+    do_.moe_router_backward(d.weights, to.logits, to.chosen, d.logits);
     if (c_.balance != 0) router_balance(to.logits, to.chosen).add_gradient(static_cast<double>(c_.balance), d.logits);
-    tigon::gemm(d.logits, y, grad(at.router), {.a = tigon::transpose::yes}, ctx_);
-    tigon::gemm(d.logits, weight(at.router), dy, {.beta = 1}, ctx_);
+    do_.gemm(d.logits, y, grad(at.router), {.a = tigon::transpose::yes});
+    do_.gemm(d.logits, weight(at.router), dy, {.beta = 1});
   }
   tigon::moe_weights<const T> experts_of(const parameter_layout::layer& at) const {
     return {weight(at.gate_up), weight(at.down), c_.experts};
@@ -257,26 +244,16 @@ class fused_model {
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
     const tigon::linear_layer head{y, weight(layout_.head)};
     float loss = 0;
-    const auto call = [&](matrix<T> dw) {
-      tigon::fused_linear_cross_entropy_forward<small_chunks>(head, targets, {std::span(&loss, 1)},
-                                                              {.dx = dy, .dw = dw}, {}, tigon::absent, {}, ctx_);
-    };
+    const auto call = [&](matrix<T> dw) { do_.head_loss(head, targets, loss, dy, dw); };
     if (dy.data == nullptr) {
       call({});
     } else if constexpr (std::same_as<T, float>) {
       call(grad(layout_.head));
     } else {
       call(dhead_);
-      widen(dhead_, grad(layout_.head));
+      do_.convert(dhead_, grad(layout_.head));  // gradients are f32
     }
     return static_cast<double>(loss);
-  }
-
-  /// Gradients are f32; an operator that has one type for weights and gradients leaves them in T.
-  void widen(matrix<T> from, matrix<float> to) {
-    tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-      row.map(tigon::reads(from), tigon::writes(to), [](auto v) { return v; });
-    });
   }
 
   /// `dy` is the gradient of the last norm's output; it becomes that of the residual stream.
@@ -286,45 +263,42 @@ class fused_model {
     auto dstream = first(update_, n);
     const auto y = first(y_, n);
     const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
-    tigon::fused_add_rms_norm_backward(
-        dy, {}, first(last_, n), norm_weight(layout_.final_norm), std::span(last_rstd_, n),
-        tigon::fused_add_rms_norm_gradients{dstream, norm_grad(layout_.final_norm)}, norm_options(), ctx_);
+    do_.fused_add_rms_norm_backward(dy, {}, first(last_, n), norm_weight(layout_.final_norm), std::span(last_rstd_, n),
+                                    dstream, norm_grad(layout_.final_norm), norm_options());
     for (std::size_t l = c_.layers; l-- > 0;) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
       const auto stream = first(s.stream, n), middle = first(s.middle, n), attention = first(s.attention, n);
       const std::span rstd1(s.rstd1, n), rstd2(s.rstd2, n);
 
-      tigon::rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options(), ctx_);
+      do_.rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options());
       mlp_backward(l, dstream, y, dy);
-      tigon::fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2,
-                                         tigon::fused_add_rms_norm_gradients{dstream, norm_grad(at.mlp_norm)},
-                                         norm_options(), ctx_);
+      do_.fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2, dstream,
+                                      norm_grad(at.mlp_norm), norm_options());
 
       const auto qkv = first(s.qkv, n), dqkv = shaped(product_, n, c_.qkv());
-      product_xty<T>(dstream, attention, grad(at.attention_out), ctx_);
-      product_xw<T>(dstream, weight(at.attention_out), dy, ctx_);
-      tigon::attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv),
-                                {heads(attention, 0, c_.heads), std::span(s.lse, n * c_.heads)},
-                                tigon::attention_gradients{q_of(dqkv), k_of(dqkv), v_of(dqkv)}, {}, ctx_);
-      tigon::rope_backward(q_of(dqkv), k_of(dqkv), cos, sin, q_of(dqkv), k_of(dqkv), {}, ctx_);
-      tigon::rms_norm_forward(stream, norm_weight(at.attention_norm), y, rstd1, norm_options(), ctx_);
-      product_xty<T>(dqkv, y, grad(at.qkv), ctx_);
-      product_xw<T>(dqkv, weight(at.qkv), dy, ctx_);
-      tigon::fused_add_rms_norm_backward(dy, dstream, stream, norm_weight(at.attention_norm), rstd1,
-                                         tigon::fused_add_rms_norm_gradients{dstream, norm_grad(at.attention_norm)},
-                                         norm_options(), ctx_);
+      do_.product_xty(dstream, attention, grad(at.attention_out));
+      do_.product_xw(dstream, weight(at.attention_out), dy);
+      do_.attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
+                             std::span(s.lse, n * c_.heads),
+                             tigon::attention_gradients{q_of(dqkv), k_of(dqkv), v_of(dqkv)});
+      do_.rope_backward(q_of(dqkv), k_of(dqkv), cos, sin);
+      do_.rms_norm_forward(stream, norm_weight(at.attention_norm), y, rstd1, norm_options());
+      do_.product_xty(dqkv, y, grad(at.qkv));
+      do_.product_xw(dqkv, weight(at.qkv), dy);
+      do_.fused_add_rms_norm_backward(dy, dstream, stream, norm_weight(at.attention_norm), rstd1, dstream,
+                                      norm_grad(at.attention_norm), norm_options());
     }
     embedding_backward(dstream, ids);
   }
 
   void embedding_backward(matrix<T> dstream, std::span<const std::int32_t> ids) {
     if constexpr (std::same_as<T, float>) {
-      tigon::embedding_backward(dstream, ids, grad(layout_.embedding), {}, ctx_);
+      do_.embedding_backward(dstream, ids, grad(layout_.embedding));
     } else {
       const auto wide = wide_.rows_from(0, dstream.rows);
-      widen(dstream, wide);
-      tigon::embedding_backward(wide, ids, grad(layout_.embedding), {}, ctx_);
+      do_.convert(dstream, wide);
+      do_.embedding_backward(wide, ids, grad(layout_.embedding));
     }
   }
 
@@ -332,6 +306,8 @@ class fused_model {
   const parameter_layout& layout_;
   std::size_t seq_len_;
   tigon::context& ctx_;
+  profile* profile_;
+  operators<T> do_;
   rotary_tables rotary_;
   arena arena_;
   std::vector<layer_saved> layers_;

@@ -17,12 +17,14 @@
 #include <thread>
 #include <vector>
 
+#include "../support/profile.hpp"
 #include "../support/svg.hpp"
 #include "checkpoint.hpp"
 #include "fused_model.hpp"
 #include "options.hpp"
 #include "parameters.hpp"
 #include "plain_model.hpp"
+#include "profile_table.hpp"
 #include "progress.hpp"
 #include "ranks.hpp"
 #include "run_files.hpp"
@@ -151,7 +153,10 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
 
 template <tigon::element T>
 void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
-         corpus text, tigon::executor_ref executor, tigon::communicator_ref comm) {
+         corpus text, tigon::thread_pool& pool, tigon::communicator_ref comm) {
+  std::optional<profile> timed;
+  if (o.profile || !o.trace.empty()) timed.emplace(pool);
+  const tigon::executor_ref executor = timed ? tigon::executor_ref(*timed) : tigon::executor_ref(pool);
   const bool writes = comm.rank() == 0;
   checkpoint_identity identity = identity_of(config, pieces);
   identity.emplace("dtype", o.dtype);
@@ -176,12 +181,14 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   } else if (o.plain) {
     one(plain_trainer(o, config, layout, text, executor, comm), "plain");
   } else {
-    one(fused_trainer(o, config, layout, text, executor, comm), "fused");
+    one(fused_trainer(o, config, layout, text, executor, comm, timed ? &*timed : nullptr), "fused");
   }
+  if (o.profile && timed) print_profile(*timed, pool.workers(), o.dtype == "bf16");
   if (o.sample_tokens != 0) std::printf("\nsample:\n%s\n", sample.c_str());
   on_all_ranks(comm, [&] {
     if (writes && !o.csv.empty()) write_csv(o.csv, r);
     if (writes && !o.svg.empty()) write_svg(o.svg, r);
+    if (writes && !o.trace.empty()) replace_file(o.trace, timed->trace());
   });
 }
 

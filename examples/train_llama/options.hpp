@@ -57,6 +57,8 @@ struct run_options {
   double grad_clip = 1.0;
 
   std::string csv, svg;
+  bool profile = false;
+  std::string trace;
   std::string checkpoint, resume;
   std::size_t save_every = 0;
 
@@ -167,6 +169,8 @@ inline void check_together(const run_options& o, given_options given, std::size_
   if (o.stop_at > o.steps) refuse("--stop-at " + text(o.stop_at) + " lies behind the last of --steps " + text(o.steps));
   if (o.save_every != 0 && o.checkpoint.empty()) refuse("--save-every needs --checkpoint FILE");
   if (o.compare && o.plain) refuse("--compare runs both ways and takes no --plain");
+  if ((o.profile || !o.trace.empty()) && (o.plain || o.compare))
+    refuse("--profile and --trace are of the fused operators and take no --plain or --compare");
   if (o.compare && !(o.resume.empty() && o.checkpoint.empty()))
     refuse("--compare starts both runs from the seed and takes no --resume or --checkpoint");
 }
@@ -221,6 +225,9 @@ inline parsed_options parse_options(int argc, const char* const* argv, std::size
 
   app.add_option("--csv", o.csv, "file for the losses of every step")->group("Output");
   app.add_option("--svg", o.svg, "file for a picture of the loss curves")->group("Output");
+  app.add_flag("--profile", o.profile, "where the time goes, by operator, at one thread and at all in turns")
+      ->group("Output");
+  app.add_option("--trace", o.trace, "file for a trace of it, for chrome://tracing or Perfetto")->group("Output");
   app.add_option("--checkpoint", o.checkpoint, "file to save the whole state to, at the end")->group("Output");
   app.add_option("--save-every", o.save_every, "also save after so many steps; 0: do not")
       ->check(whole(0, steps))

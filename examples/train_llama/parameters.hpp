@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "adamw.hpp"
+#include "optimizer.hpp"
 #include "rng.hpp"
 
 namespace example {
@@ -75,7 +75,7 @@ struct parameter_layout {
   /// Matrices decay, norms do not.
   std::vector<parameter_group> groups() const {
     std::vector<parameter_group> out;
-    for (const auto& t : tensors) out.push_back({t.offset, t.offset + t.size(), t.rows == 1 ? 0.0f : 1.0f});
+    for (const auto& t : tensors) out.push_back({t.offset, t.offset + t.size(), t.rows == 1 ? 0.0 : 1.0});
     return out;
   }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../support/profile.hpp"
 #include "memory.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
@@ -30,7 +31,7 @@ class plain_model {
   static constexpr const char* name = "plain";
 
   plain_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t,
-              tigon::context& ctx)
+              tigon::context& ctx, profile* = nullptr)
       : c_(config),
         layout_(layout),
         seq_len_(seq_len),

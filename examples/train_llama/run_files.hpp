@@ -58,14 +58,15 @@ inline std::vector<std::filesystem::path> folders_to_make(const std::filesystem:
 /// Files that cannot be written, or that would replace one another or a file that is read, are told before the run. A
 /// run may go on in the checkpoint that it resumes; `inputs` are what else is read.
 inline void check_outputs(const run_options& o, const std::vector<named_file>& inputs = {}) {
-  const std::vector<named_file> outputs{{"--csv", o.csv}, {"--svg", o.svg}, {"--checkpoint", o.checkpoint}};
+  const std::vector<named_file> outputs{
+      {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}, {"--checkpoint", o.checkpoint}};
   std::vector<named_file> files = outputs;
   files.push_back({"--text", o.text});
   files.insert(files.end(), inputs.begin(), inputs.end());
   if (!o.bytes)  // folders that the tokenizer's cache will make
     for (const auto& folder : folders_to_make(o.cache_dir)) files.push_back({"--cache-dir", folder});
   keep_apart(files);
-  keep_apart({outputs[0], outputs[1], {"--resume", o.resume}});
+  keep_apart({outputs[0], outputs[1], outputs[2], {"--resume", o.resume}});
   for (const named_file& file : outputs)
     check_writable(file, &file == &outputs.back() ? checkpoint_bytes(parameter_layout(config_of(o))) : 4096);
 }

@@ -14,8 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "adamw.hpp"
+#include "../support/profile.hpp"
 #include "checkpoint.hpp"
+#include "optimizer.hpp"
 #include "options.hpp"
 #include "parameters.hpp"
 #include "rng.hpp"
@@ -33,7 +34,7 @@ template <class Model, tigon::element T>
 class trainer {
  public:
   trainer(const run_options& options, const model_config& config, const parameter_layout& layout, corpus text,
-          tigon::executor_ref executor, tigon::communicator_ref comm = alone)
+          tigon::executor_ref executor, tigon::communicator_ref comm = alone, profile* timed = nullptr)
       : o_(options),
         config_(config),
         layout_(layout),
@@ -43,10 +44,11 @@ class trainer {
         ctx_(executor, workspace_),
         master_(initial_weights(layout, options.seed)),
         gradient_(layout.total),
-        optimizer_(layout.total, layout.groups(), adamw_of(options)),
+        optimizer_(layout.total, layout.groups(), optimizer_options(options)),
         // Another stream than the weights'.
         batches_(options.seed + 1),
-        model_(config, layout, options.seq_len, windows_, ctx_) {
+        profile_(timed),
+        model_(config, layout, options.seq_len, windows_, ctx_, timed) {
     if (windows_ != options.batch) {
       micro_gradient_.resize(layout.total);
       gathered_.resize(comm.size() * gathered_block);
@@ -81,6 +83,7 @@ class trainer {
   /// Draws a batch, takes one step, returns the batch's loss before it.
   double step() {
     const auto start = std::chrono::steady_clock::now();
+    const auto timed = profile::step(profile_);
     std::vector<std::size_t> begins(o_.batch);
     for (std::size_t& begin : begins) begin = batches_.below(text_.train.size() - o_.seq_len);
     const auto windows = [&](std::size_t first) {
@@ -104,10 +107,11 @@ class trainer {
       loss /= static_cast<double>(passes);
       for (float& g : gradient_) g /= static_cast<float>(passes);
     }
-    optimizer_.step(master_, gradient_, rate(), [&](std::size_t count, const auto& fn) {
-      ctx_.executor().run(count, [&](std::size_t task, std::size_t) { fn(task); });
-    });
-    round_weights();
+    {
+      const auto of_optimizer = profile::part(profile_, "optimizer");
+      const auto of_adamw = profile::call(profile_, "adamw", adamw_work());
+      optimizer_.step(master_, gradient_, rate(), ctx_, std::span(rounded_));
+    }
     ++step_;
     seconds_.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     return loss;
@@ -162,11 +166,6 @@ class trainer {
   std::size_t peak_bytes() const { return model_.peak_bytes(); }
 
  private:
-  static adamw_options adamw_of(const run_options& o) {
-    return {static_cast<float>(o.beta1), static_cast<float>(o.beta2), static_cast<float>(o.eps),
-            static_cast<float>(o.weight_decay), static_cast<float>(o.grad_clip)};
-  }
-
   void add_window(std::span<const std::int32_t> window) {
     ids_.insert(ids_.end(), window.begin(), window.end() - 1);
     targets_.insert(targets_.end(), window.begin() + 1, window.end());
@@ -176,6 +175,11 @@ class trainer {
     std::vector<double> scratch(comm_.size());
     tigon::comm::reduce_in_rank_order<double>(comm_, {&mine, 1}, std::span(&sum, 1), scratch, std::plus<>());
     return sum;
+  }
+
+  /// The gradient twice, both moments and the weights in both directions, and a copy of these.
+  work adamw_work() const {
+    return {0, 32.0 * static_cast<double>(master_.size()) + 2.0 * static_cast<double>(rounded_.size())};
   }
 
   weight_views<T> weights() const {
@@ -221,8 +225,9 @@ class trainer {
   tigon::context ctx_;
   std::vector<float> master_, gradient_, micro_gradient_, gathered_;
   std::vector<T> rounded_;
-  adamw optimizer_;
+  optimizer optimizer_;
   rng batches_;
+  profile* profile_;
   Model model_;
   std::size_t step_ = 0;
   std::vector<std::int32_t> ids_, targets_;

@@ -31,6 +31,7 @@
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
 #include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
 #include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
+#include <tigon/ops/adamw.hpp>
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/dyt.hpp>
@@ -85,7 +86,7 @@ using all_ops =
             op::fused_linear_grpo, op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo,
             op::fused_linear_cpo, op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto,
             op::distillation, op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
-            op::fused_linear_cosine_distillation, op::fused_linear_kl_div>;
+            op::fused_linear_cosine_distillation, op::fused_linear_kl_div, op::adamw>;
 
 }  // namespace tigon
 

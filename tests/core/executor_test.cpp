@@ -188,6 +188,61 @@ TEST(thread_pool, ends_right_after_a_run) {
   }
 }
 
+// Tasks that wait for one another: as many threads come as there are tasks, whether they sleep or are about to.
+TEST(thread_pool, wakes_a_thread_for_every_task) {
+  for (const std::size_t workers : {2u, 3u, 9u}) {
+    thread_pool pool(workers);
+    for (int round = 0; round < rounds / 10; ++round) {
+      const std::size_t tasks = 2 + static_cast<std::size_t>(round) % (workers - 1);
+      std::atomic<std::size_t> here = 0;
+      std::vector<std::atomic<int>> by(workers);
+      pool.run(tasks, [&](std::size_t, std::size_t worker) {
+        ++by[worker];
+        for (++here; here < tasks;) std::this_thread::yield();
+      });
+      for (const auto& n : by) EXPECT_LE(n, 1);
+      // From none to several times what threads look for work before they sleep.
+      std::this_thread::sleep_for(std::chrono::microseconds(round % 8 * 20));
+    }
+  }
+}
+
+double processor_seconds() {
+  rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+TEST(thread_pool, sleeps_when_there_is_nothing_to_do) {
+  for (const std::size_t workers : {tigon::detail::processors(), 4 * tigon::detail::processors()}) {
+    thread_pool pool(std::max<std::size_t>(workers, 2));
+    EXPECT_EQ(fault_of_run(pool, 100), "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const double before = processor_seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_LT(processor_seconds() - before, 0.02) << workers;
+    EXPECT_EQ(fault_of_run(pool, 100), "");
+  }
+}
+
+// A run() waits for those threads alone that take part: a single long task holds up no other caller's runs.
+TEST(thread_pool, that_is_busy_leaves_callers_to_themselves) {
+  thread_pool pool(3);
+  std::atomic<bool> inside = false, done = false;
+  std::thread caller([&] {
+    pool.run(2, [&](std::size_t task, std::size_t) {
+      if (task != 0) return;
+      inside = true;
+      while (!done) std::this_thread::yield();
+    });
+  });
+  while (!inside) std::this_thread::yield();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(fault_of_run(pool, 20), "");
+  done = true;
+  caller.join();
+}
+
 TEST(thread_pool, that_cannot_start_all_threads_starts_none) {
   const std::size_t before = running_threads();
   for (long started = 0; started < 6; ++started) {

@@ -219,7 +219,14 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {}, absent, {}, ctx);
   t::fused_linear_cross_entropy_backward<B>(layer, a.ids32, a.s, {a.y, a.z}, {}, a.p, ctx);
   (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx, t::parameters::frozen);
+  const t::adamw_parameter<T> parameters[1] = {{a.p, a.p, a.s, a.s2}};
+  (void)t::adamw<B>(parameters, {}, ctx);
+  (void)t::adamw_norm<B>(parameters, {}, ctx);
+  (void)t::adamw_with_norm<B>(parameters, 1, {}, ctx);
+  (void)t::adamw_workspace(1, 1);
   if constexpr (!std::same_as<T, double>) {
+    const t::adamw_parameter<float, T, t::bfloat16, t::float16> masters[1] = {};
+    (void)t::adamw<B>(masters, {}, ctx);
     using types = t::linear_types<T, float, t::float16>;
     const t::matrix_view<float> w;
     const t::matrix_view<t::float16> dw;

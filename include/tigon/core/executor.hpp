@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <concepts>
-#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -20,6 +20,9 @@
 #include <utility>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -131,6 +134,24 @@ class first_exception {
   std::exception_ptr what_;
 };
 
+/// Processors that this process may run on.
+TIGON_TAGGED inline std::size_t processors() {
+#if defined(__linux__)
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof mine, &mine) == 0) return static_cast<std::size_t>(std::max(1, CPU_COUNT(&mine)));
+#endif
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+/// Tells the processor that this thread looks at memory in a loop.
+TIGON_INLINE void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 /// Starts start(0), ... start(count - 1), each on a thread that is added to `threads`. Throws std::system_error, in a
 /// sentence of `who`, where one cannot be started; the caller then ends and joins those that are there.
 template <class Start>
@@ -155,47 +176,44 @@ TIGON_TAGGED void start_threads([[maybe_unused]] const char* who, std::vector<st
 
 /// Threads of our own, started once. The calling thread works too, as worker 0. A run() that begins while another one is
 /// under way, in one of its tasks or on another thread, executes its tasks on its caller, as worker 0 of its own.
+///
+/// Threads without work look for the next run() for some microseconds before they sleep; where there are more workers
+/// than processors they sleep at once. A run() locks nothing, wakes no more threads than it has tasks for, and waits for
+/// those alone that have taken part.
 class thread_pool {
  public:
   /// 0 is one worker. Throws std::system_error where the system does not start so many threads, std::bad_alloc where
   /// memory is short; those that had started have ended then.
   TIGON_TAGGED explicit thread_pool(std::size_t workers) : thread_pool() {  // whose destructor therefore runs
-    if (workers > 1)
-      detail::start_threads("thread_pool", threads_, workers - 1, [this](std::size_t i) { serve(i + 1); });
+    if (workers <= 1) return;
+    if (workers <= detail::processors()) spin_ = std::chrono::microseconds(30);
+    detail::start_threads("thread_pool", threads_, workers - 1, [this](std::size_t i) { serve(i + 1); });
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
   TIGON_TAGGED ~thread_pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
+    stop_.store(true);
+    round_.fetch_add(1);
+    round_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
   TIGON_INLINE std::size_t workers() const { return threads_.size() + 1; }
 
   TIGON_TAGGED void run(std::size_t tasks, task_ref fn) {
-    if (tasks <= 1 || threads_.empty()) return alone(tasks, fn);
+    if (tasks <= 1 || threads_.empty() || running_.exchange(true, std::memory_order_acquire)) return alone(tasks, fn);
     job now(fn, tasks);
-    {
-      std::unique_lock lock(mutex_);
-      if (job_ != nullptr) {
-        lock.unlock();
-        return alone(tasks, fn);
-      }
-      job_ = &now;
-      busy_ = threads_.size();
-      ++round_;
-    }
-    wake_.notify_all();
+    job_ = &now;
+    left_.store(false, std::memory_order_relaxed);
+    door_.store(open, std::memory_order_release);
+    round_.fetch_add(1);
+    wake(tasks - 1);
     take(now, 0);
-    {
-      std::unique_lock lock(mutex_);
-      done_.wait(lock, [this] { return busy_ == 0; });
-      job_ = nullptr;
-    }
+    // Nobody else enters. If some are inside, the last of them says when it has left.
+    if (door_.fetch_and(~open, std::memory_order_acq_rel) != open)
+      if (!spin([this] { return !left_.load(std::memory_order_acquire); }))
+        left_.wait(false, std::memory_order_acquire);
+    running_.store(false, std::memory_order_release);
     now.failure.rethrow();
   }
 
@@ -204,12 +222,14 @@ class thread_pool {
   struct alignas(64) job {
     const task_ref fn;
     const std::size_t tasks;
-    std::atomic<std::size_t> next{0};
+    alignas(64) std::atomic<std::size_t> next{0};
     detail::first_exception failure;
 
     TIGON_TAGGED job(task_ref f, std::size_t n) : fn(f), tasks(n) {}
     TIGON_TAGGED ~job() {}
   };
+  /// Of door_: a thread may enter. The other bits count those that are inside, and may use the job.
+  static constexpr std::uint32_t open = std::uint32_t{1} << 31;
 
   TIGON_TAGGED thread_pool() {}
 
@@ -224,29 +244,55 @@ class thread_pool {
     });
     if (!finished) now.next.store(tasks, std::memory_order_relaxed);  // no other task begins
   }
+
+  /// Wakes sleepers, so that `wanted` threads come. A thread that is awake looks at round_ once more before it sleeps.
+  TIGON_TAGGED void wake(std::size_t wanted) {
+    const std::size_t asleep = sleepers_.load(), awake = threads_.size() - std::min(asleep, threads_.size());
+    if (wanted <= awake) return;
+    if (2 * (wanted - awake) >= asleep) return round_.notify_all();
+    for (std::size_t i = awake; i < wanted; ++i) round_.notify_one();
+  }
+
+  /// Looks until waiting() is false, and returns true; false where that takes longer than it pays to look.
+  template <class Waiting>
+  TIGON_TAGGED TIGON_INLINE bool spin(Waiting waiting) const {
+    using clock = std::chrono::steady_clock;
+    for (const auto end = clock::now() + spin_;;) {
+      for (int i = 0; i < 16; ++i, detail::pause())
+        if (!waiting()) return true;
+      if (clock::now() >= end) return false;
+    }
+  }
+
   TIGON_TAGGED void serve(std::size_t worker) {
-    std::size_t seen = 0;
-    for (;;) {
-      job* now = nullptr;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stop_ || round_ != seen; });
-        if (stop_) return;
-        seen = round_;
-        now = job_;
+    for (std::uint32_t seen = 0;;) {
+      if (!spin([&] { return round_.load(std::memory_order_acquire) == seen; })) {
+        sleepers_.fetch_add(1);
+        round_.wait(seen);
+        sleepers_.fetch_sub(1);
       }
-      take(*now, worker);
-      const std::lock_guard lock(mutex_);
-      if (--busy_ == 0) done_.notify_one();
+      seen = round_.load();
+      if (stop_.load()) return;
+      std::uint32_t state = door_.load(std::memory_order_relaxed);
+      while ((state & open) != 0 && !door_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) {
+      }
+      if ((state & open) == 0) continue;  // that run() is over
+      take(*job_, worker);
+      if (door_.fetch_sub(1, std::memory_order_acq_rel) == 1) {  // closed, and nobody is inside
+        left_.store(true, std::memory_order_release);
+        left_.notify_one();
+      }
     }
   }
 
   std::vector<std::thread> threads_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  job* job_ = nullptr;  ///< the run() that is under way
-  std::size_t busy_ = 0, round_ = 0;
-  bool stop_ = false;
+  std::chrono::nanoseconds spin_{0};
+  job* job_ = nullptr;  ///< written while the door is closed and nobody is inside
+  std::atomic<bool> running_{false}, stop_{false};
+  alignas(64) std::atomic<std::uint32_t> round_{0};  ///< number of the last run()
+  alignas(64) std::atomic<std::uint32_t> door_{0};
+  alignas(64) std::atomic<std::size_t> sleepers_{0};
+  alignas(64) std::atomic<bool> left_{false};
 };
 
 #if defined(_OPENMP)

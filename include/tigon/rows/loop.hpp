@@ -42,6 +42,8 @@ template <class T>
 inline constexpr bool has_rows<row_source<T, true>> = true;
 template <class Source>
 inline constexpr bool has_rows<read_again_source<Source>> = has_rows<Source>;
+template <class Source>
+inline constexpr bool has_rows<f64_source<Source>> = has_rows<Source>;
 // Vectors, which are the same for every row.
 template <class Source>
 inline constexpr bool is_vector = false;

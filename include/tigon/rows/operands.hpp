@@ -60,6 +60,13 @@ struct read_again {
   constexpr TIGON_INLINE explicit read_again(Operand o) : operand(o) {}
 };
 
+/// Operand: the same numbers in lanes of f64; as the first operand of a pass it makes all of the pass f64.
+template <class Operand>
+struct in_f64 {
+  Operand operand;
+  constexpr TIGON_INLINE explicit in_f64(Operand o) : operand(o) {}
+};
+
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
 template <class T>
 struct even_columns {
@@ -119,6 +126,7 @@ using simd::columns;
 using simd::constant;
 using simd::even_columns;
 using simd::exact_columns;
+using simd::in_f64;
 using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;

@@ -298,10 +298,17 @@ class row_worker {
 
 namespace detail {
 
+// Tasks are a multiple of 128 where there are rows enough, so that 16 workers, or 64, have equal shares: of task_elements
+// at most, and not so few that the change from one to the next, and the groups of rows that end there, cost.
+inline constexpr std::size_t balanced_tasks = 128, least_task_elements = 8192, least_task_rows = 8;
 template <class B>
 constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
-  const std::size_t fitting = B::row.task_elements / std::max<std::size_t>(cols, 1);
-  return std::clamp<std::size_t>(fitting, 1, std::max<std::size_t>(rows, 1));
+  const std::size_t width = std::max<std::size_t>(cols, 1);
+  const std::size_t most = std::max<std::size_t>(B::row.task_elements / width, 1);
+  const std::size_t least = std::max(least_task_elements / width, least_task_rows);
+  const std::size_t rounds = rows / (most * balanced_tasks) + (rows % (most * balanced_tasks) != 0);
+  const std::size_t tasks = std::max<std::size_t>(rounds, 1) * balanced_tasks;
+  return std::clamp<std::size_t>(std::max(rows / tasks + (rows % tasks != 0), least), 1, most);
 }
 
 }  // namespace detail

@@ -123,6 +123,12 @@ inline constexpr bool is_read_again = false;
 template <class Source>
 inline constexpr bool is_read_again<read_again_source<Source>> = true;
 
+// A source of numbers that are widened to f64.
+template <class Source>
+struct f64_source : Source {
+  using element_type = double;
+};
+
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
 // come next; and how many rows further down these are.
 struct place {
@@ -146,6 +152,8 @@ template <class Operand>
 inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<in_f64<Operand>> = matrix_bytes<Operand>;
 
 // The least of some widths of elements; 0 stands for what has none.
 constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
@@ -231,6 +239,11 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
     const auto given = source<B>(o.operand, at);
     return read_again_source<std::remove_const_t<decltype(given)>>{given};
   }
+}
+template <class B, class Operand>
+TIGON_INLINE auto source(in_f64<Operand> o, place at) {
+  const auto given = source<B>(o.operand, at);
+  return f64_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {

@@ -52,6 +52,13 @@ namespace x86 {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
+// Narrower numbers in lanes of f64.
+TIGON_INLINE void load(const float* p, __m512d& v) { v = _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+TIGON_INLINE void load(const bfloat16* p, __m512d& v) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  v = _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16)));
+}
+
 /// Sixteen numbers of 16 bits, each as the upper half of 32.
 TIGON_INLINE __m512 in_upper_halves(__m256i raw) {
 #if defined(__AVX512VBMI__) && !defined(__clang__)  // one instruction, of which clang makes others with more constants
@@ -247,6 +254,7 @@ TIGON_INLINE void stream(__m256 v, float16* p) { _mm_stream_si128(reinterpret_ca
 #endif
 
 #if defined(__AVX__)
+TIGON_INLINE void load(const float* p, __m256d& v) { v = _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 TIGON_INLINE __m256 square_root(__m256 x) { return _mm256_sqrt_ps(x); }
 TIGON_INLINE __m256d square_root(__m256d x) { return _mm256_sqrt_pd(x); }
 #endif
