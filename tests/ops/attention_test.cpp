@@ -260,9 +260,13 @@ void keeps_its_error(const sizes& s, guard side) {
   EXPECT_TRUE(close(lse, wanted_lse, lse_bound.of<T>()));
   // In a sequence of one token p is 1, and the terms of dq and dk cancel.
   EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.of<T>(), {.scale = 0.5}));
-  EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.of<T>(), {.scale = 0.5}));
-  EXPECT_TRUE(close(p.dv.f64(), wanted.dv, gradient_bound.of<T>()));
-  EXPECT_TRUE(close(p.dsinks.f64(), wanted.dsinks, gradient_bound.of<T>()));
+  if (s.keys() != 0) {
+    EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.of<T>(), {.scale = 0.5}));
+    EXPECT_TRUE(close(p.dv.f64(), wanted.dv, gradient_bound.of<T>()));
+  }
+  if (!s.sinks.empty()) {
+    EXPECT_TRUE(close(p.dsinks.f64(), wanted.dsinks, gradient_bound.of<T>()));
+  }
   EXPECT_TRUE(p.o.padding_intact() && p.dq.padding_intact() && p.dk.padding_intact() && p.dv.padding_intact());
 }
 

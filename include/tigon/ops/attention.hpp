@@ -24,7 +24,7 @@ struct kernel<op::attention, backends::generic> {
     using sums = detail::chunk_sums<row_backend<B>, A>;
     constexpr std::size_t rows = detail::tile_extents<B>::rows;
     return detail::backward_rows<B, T>::bytes(d) + detail::backward_rows<B, T>::product_bytes(d) +
-           workspace::bytes_for<A>(rows, d) +
+           workspace::bytes_for<A>(rows, d) + workspace::bytes_for<double>(rows) +
            std::max(detail::backward_keys<B, T>::bytes(d),
                     2 * detail::key_tiles<B, T>::bytes(d) +
                         sums::bytes(workspace::product(rows, d), detail::backward_keys<B, T>::many, false));
@@ -75,19 +75,61 @@ struct kernel<op::attention, backends::generic> {
                         });
   }
 
-  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys.
+  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
+  /// 16 bits nine: delta is made before, and waits in the rows of dq.
   template <backend B, element T>
-  static void by_keys_and_queries(const detail::backward_inputs<T>& in, attention_gradients<T> to, context& ctx) {
+  static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
     using extents = detail::tile_extents<B>;
-    const std::size_t across = in.k.batch * in.k.heads, bytes = backward_workspace<B, T>(in.q.head_dim);
+    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
+    const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0;
+    const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
+    if (has_rows && sizeof(T) < sizeof(accumulator_t<T>) && in.q.head_dim * sizeof(T) >= sizeof(accumulator_t<T>)) {
+      detail::for_tasks(ctx, parts.size(), bytes,
+                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, to.dq, parts[task], own); });
+      in.kept_delta = to.dq;
+    }
     detail::for_tasks(
-        ctx, across * detail::ceil_div(in.k.seq_len, extents::keys), bytes, [&](std::size_t task, context& own) {
+        ctx, across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}), bytes,
+        [&](std::size_t task, context& own) {
           block_of_keys<B, T>(in, to, task % across, task / across * extents::keys, {0, in.q.seq_len}, own, false);
         });
-    if (in.q.seq_len == 0 || in.q.batch == 0) return;
-    const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
-    detail::for_tasks(ctx, parts.size(), bytes,
-                      [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
+    if (has_rows)
+      detail::for_tasks(ctx, parts.size(), bytes,
+                        [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
+  }
+
+  /// f(first, n, k, v) for every tile of keys that these rows see.
+  template <backend B, element T, class F>
+  static void for_keys(detail::backward_rows<B, T>& rows, const detail::backward_inputs<T>& in,
+                       const detail::query_part& part, workspace::frame& frame, F f) {
+    using extents = detail::tile_extents<B>;
+    detail::key_tiles<B, T> keys(frame, in.k.head(part.batch, part.kv_head));
+    detail::key_tiles<B, T> values(frame, in.v.head(part.batch, part.kv_head));
+    const detail::key_range seen = rows.begin(part);
+    for (std::size_t j = seen.first / extents::keys * extents::keys; j < seen.end; j += extents::keys) {
+      const std::size_t n = extents::padded_keys(std::min(extents::keys, seen.end - j));
+      if (rows.kind({j, j + n}) != detail::tile_kind::hidden)
+        f(j, n, gemm_operand<T>{keys.at(j, n)}, gemm_operand<T>{values.at(j, n)});
+    }
+  }
+
+  /// delta of a tile of rows, at the beginning of their rows of dq.
+  template <backend B, element T>
+  static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
+                             context& own) {
+    using A = accumulator_t<T>;
+    workspace::frame frame(own.workspace());
+    detail::backward_rows<B, T> rows(frame, in);
+    double* sums = frame.template take<double>(detail::tile_extents<B>::rows);
+    std::fill_n(sums, part.rows(), 0.0);
+    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
+      rows.add_to_delta(j, n, k, v, sums, own);
+    });
+    for (std::size_t h = 0; h < part.heads; ++h)
+      for (std::size_t i = 0; i < part.queries; ++i) {
+        const A delta = static_cast<A>(sums[i * part.heads + h]);
+        std::memcpy(static_cast<void*>(part.tensor(to, h).row(i)), &delta, sizeof delta);
+      }
   }
 
   /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it is
@@ -132,26 +174,19 @@ struct kernel<op::attention, backends::generic> {
     using A = accumulator_t<T>;
     using extents = detail::tile_extents<B>;
     workspace::frame frame(own.workspace());
-    const std::size_t d = in.q.head_dim;
+    const std::size_t d = in.q.head_dim, blocks = detail::ceil_div(in.k.seq_len, std::size_t{extents::keys});
     detail::backward_rows<B, T> rows(frame, in);
-    detail::key_tiles<B, T> keys(frame, in.k.head(part.batch, part.kv_head));
-    detail::key_tiles<B, T> values(frame, in.v.head(part.batch, part.kv_head));
     const matrix_view<A> dq(frame.template take<A>(extents::rows * d), part.rows(), d);
-    detail::chunk_sums<row_backend<B>, A> sums(frame, extents::rows * d,
-                                               detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}), false);
+    detail::chunk_sums<row_backend<B>, A> sums(frame, extents::rows * d, blocks, false);
     sums.begin(part.rows(), d, {}, false);
-    const detail::key_range seen = rows.begin(part);
     bool begun = false;
-    for (std::size_t j = seen.first / extents::keys * extents::keys; j < seen.end; j += extents::keys) {
-      const std::size_t n = extents::padded_keys(std::min(extents::keys, seen.end - j));
-      if (rows.kind({j, j + n}) == detail::tile_kind::hidden) continue;
-      const gemm_operand<T> k{keys.at(j, n)};
-      rows.scores(j, n, k, {values.at(j, n)}, own);
-      auto [sum, more] = sums.next(own);
-      sum.rows = rows.padded();
-      rows.dq(k, sum, more, own);
+    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
+      rows.scores(j, n, k, v, own);
+      auto to_sum = sums.next(own);
+      to_sum.sum.rows = rows.padded();
+      rows.dq(k, to_sum.sum, to_sum.more, own);
       begun = true;
-    }
+    });
     if (begun) sums.finish(dq, false, own);
     for (std::size_t h = 0; h < part.heads; ++h) {
       if (begun)
