@@ -12,7 +12,8 @@ namespace tigon_bench {
 namespace {
 
 /// Causal: half of the scores exist. Forward has two products of seq_len^2 d / 2 multiply-adds a head, backward five
-/// (the scores are made again).
+/// (the scores are made again). `training` and `wide` are shapes of a model; compare them with gemm's variant `square` of
+/// the same run.
 template <class B, class T>
 plan attention_plan(const request& r) {
   const std::size_t batch = r.shape[0], seq_len = r.shape[1], heads = r.shape[2], kv_heads = r.shape[3],
@@ -73,7 +74,9 @@ op_entry attention() {
   return with_plain({.name = "attention",
                      .dims = "batch x seq_len x heads x kv_heads x head_dim",
                      .dtypes = all_dtypes(),
-                     .variants = {{"default", {1, 1024, 8, 2, 64}, {mode::forward, mode::backward, mode::full}}},
+                     .variants = {{"default", {1, 1024, 8, 2, 64}, {mode::forward, mode::backward, mode::full}},
+                                  {"training", {1, 4096, 12, 4, 64}, {mode::forward, mode::backward}},
+                                  {"wide", {1, 4096, 12, 4, 128}, {mode::forward, mode::backward}}},
                      .backends = {},
                      .make_plan = {}},
                     []<class B, class T>(const request& r) { return attention_plan<B, T>(r); });

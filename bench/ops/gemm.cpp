@@ -48,7 +48,8 @@ op_entry gemm() {
           .variants = {{"nt", {512, 32000, 2048}, {mode::forward}, "tokens x vocab x hidden"},
                        {"nn", {512, 2048, 32000}, {mode::forward}, "tokens x hidden x vocab"},
                        {"tn", {32000, 2048, 512}, {mode::forward}, "vocab x hidden x tokens"},
-                       {"packed", {512, 32000, 2048}, {mode::forward}, "tokens x vocab x hidden"}},
+                       {"packed", {512, 32000, 2048}, {mode::forward}, "tokens x vocab x hidden"},
+                       {"square", {2048, 2048, 2048}, {mode::forward}, "m x n x k"}},
           .backends = all_backends::names(),
           .make_plan = [](const request& r) {
             return with_types<plan>(r, [&]<class B, class T>() { return gemm_plan<B, T>(r); });

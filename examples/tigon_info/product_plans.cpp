@@ -69,8 +69,8 @@ void print_product_plans() {
   std::puts("  gemm");
   print_product<float>("f32");
   print_product<tigon::bfloat16>("bf16");
-  std::printf("  attention\n    blocks of %zu queries, and of %zu of the keys that they see\n",
-              B::attention.query_block, B::attention.key_block);
+  std::printf("  attention\n    tiles of %zu rows by %zu keys; keys are packed for %zu tiles at a time\n",
+              B::attention.query_rows, B::attention.key_block, B::attention.query_tiles);
   std::puts("  neighborhood_attention_layer\n    as gemm, layer_norm and neighborhood_attention");
   std::printf("  matmul_int8_int2\n    tiles of %zu x %zu sums\n", tile::rows, tile::cols);
   std::puts("  mlp");

@@ -40,6 +40,7 @@ class fused_model {
   /// Mean loss of at most `batch` windows.
   double loss(weight_views<T> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
     weights_ = weights;
+    uncache();
     const auto y = forward(ids);
     return head_loss(y, targets);
   }
@@ -49,6 +50,7 @@ class fused_model {
               std::span<const std::int32_t> targets) {
     weights_ = weights;
     gradient_ = gradient;
+    uncache();
     const auto dy = first(dy_, ids.size());
     double out = 0;
     {
@@ -64,14 +66,20 @@ class fused_model {
   /// with their weight; 0 without experts.
   double balance_loss() const { return balance_loss_; }
 
-  /// Scores of the token that follows ids[position]; ids is one window.
+  /// Scores of the token that follows ids[position]; ids is one window. The layers' keys and values of the call before are
+  /// a cache: only tokens from the first on that is another are computed. step() and loss() empty it; so does uncache(),
+  /// which is needed after weights have changed otherwise.
   void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
                    std::span<float> out) {
     weights_ = weights;
-    const auto y = forward(ids);
-    do_.gemm(y.rows_from(position, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
+    std::size_t known = 0;
+    while (known < position && known < cached_.size() && cached_[known] == ids[known]) ++known;
+    const auto y = forward(ids.subspan(known, position + 1 - known), known);
+    cached_.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(position + 1));
+    do_.gemm(y.rows_from(position - known, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
              {.b = tigon::transpose::yes});
   }
+  void uncache() { cached_.clear(); }
 
   /// Most bytes of activations, temporaries and workspace so far.
   std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
@@ -147,23 +155,23 @@ class fused_model {
   tigon::rms_norm_options norm_options() const { return {.eps = c_.norm_eps}; }
   matrix<const float> table(const std::vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
 
-  /// `count` heads that begin at column `begin` of rows of q, k and v together.
+  /// `count` heads that begin at column `begin` of rows of q, k and v together: of windows, or of a part of one.
   template <class U>
   tigon::heads_view<U> heads(matrix<U> rows, std::size_t begin, std::size_t count) const {
-    const std::size_t dim = c_.head_dim();
-    return {rows.data + begin, rows.rows / seq_len_, count, seq_len_, dim, seq_len_ * rows.row_stride, dim,
-            rows.row_stride};
+    const std::size_t dim = c_.head_dim(), length = std::min(rows.rows, seq_len_);
+    return {rows.data + begin, rows.rows / length, count, length, dim, length * rows.row_stride, dim, rows.row_stride};
   }
   tigon::heads_view<T> q_of(matrix<T> qkv) const { return heads(qkv, 0, c_.heads); }
   tigon::heads_view<T> k_of(matrix<T> qkv) const { return heads(qkv, c_.hidden, c_.kv_heads); }
   tigon::heads_view<T> v_of(matrix<T> qkv) const { return heads(qkv, c_.hidden + c_.kv_hidden(), c_.kv_heads); }
 
-  /// Returns the last norm's output; the head follows.
-  matrix<T> forward(std::span<const std::int32_t> ids) {
-    const std::size_t n = ids.size();
+  /// Returns the last norm's output; the head follows. `cached` tokens of one window, whose keys and values the layers have,
+  /// come before ids.
+  matrix<T> forward(std::span<const std::int32_t> ids, std::size_t cached = 0) {
+    const std::size_t n = ids.size(), length = std::min(n, seq_len_);
     balance_loss_ = 0;
     const auto y = first(y_, n), update = first(update_, n);
-    const auto cos = table(rotary_.cos), sin = table(rotary_.sin);
+    const auto cos = table(rotary_.cos).rows_from(cached, length), sin = table(rotary_.sin).rows_from(cached, length);
     auto stream = first(layers_[0].stream, n);
     do_.embedding_forward(weight(layout_.embedding), ids, stream);
     do_.rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y, std::span(layers_[0].rstd1, n),
@@ -171,11 +179,12 @@ class fused_model {
     for (std::size_t l = 0; l < c_.layers; ++l) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
-      const auto qkv = first(s.qkv, n), attention = first(s.attention, n), middle = first(s.middle, n);
+      const auto qkv = s.qkv.rows_from(cached, n), all = first(s.qkv, cached + n), attention = first(s.attention, n),
+                 middle = first(s.middle, n);
       do_.product_xwt(y, weight(at.qkv), qkv);
       do_.rope_forward(q_of(qkv), k_of(qkv), cos, sin);
-      do_.attention_forward(q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
-                            std::span(s.lse, n * c_.heads));
+      do_.attention_forward(q_of(qkv), k_of(all), v_of(all), heads(attention, 0, c_.heads),
+                            std::span(s.lse, n * c_.heads), cached);
       do_.product_xwt(attention, weight(at.attention_out), update);
       do_.fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
                                      norm_options());
@@ -313,6 +322,7 @@ class fused_model {
   std::vector<layer_saved> layers_;
   routing droutes_;
   double balance_loss_ = 0;
+  std::vector<std::int32_t> cached_;  ///< tokens whose keys and values the layers hold
   matrix<T> last_, y_, update_, dy_, product_, dhead_;
   matrix<float> wide_;
   float* last_rstd_ = nullptr;

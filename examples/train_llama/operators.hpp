@@ -95,10 +95,11 @@ class operators {
     tigon::rope_backward(dq, dk, cos, sin, dq, dk, {}, ctx_);
   }
 
+  /// Queries stand behind `offset` keys.
   void attention_forward(tigon::heads_view<T> q, tigon::heads_view<T> k, tigon::heads_view<T> v, tigon::heads_view<T> o,
-                         std::span<float> lse) {
+                         std::span<float> lse, std::size_t offset) {
     const auto timed = call("attention", {2 * causal_product(q), bytes(q, k, v, o)});
-    tigon::attention_forward(q, k, v, o, lse, {}, ctx_);
+    tigon::attention_forward(q, k, v, o, lse, {.offset = offset}, ctx_);
   }
   void attention_backward(tigon::heads_view<T> d, tigon::heads_view<T> q, tigon::heads_view<T> k,
                           tigon::heads_view<T> v, tigon::heads_view<T> o, std::span<const float> lse,

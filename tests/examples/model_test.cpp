@@ -93,6 +93,33 @@ void expect_agreement_in_f32(const problem& p) {
   for (std::size_t i = 0; i < p.config.vocab; ++i) EXPECT_NEAR(fused.logits[i], plain.logits[i], 2e-5);
 }
 
+/// Scores of tokens one after the other, of a cache and of none; then of another text, and of a window that has moved.
+template <class T>
+void expect_the_cache_changes_nothing(const problem& p, double bound) {
+  tigon::context& ctx = tigon::default_context();
+  fused_model<T> cached(p.config, p.layout, seq_len, batch, ctx), fresh(p.config, p.layout, seq_len, batch, ctx);
+  std::vector<float> got(p.config.vocab), want(p.config.vocab);
+  const auto compare = [&](std::span<const std::int32_t> window, std::size_t position) {
+    cached.next_logits(p.weights<T>(), window, position, got);
+    fresh.uncache();
+    fresh.next_logits(p.weights<T>(), window, position, want);
+    for (std::size_t i = 0; i < p.config.vocab; ++i)
+      ASSERT_NEAR(got[i], want[i], bound) << "token " << i << " after " << position;
+  };
+  for (const std::size_t position : {0u, 1u, 2u, 5u, 6u, 15u, 15u}) compare(std::span(p.ids).first(seq_len), position);
+  compare(std::span(p.ids).subspan(1, seq_len), 15);
+  std::vector<std::int32_t> other(p.ids.begin() + 1, p.ids.begin() + 1 + seq_len);
+  other[7] = (other[7] + 1) % 50;
+  compare(other, 9);
+  compare(other, 10);
+}
+
+TEST(model, a_cache_of_keys_and_values_changes_no_scores) {
+  expect_the_cache_changes_nothing<float>(problem(), 2e-5);
+  expect_the_cache_changes_nothing<float>(problem(mixture(5, 2)), 2e-5);
+  expect_the_cache_changes_nothing<tigon::bfloat16>(problem(), 5e-2);
+}
+
 TEST(model, fused_and_plain_agree_in_f32) { expect_agreement_in_f32(problem()); }
 TEST(model, fused_and_plain_mixtures_agree_in_f32) {
   expect_agreement_in_f32(problem(mixture(5, 2)));

@@ -25,33 +25,67 @@ using tigon::accumulator_t, tigon::attention_mask, tigon::context, tigon::heads_
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
 struct sizes {
-  std::size_t batch, heads, kv_heads, seq_len, d;
+  std::size_t batch, heads, kv_heads, queries, d;
   layout in = layout::tokens;
   std::size_t padding = 0;
   attention_mask mask = attention_mask::causal;
-  double scale = 0;
+  double scale = 0, softcap = 0;
+  std::size_t left = everything, right = everything, prefix = 0, offset = 0;
+  std::size_t keys_of_none = everything;      // keys without the causal mask; everything: as many as queries
+  std::vector<std::int32_t> cumulative = {};  // of packed documents
+  std::vector<float> sinks = {};
   auto operator<=>(const sizes&) const = default;
 
-  bool sees(std::size_t query, std::size_t key) const { return mask == attention_mask::none || key <= query; }
+  static constexpr std::size_t everything = tigon::attention_options::unlimited;
+  std::size_t keys() const {
+    return mask == attention_mask::causal || keys_of_none == everything ? offset + queries : keys_of_none;
+  }
+  /// The definition, word by word.
+  bool sees(std::size_t query, std::size_t key) const {
+    const auto t = static_cast<std::int64_t>(offset + query), j = static_cast<std::int64_t>(key);
+    std::int64_t begin = 0;
+    for (std::size_t i = 1; i < cumulative.size(); ++i) {
+      if (cumulative[i - 1] <= t && t < cumulative[i]) {
+        if (j < cumulative[i - 1] || j >= cumulative[i]) return false;
+        begin = cumulative[i - 1];
+      }
+    }
+    if (prefix != 0 && j - begin < static_cast<std::int64_t>(prefix)) return true;
+    if (mask == attention_mask::causal && j > t) return false;
+    if (left != everything && j < t - static_cast<std::int64_t>(left)) return false;
+    return right == everything || j <= t + static_cast<std::int64_t>(right);
+  }
   double factor() const { return scale == 0 ? 1 / std::sqrt(static_cast<double>(d)) : scale; }
-  tigon::attention_options options() const { return {.mask = mask, .scale = scale}; }
+  tigon::attention_options options() const {
+    return {.mask = mask,
+            .scale = scale,
+            .softcap = softcap,
+            .window_left = left,
+            .window_right = right,
+            .prefix = prefix,
+            .offset = offset,
+            .cumulative_lengths = cumulative,
+            .sinks = sinks};
+  }
   friend std::ostream& operator<<(std::ostream& out, const sizes& s) {
-    return out << s.batch << " x " << s.heads << '/' << s.kv_heads << " heads x " << s.seq_len << " x " << s.d
-               << (s.in == layout::tokens ? ", of tokens" : ", of heads") << ", padding " << s.padding
-               << (s.mask == attention_mask::none ? ", no mask" : "") << ", scale " << s.scale;
+    return out << s.batch << " x " << s.heads << '/' << s.kv_heads << " heads x " << s.queries << '/' << s.keys()
+               << " x " << s.d << (s.in == layout::tokens ? ", of tokens" : ", of heads") << ", padding " << s.padding
+               << (s.mask == attention_mask::none ? ", no mask" : "") << ", scale " << s.scale << ", softcap "
+               << s.softcap << ", window " << s.left << " and " << s.right << ", prefix " << s.prefix << ", offset "
+               << s.offset << ", " << s.cumulative.size() << " document ends, " << s.sinks.size() << " sinks";
   }
 };
 
-/// The definition, head by head and row by row, in f64 and with the whole matrix of p: values [batch, heads, seq_len,
+/// The definition, head by head and row by row, in f64 and with the whole matrix of p: values [batch, heads, queries,
 /// d].
 struct reference {
-  std::vector<double> o, lse, dq, dk, dv;
+  std::vector<double> o, lse, dq, dk, dv, dsinks;
 
   TIGON_TEST_NOINLINE reference(const sizes& s, const std::vector<double>& q, const std::vector<double>& k,
                                 const std::vector<double>& v, const std::vector<double>& d_o)
-      : o(q.size()), dq(q.size()), dk(k.size()), dv(v.size()) {
-    const std::size_t n = s.seq_len, d = s.d;
-    std::vector<double> p(n), dp(n);
+      : o(q.size()), dq(q.size()), dk(k.size()), dv(v.size()), dsinks(s.sinks.size()) {
+    const std::size_t n = s.queries, m = s.keys(), d = s.d;
+    std::vector<double> p(m), dp(m), slope(m, 1);
     const auto dot = [d](const double* a, const double* b) {
       double sum = 0;
       for (std::size_t c = 0; c < d; ++c) sum += a[c] * b[c];
@@ -61,20 +95,32 @@ struct reference {
       const std::size_t b = head / s.heads, h = head % s.heads, kv = b * s.kv_heads + h * s.kv_heads / s.heads;
       for (std::size_t i = 0; i < n; ++i) {
         const std::size_t at = (head * n + i) * d;
-        double top = -infinity, sum = 0, mean = 0;
-        for (std::size_t j = 0; j < n; ++j)
-          if (s.sees(i, j)) top = std::max(top, p[j] = s.factor() * dot(&q[at], &k[(kv * n + j) * d]));
-        for (std::size_t j = 0; j < n; ++j) sum += p[j] = s.sees(i, j) ? std::exp(p[j] - top) : 0;
-        lse.push_back(top + std::log(sum));
-        for (std::size_t j = 0; j < n; ++j) {
-          p[j] /= sum;
-          for (std::size_t c = 0; c < d; ++c) o[at + c] += p[j] * v[(kv * n + j) * d + c];
-          mean += p[j] * (dp[j] = dot(&d_o[at], &v[(kv * n + j) * d]));
+        const double sink = s.sinks.empty() ? -infinity : static_cast<double>(s.sinks[h]);
+        double top = sink, sum = 0, mean = 0;
+        for (std::size_t j = 0; j < m; ++j) {
+          if (!s.sees(i, j)) continue;
+          p[j] = s.factor() * dot(&q[at], &k[(kv * m + j) * d]);
+          if (s.softcap != 0) {
+            const double t = std::tanh(p[j] / s.softcap);
+            p[j] = s.softcap * t, slope[j] = 1 - t * t;
+          }
+          top = std::max(top, p[j]);
         }
-        for (std::size_t j = 0; j < n; ++j) {
-          const double ds = p[j] * (dp[j] - mean) * s.factor();
+        const double of_sink = s.sinks.empty() ? 0 : std::exp(sink - top);
+        for (std::size_t j = 0; j < m; ++j) sum += p[j] = s.sees(i, j) ? std::exp(p[j] - top) : 0;
+        sum += of_sink;
+        lse.push_back(top + std::log(sum));
+        if (sum == 0) continue;  // it sees nothing
+        for (std::size_t j = 0; j < m; ++j) {
+          p[j] /= sum;
+          for (std::size_t c = 0; c < d; ++c) o[at + c] += p[j] * v[(kv * m + j) * d + c];
+          mean += p[j] * (dp[j] = dot(&d_o[at], &v[(kv * m + j) * d]));
+        }
+        if (!s.sinks.empty()) dsinks[h] -= of_sink / sum * mean;
+        for (std::size_t j = 0; j < m; ++j) {
+          const double ds = p[j] * (dp[j] - mean) * slope[j] * s.factor();
           for (std::size_t c = 0; c < d; ++c) {
-            const std::size_t key = (kv * n + j) * d + c;
+            const std::size_t key = (kv * m + j) * d + c;
             dq[at + c] += ds * k[key];
             dk[key] += ds * q[at + c];
             dv[key] += p[j] * d_o[at + c];
@@ -89,10 +135,10 @@ template <class T>
 struct problem {
   sizes s;
   guarded_heads<T> q, k, v, o, d_o, dq, dk, dv;
-  guarded<accumulator_t<T>> lse;
+  guarded<accumulator_t<T>> lse, dsinks;
 
   TIGON_TEST_NOINLINE explicit problem(sizes of, guard side = guard::behind)
-      : s(of),
+      : s(std::move(of)),
         q(of_q(), side),
         k(of_k(), side),
         v(of_k(), side),
@@ -101,7 +147,8 @@ struct problem {
         dq(of_q(), side),
         dk(of_k(), side),
         dv(of_k(), side),
-        lse(s.batch * s.heads * s.seq_len, side) {
+        lse(s.batch * s.heads * s.queries, side),
+        dsinks(s.sinks.size(), side) {
     std::uint64_t seed = 0;
     for (guarded_heads<T>* in : {&q, &k, &v, &d_o}) in->assign(normal_values(in->count(), ++seed));
   }
@@ -112,16 +159,16 @@ struct problem {
   }
   template <class B>
   TIGON_TEST_NOINLINE void backward(context& ctx = tigon::default_context()) {
-    tigon::attention_backward<B, T>(d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq.view(), dk.view(), dv.view()},
-                                    s.options(), ctx);
+    tigon::attention_backward<B, T>(
+        d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq.view(), dk.view(), dv.view(), dsinks}, s.options(), ctx);
   }
   template <class B>
   void both_ways(context& ctx = tigon::default_context()) {
     forward<B>(ctx);
     backward<B>(ctx);
   }
-  heads_shape of_q() const { return {s.batch, s.heads, s.seq_len, s.d, s.in, s.padding}; }
-  heads_shape of_k() const { return {s.batch, s.kv_heads, s.seq_len, s.d, s.in, s.padding}; }
+  heads_shape of_q() const { return {s.batch, s.heads, s.queries, s.d, s.in, s.padding}; }
+  heads_shape of_k() const { return {s.batch, s.kv_heads, s.keys(), s.d, s.in, s.padding}; }
   reference wanted() const { return {s, q.f64(), k.f64(), v.f64(), d_o.f64()}; }
   /// Made once for all backends: the inputs depend on sizes and element type alone.
   TIGON_TEST_NOINLINE const reference& wanted_once() const {
@@ -136,54 +183,116 @@ constexpr by_type forward_bound{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4
 constexpr by_type lse_bound{.f32 = 5e-7, .bf16 = 5e-7, .f16 = 5e-7, .f64 = 1e-15};
 constexpr by_type gradient_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
 
-/// One row, around the block of queries, two blocks and a bit; groups of 1, 2 and 4; odd widths; both layouts.
+/// B with tiles that are small, so that few tokens have many of them.
 template <class B>
+struct small_tiles : B {
+  using parent = B;
+  static constexpr tigon::backend_info info{"small_tiles", {tigon::device::cpu}};
+  static constexpr tigon::attention_tuning attention{.key_block = 20, .query_rows = 12, .query_tiles = 2};
+  using overrides = tigon::op_list<>;
+};
+
+/// One row, around tiles of rows and of keys, several and a bit; groups of 1, 2 and 4; odd widths; both layouts.
 std::vector<sizes> every_size() {
-  constexpr std::size_t block = B::attention.query_block;
   constexpr attention_mask none = attention_mask::none;
   return {{2, 4, 2, 1, 8},
           {1, 4, 1, 2, 33, layout::heads, 3},
-          {2, 2, 1, block - 1, 8, layout::tokens, 5},
-          {1, 4, 2, block, 33, layout::heads, 1},
-          {2, 4, 1, block + 1, 8, layout::tokens, 0, none},
-          {1, 2, 2, block + 1, 64, layout::heads, 0},
-          {1, 4, 2, 2 * block + 2, 33, layout::tokens, 2, attention_mask::causal, 0.3},
-          {1, 2, 1, 2 * block + 2, 64, layout::heads, 7, none, -0.1}};
+          {2, 2, 1, 19, 8, layout::tokens, 5},
+          {1, 4, 2, 20, 33, layout::heads, 1},
+          {2, 4, 1, 21, 8, layout::tokens, 0, none},
+          {1, 2, 2, 25, 64, layout::heads, 0},
+          {1, 26, 2, 9, 5, layout::tokens, 0},
+          {1, 4, 2, 62, 33, layout::tokens, 2, attention_mask::causal, 0.3},
+          {1, 2, 1, 83, 16, layout::heads, 7, none, -0.1}};
+}
+
+/// Every option, alone and with others; border tiles, whole ones, hidden ones; queries that see nothing; no keys.
+std::vector<sizes> every_mask() {
+  constexpr attention_mask none = attention_mask::none, causal = attention_mask::causal;
+  const auto with = [](std::size_t queries, attention_mask mask, auto set) {
+    sizes s{1, 4, 2, queries, 9, layout::tokens, 1, mask};
+    set(s);
+    return s;
+  };
+  const std::vector<float> sinks{0.5f, -1.0f, 2.0f, 0.0f};
+  return {with(70, causal, [](sizes& s) { s.left = 13; }),
+          with(70, causal, [](sizes& s) { s.left = 0; }),
+          with(64, none, [](sizes& s) { s.left = 5, s.right = 30; }),
+          with(64, none, [](sizes& s) { s.right = 2; }),
+          with(70, causal, [](sizes& s) { s.prefix = 27; }),
+          with(90, causal, [](sizes& s) { s.prefix = 3, s.left = 20; }),
+          with(70, causal, [](sizes& s) { s.cumulative = {0, 3, 3, 30, 61, 70}; }),
+          with(70, none,
+               [](sizes& s) {
+                 s.cumulative = {0, 40, 41, 70};
+               }),
+          with(75, causal,
+               [](sizes& s) {
+                 s.cumulative = {0, 33, 75}, s.prefix = 4, s.left = 6, s.offset = 0;
+               }),
+          with(1, causal, [](sizes& s) { s.offset = 57; }),
+          with(23, causal, [](sizes& s) { s.offset = 41, s.left = 30; }),
+          with(23, none, [](sizes& s) { s.keys_of_none = 47; }),
+          with(23, none, [](sizes& s) { s.keys_of_none = 0; }),
+          with(50, none, [](sizes& s) { s.keys_of_none = 30, s.left = 4; }),  // the last queries see nothing
+          with(50, none, [&](sizes& s) { s.keys_of_none = 30, s.left = 4, s.sinks = sinks; }),
+          with(50, causal, [](sizes& s) { s.softcap = 0.8; }),
+          with(50, causal, [&](sizes& s) { s.sinks = sinks; }),
+          with(75, causal, [&](sizes& s) {
+            s.sinks = sinks, s.softcap = 2, s.cumulative = {0, 44, 80}, s.prefix = 2, s.left = 11, s.offset = 5;
+          })};
 }
 
 template <class On>
 class attention : public testing::Test {};
 TYPED_TEST_SUITE(attention, every_product_pair, names);
 
+template <class B, class T>
+void keeps_its_error(const sizes& s, guard side) {
+  SCOPED_TRACE(testing::Message() << s << ", " << side);
+  problem<T> p(s, side);
+  p.template both_ways<B>();
+  const reference& wanted = p.wanted_once();
+  EXPECT_TRUE(close(p.o.f64(), wanted.o, forward_bound.of<T>()));
+  std::vector<double> lse = p.lse.f64(), wanted_lse = wanted.lse;
+  for (std::size_t i = 0; i < lse.size(); ++i)
+    if (lse[i] == -infinity && wanted_lse[i] == -infinity) lse[i] = wanted_lse[i] = 0;  // it sees nothing
+  EXPECT_TRUE(close(lse, wanted_lse, lse_bound.of<T>()));
+  // In a sequence of one token p is 1, and the terms of dq and dk cancel.
+  EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.of<T>(), {.scale = 0.5}));
+  if (s.keys() != 0) {
+    EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.of<T>(), {.scale = 0.5}));
+    EXPECT_TRUE(close(p.dv.f64(), wanted.dv, gradient_bound.of<T>()));
+  }
+  if (!s.sinks.empty()) {
+    EXPECT_TRUE(close(p.dsinks.f64(), wanted.dsinks, gradient_bound.of<T>()));
+  }
+  EXPECT_TRUE(p.o.padding_intact() && p.dq.padding_intact() && p.dk.padding_intact() && p.dv.padding_intact());
+}
+
 TYPED_TEST(attention, keeps_its_error_and_the_padding) {
-  using B = typename TypeParam::backend;
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  for (const sizes& s : every_size<B>())
-    for (const guard side : both_guards) {
-      SCOPED_TRACE(testing::Message() << s << ", " << side);
-      problem<T> p(s, side);
-      p.template both_ways<B>();
-      const reference& wanted = p.wanted_once();
-      EXPECT_TRUE(close(p.o.f64(), wanted.o, forward_bound.of<T>()));
-      EXPECT_TRUE(close(p.lse.f64(), wanted.lse, lse_bound.of<T>()));
-      // In a sequence of one token p is 1, and the terms of dq and dk cancel.
-      EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.of<T>(), {.scale = 0.5}));
-      EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.of<T>(), {.scale = 0.5}));
-      EXPECT_TRUE(close(p.dv.f64(), wanted.dv, gradient_bound.of<T>()));
-      EXPECT_TRUE(p.o.padding_intact() && p.dq.padding_intact() && p.dk.padding_intact() && p.dv.padding_intact());
-    }
+  for (const sizes& s : every_size())
+    for (const guard side : both_guards) keeps_its_error<B, T>(s, side);
+}
+
+TYPED_TEST(attention, keeps_its_error_with_every_mask) {
+  using B = small_tiles<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  for (const sizes& s : every_mask()) keeps_its_error<B, T>(s, guard::behind);
 }
 
 TYPED_TEST(attention, rows_do_not_feel_the_bad_ones_that_they_do_not_see) {
-  using B = typename TypeParam::backend;
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
   const sizes s{1, 4, 2, 70, 8};
   problem<T> clean(s);
   clean.template both_ways<B>();
   for (const double bad : {nan, infinity}) {
     problem<T> in_q(s), in_k(s);
-    in_q.q[(1 * s.seq_len + 30) * s.d + 3] = from_f64<T>(bad);  // head 1, row 30
-    in_k.k[(0 * s.seq_len + 30) * s.d + 3] = from_f64<T>(bad);  // of heads 0 and 1
+    in_q.q[(1 * s.queries + 30) * s.d + 3] = from_f64<T>(bad);  // head 1, row 30
+    in_k.k[(0 * s.queries + 30) * s.d + 3] = from_f64<T>(bad);  // of heads 0 and 1
     in_q.template both_ways<B>();
     in_k.template forward<B>();
     const auto same = [&](auto& got, auto& of_clean, std::size_t row) {
@@ -191,8 +300,8 @@ TYPED_TEST(attention, rows_do_not_feel_the_bad_ones_that_they_do_not_see) {
                         [](T a, T b) { return to_f64(a) == to_f64(b); });
     };
     for (std::size_t h = 0; h < s.heads; ++h)
-      for (std::size_t i = 0; i < s.seq_len; ++i) {
-        const std::size_t row = h * s.seq_len + i;
+      for (std::size_t i = 0; i < s.queries; ++i) {
+        const std::size_t row = h * s.queries + i;
         const bool lost_by_q = h == 1 && i == 30, may_be_lost_by_k = h < 2 && i >= 30;
         ASSERT_EQ(same(in_q.o, clean.o, row), !lost_by_q) << h << ", " << i;
         ASSERT_EQ(same(in_q.dq, clean.dq, row), !lost_by_q) << h << ", " << i;
@@ -205,7 +314,7 @@ TYPED_TEST(attention, rows_do_not_feel_the_bad_ones_that_they_do_not_see) {
 }
 
 TYPED_TEST(attention, large_scores_do_not_overflow) {
-  using B = typename TypeParam::backend;
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
   problem<T> p({1, 2, 1, 40, 16, layout::heads, 0, attention_mask::causal, 30});  // scores of hundreds
   p.template both_ways<B>();
@@ -214,8 +323,37 @@ TYPED_TEST(attention, large_scores_do_not_overflow) {
   for (const double g : p.dk.f64()) ASSERT_TRUE(std::isfinite(g));
 }
 
+TYPED_TEST(attention, rows_of_infinite_scores_are_nan_and_rows_without_keys_are_zero) {
+  using B = small_tiles<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  sizes s{1, 1, 1, 40, 4, layout::tokens, 0, attention_mask::none};
+  s.keys_of_none = 25, s.left = 2;  // queries from 27 on see nothing
+  for (const bool with_sink : {false, true}) {
+    if (with_sink) s.sinks = {0.25f};
+    problem<T> p(s);
+    for (std::size_t c = 0; c < s.d; ++c) p.q[7 * s.d + c] = from_f64<T>(c == 0 ? -infinity : 0);
+    for (std::size_t j = 0; j < s.keys(); ++j) p.k[j * s.d] = from_f64<T>(1);  // all scores of query 7 are -infinity
+    p.template both_ways<B>();
+    for (std::size_t i = 0; i < s.queries; ++i) {
+      const double o = to_f64(p.o[i * s.d]), lse = static_cast<double>(p.lse[i]);
+      SCOPED_TRACE(i);
+      if (i == 7 && !with_sink) {
+        EXPECT_TRUE(std::isnan(o) && std::isnan(lse));
+      } else if (i == 7 || i >= 27) {
+        EXPECT_EQ(o, 0);
+        EXPECT_EQ(lse, with_sink ? 0.25 : -infinity);
+        if (i >= 27) {
+          EXPECT_EQ(to_f64(p.dq[i * s.d]), 0);
+        }
+      } else {
+        EXPECT_TRUE(std::isfinite(o) && std::isfinite(lse));
+      }
+    }
+  }
+}
+
 TYPED_TEST(attention, of_nothing_writes_nothing) {
-  using B = typename TypeParam::backend;
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
   for (const sizes& s : {sizes{0, 2, 1, 5, 8}, sizes{2, 2, 1, 0, 8}}) {
     problem<T> p(s);
@@ -224,26 +362,46 @@ TYPED_TEST(attention, of_nothing_writes_nothing) {
   }
 }
 
-TYPED_TEST(attention, bits_do_not_depend_on_threads) {
-  using B = typename TypeParam::backend;
+TYPED_TEST(attention, without_queries_gradients_of_keys_are_zero) {
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  problem<T> p({2, 4, 2, 2 * B::attention.query_block + 2, 33});
-  EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
-    p.o.clear(), p.lse.clear(), p.dq.clear(), p.dk.clear(), p.dv.clear();
-    p.template both_ways<B>(ctx);
-    return bits_of(p.o, p.lse, p.dq, p.dk, p.dv);
-  }));
+  sizes s{1, 2, 1, 0, 8, layout::tokens, 0, attention_mask::none};
+  s.keys_of_none = 23;
+  problem<T> p(s);
+  p.template both_ways<B>();
+  EXPECT_EQ(p.dk.f64(), std::vector<double>(23 * 8));
+  EXPECT_EQ(p.dv.f64(), std::vector<double>(23 * 8));
 }
 
-TYPED_TEST(attention, takes_the_workspace_that_it_names) {
-  using B = typename TypeParam::backend;
+TYPED_TEST(attention, bits_do_not_depend_on_threads) {
+  using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
+  sizes packed{2, 4, 2, 70, 33};
+  packed.cumulative = {0, 31, 70}, packed.prefix = 2, packed.left = 25, packed.sinks = {0, 1, -1, 0.5f};
+  for (const sizes& s :
+       {sizes{2, 4, 2, 130, 33}, sizes{1, 2, 1, 65, 8, layout::heads, 1, attention_mask::none}, packed}) {
+    problem<T> p(s);
+    EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
+      p.o.clear(), p.lse.clear(), p.dq.clear(), p.dk.clear(), p.dv.clear(), p.dsinks.clear();
+      p.template both_ways<B>(ctx);
+      return bits_of(p.o, p.lse, p.dq, p.dk, p.dv, p.dsinks);
+    }));
+  }
+}
+
+TYPED_TEST(attention, takes_the_workspace_that_it_names_of_any_length) {
+  using B = small_tiles<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  const std::size_t forward = tigon::attention_workspace<B, T>(1, 33, {}, 3);
+  const std::size_t backward = tigon::attention_backward_workspace<B, T>(1, 33, {}, 3);
+  for (const std::size_t seq_len : {std::size_t{200}, std::size_t{1} << 40}) {
+    EXPECT_EQ((tigon::attention_workspace<B, T>(seq_len, 33, {}, 3)), forward);
+    EXPECT_EQ((tigon::attention_backward_workspace<B, T>(seq_len, 33, {}, 3)), backward);
+  }
   for (const attention_mask mask : {attention_mask::causal, attention_mask::none})
-    for (const std::size_t seq_len : {3u, 130u}) {
+    for (const std::size_t seq_len : {3u, 90u}) {
       problem<T> p({2, 2, 1, seq_len, 33, layout::tokens, 0, mask});
       const auto runs = [](std::size_t bytes, auto call) { with_workspace_of(bytes, call, 3); };
-      const std::size_t forward = tigon::attention_workspace<B, T>(seq_len, 33, p.s.options(), 3);
-      const std::size_t backward = tigon::attention_backward_workspace<B, T>(seq_len, 33, p.s.options(), 3);
       EXPECT_TIGON_ERROR(runs(forward - 1, [&](context& ctx) { p.template forward<B>(ctx); }), workspace,
                          "attention_forward: workspace is of", p.o, p.lse);
       runs(forward, [&](context& ctx) { p.template forward<B>(ctx); });
@@ -253,6 +411,37 @@ TYPED_TEST(attention, takes_the_workspace_that_it_names) {
     }
 }
 
+TYPED_TEST(attention, of_a_cache_is_that_of_the_whole_sequence) {
+  using B = small_tiles<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  sizes whole{1, 4, 2, 55, 9}, last = whole;
+  last.queries = 3, last.offset = 52;
+  problem<T> all(whole), some(last);
+  for (std::size_t i = 0; i < all.k.count(); ++i) some.k[i] = all.k[i], some.v[i] = all.v[i];
+  const auto each = [&](auto f) {
+    for (std::size_t h = 0; h < whole.heads; ++h)
+      for (std::size_t i = 0; i < last.queries; ++i)
+        for (std::size_t c = 0; c < whole.d; ++c)
+          f((h * last.queries + i) * whole.d + c, (h * whole.queries + 52 + i) * whole.d + c);
+  };
+  each([&](std::size_t to, std::size_t from) { some.q[to] = all.q[from]; });
+  all.template forward<B>();
+  some.template forward<B>();
+  std::vector<double> wanted(some.o.count());
+  each([&](std::size_t to, std::size_t from) { wanted[to] = to_f64(all.o[from]); });
+  EXPECT_TRUE(close(some.o.f64(), wanted, forward_bound.of<T>()));
+}
+
+// The tiles of a usual backend: more than one part of queries, and a bit.
+TEST(attention_tiles, of_the_usual_size_keep_their_error) {
+  using B = usual_backend;
+  constexpr std::size_t rows = B::attention.query_rows, keys = B::attention.key_block;
+  keeps_its_error<B, float>({1, 3, 1, keys + rows / 3 + 1, 16}, guard::behind);
+  sizes s{1, 2, 1, 2 * keys + 5, 8, layout::heads, 3};
+  s.left = keys + 7, s.softcap = 5;
+  keeps_its_error<B, float>(s, guard::before);
+}
+
 // The reference itself: its gradients are the differences of its values, and so are those of the f64 kernels.
 template <class On>
 class attention_gradient : public testing::Test {};
@@ -260,7 +449,10 @@ TYPED_TEST_SUITE(attention_gradient, pairs_of<double>, names);
 
 TYPED_TEST(attention_gradient, is_that_of_central_differences) {
   using B = typename TypeParam::backend;
-  for (const sizes& s : {sizes{1, 4, 2, 5, 3}, sizes{2, 2, 1, 6, 4, layout::heads, 1, attention_mask::none, 0.7}}) {
+  sizes capped{1, 2, 1, 9, 3};
+  capped.softcap = 1.5, capped.sinks = {0.25f, -0.5f}, capped.left = 4;
+  for (const sizes& s :
+       {sizes{1, 4, 2, 5, 3}, sizes{2, 2, 1, 6, 4, layout::heads, 1, attention_mask::none, 0.7}, capped}) {
     problem<double> p(s);
     p.both_ways<B>();
     const auto q = p.q.f64(), k = p.k.f64(), v = p.v.f64(), d_o = p.d_o.f64();
@@ -273,6 +465,17 @@ TYPED_TEST(attention_gradient, is_that_of_central_differences) {
     const auto dk = central_difference([&](const auto& x) { return loss(q, x, v); }, k, at_k);
     const auto dv = central_difference([&](const auto& x) { return loss(q, k, x); }, v, at_k);
     const reference r = p.wanted();
+    for (std::size_t h = 0; h < s.sinks.size(); ++h) {
+      std::vector<double> change;
+      for (const float step : {0x1p-6f, -0x1p-6f}) {
+        sizes moved = s;
+        moved.sinks[h] += step;
+        const reference at(moved, q, k, v, d_o);
+        change.push_back(std::inner_product(d_o.begin(), d_o.end(), at.o.begin(), 0.0));
+      }
+      EXPECT_NEAR(r.dsinks[h], (change[0] - change[1]) * 0x1p5, 1e-3);
+      EXPECT_NEAR(p.dsinks[h], r.dsinks[h], 1e-12);
+    }
     for (const auto& [got_q, got_k, got_v] :
          {std::tuple(r.dq, r.dk, r.dv), std::tuple(p.dq.f64(), p.dk.f64(), p.dv.f64())}) {
       EXPECT_TRUE(close(pick(got_q, at_q), dq, 4e-11)) << s;
@@ -289,7 +492,7 @@ namespace mine {
 struct counting : tigon::backends::generic {
   using parent = tigon::backends::generic;
   static constexpr tigon::backend_info info{"counting", {tigon::device::cpu}};
-  static constexpr tigon::attention_tuning attention{.query_block = 5};
+  static constexpr tigon::attention_tuning attention{.key_block = 5, .query_rows = 6};
   using overrides = tigon::op_list<tigon::op::gemm>;
 };
 std::size_t products = 0;
@@ -298,7 +501,7 @@ std::size_t products = 0;
 struct plain_sums : tigon::backends::generic {
   using parent = tigon::backends::generic;
   static constexpr tigon::backend_info info{"plain_sums", {tigon::device::cpu}};
-  static constexpr tigon::attention_tuning attention{.key_block = 30};
+  static constexpr tigon::attention_tuning attention{.key_block = 30, .query_rows = 32};
   using overrides = tigon::op_list<tigon::op::gemm>;
 };
 }  // namespace mine
@@ -340,20 +543,20 @@ TEST(attention_products, are_those_of_the_backend_and_its_blocks_change_nothing_
   problem<float> p({1, 2, 1, 12, 8});
   mine::products = 0;
   p.forward<mine::counting>();
-  EXPECT_EQ(mine::products, 2u * 3 * 2);  // heads, blocks, products
+  EXPECT_EQ(mine::products, 2u * 8);  // four tiles of three queries and two heads see 1, 2, 2 and 3 blocks of keys
   mine::products = 0;
   p.backward<mine::counting>();
-  EXPECT_EQ(mine::products, 2u * 3 * 5);
+  EXPECT_EQ(mine::products, 5u * 9);  // of six pairs of blocks; two tiles of rows are in each but the last block
   EXPECT_TRUE(close(p.o.f64(), p.wanted().o, forward_bound.f32));
   EXPECT_TRUE(close(p.dk.f64(), p.wanted().dk, gradient_bound.f32));
 }
 
-/// Blocks of so few queries that a short sequence has very many.
+/// Tiles of so few rows that a short sequence has very many.
 template <std::size_t Rows>
 struct few_queries : usual_backend {
   using parent = usual_backend;
   static constexpr tigon::backend_info info{"few_queries", {tigon::device::cpu}};
-  static constexpr tigon::attention_tuning attention{.query_block = Rows};
+  static constexpr tigon::attention_tuning attention{.key_block = 24, .query_rows = Rows};
   using overrides = tigon::op_list<>;
 };
 
@@ -513,6 +716,39 @@ TEST_F(attention_doors, forward_refuses_wrong_shapes) {
 TEST_F(attention_doors, forward_refuses_wrong_numbers) {
   for (const double scale : {nan, infinity, -infinity})
     EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.scale = scale}), argument, "attention_forward: scale is", p.o, p.lse);
+}
+
+TEST_F(attention_doors, refuse_options_that_do_not_fit) {
+  const auto both = [&](tigon::attention_options opt, const std::string& sentence) {
+    EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, opt), argument, "attention_forward: " + sentence, p.o, p.lse);
+    EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, dv, opt), argument, "attention_backward: " + sentence,
+                       p.dq, p.dk, p.dv);
+  };
+  for (const double softcap : {-1.0, nan, infinity, 1e-300}) both({.softcap = softcap}, "softcap is");
+  EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.offset = 2}), shape, "attention_forward: k is 2 sequences", p.o);
+  both({.offset = std::size_t(-1)}, "offset is too large");
+  const std::vector<std::int32_t> wrong[] = {{0}, {3}, {1, 3}, {0, 2}, {0, 4}, {0, 2, 1, 3}, {-1, 3}};
+  for (const auto& ends : wrong) both({.cumulative_lengths = ends}, "cumulative_lengths is no partition of the keys");
+  const std::vector<std::int32_t> ends{0, 3};
+  both({.mask = attention_mask::none, .offset = 1, .cumulative_lengths = ends}, "cumulative_lengths is of fewer keys");
+  const std::vector<float> three(3);
+  EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.sinks = three}), shape,
+                     "attention_forward: sinks is of 3 elements; expected 4", p.o);
+}
+
+TEST_F(attention_doors, backward_refuses_gradients_of_sinks_that_do_not_fit) {
+  guarded<float> dsinks(4);
+  const std::vector<float> sinks(4);
+  const auto run = [&](std::span<float> to, tigon::attention_options opt) {
+    tigon::attention_backward<B, float>(d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq, dk, dv, to}, opt);
+  };
+  EXPECT_TIGON_ERROR(run(dsinks, {}), argument, "attention_backward: dsinks is given without sinks", p.dq, dsinks);
+  EXPECT_TIGON_ERROR(run(std::span<float>(dsinks).first(3), {.sinks = sinks}), shape,
+                     "attention_backward: dsinks is of 3 elements; expected 4", p.dq, dsinks);
+  EXPECT_TIGON_ERROR(run({dq.data, 4}, {.sinks = sinks}), alias, "attention_backward: dsinks overlaps dq", p.dk);
+  EXPECT_TIGON_ERROR(run(dsinks, {.sinks = {dsinks.data(), 4}}), alias, "attention_backward: dsinks overlaps sinks",
+                     p.dq, dsinks);
+  run({}, {.sinks = sinks});  // not wanted
 }
 
 TEST_F(attention_doors, forward_refuses_overlaps) {

@@ -49,8 +49,10 @@ struct chunk_tuning {
 
 /// Attention: extents of blocks of queries and of keys.
 struct attention_tuning {
-  std::size_t query_block = 64;  ///< rows of scores that exist at a time, per worker
-  std::size_t key_block = 4096;  ///< keys whose terms one product adds up for o and dq
+  std::size_t query_block = 64;  ///< neighborhood_attention: queries of a block
+  std::size_t key_block = 192;   ///< attention: keys of a tile of scores
+  std::size_t query_rows = 192;  ///< attention: rows of a tile, those of all heads that share keys
+  std::size_t query_tiles = 4;   ///< attention: tiles of rows in a task of forward, for which keys are packed once
   friend constexpr bool operator==(attention_tuning, attention_tuning) = default;
 };
 

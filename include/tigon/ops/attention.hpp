@@ -1,226 +1,236 @@
-// Causal softmax attention with grouped key/value heads, forward and backward, without the matrix of scores.
+// Softmax attention with grouped key/value heads, forward and backward, by tiles of scores.
 #ifndef TIGON_OPS_ATTENTION_HPP
 #define TIGON_OPS_ATTENTION_HPP
 
-#include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/attention_contract.hpp>
-#include <tigon/ops/key_sums.hpp>
+#include <tigon/ops/attention_backward.hpp>
+#include <tigon/ops/attention_forward.hpp>
 #include <tigon/ops/own_tasks.hpp>
-#include <tigon/ops/query_sums.hpp>
-#include <tigon/rows/row.hpp>
-
-#include <algorithm>
 
 namespace tigon {
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Queries [first, first + rows) and the keys [0, keys) that at least one of them sees.
-struct query_block {
-  std::size_t first, rows, keys;
-};
-
-/// The scores of a block; every row begins at a cache line.
-template <class A>
-matrix_view<A> scores(workspace::frame& scratch, query_block at) {
-  const std::size_t stride = workspace::padded<A>(at.keys);
-  return {scratch.take<A>(at.rows * stride), at.rows, at.keys, stride};
-}
-template <class A>
-std::size_t scores_bytes(query_block at) {
-  return workspace::bytes_for<A>(at.rows, workspace::padded<A>(at.keys));
-}
-
-/// The blocks of a sequence, the last one first: it sees every key, and it is the one with most work.
-template <class B>
-struct query_blocks {
-  std::size_t seq_len;
-  attention_mask mask;
-
-  std::size_t size() const { return gemm_detail::ceil_div(seq_len, B::attention.query_block); }
-  query_block operator[](std::size_t i) const {
-    const std::size_t first = (size() - 1 - i) * B::attention.query_block;
-    const std::size_t rows = std::min(B::attention.query_block, seq_len - first);
-    return {first, rows, mask == attention_mask::causal ? first + rows : seq_len};
-  }
-  /// The largest of f(block): of bytes, which shrink with the keys but for the scratch of products. Blocks of one shape
-  /// are asked once, and no more than 2^16 of them: the keys of any other are fewer by more than that scratch can grow.
-  template <class F>
-  std::size_t most(F f) const {
-    const std::size_t blocks = std::min<std::size_t>(size(), mask == attention_mask::causal ? std::size_t{1} << 16 : 2);
-    std::size_t most = 0;
-    for (std::size_t i = 0; i < blocks; ++i) most = std::max(most, f((*this)[i]));
-    return most;
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 template <>
 struct kernel<op::attention, backends::generic> {
   template <class A>
   using saved = std::span<A>;  // lse
 
+  /// Bytes of one worker.
+  template <backend B, element T>
+  static std::size_t forward_workspace(std::size_t d) {
+    return detail::forward_part<B, T>::bytes(d);
+  }
+  template <backend B, element T>
+  static std::size_t backward_workspace(std::size_t d) {
+    using A = accumulator_t<T>;
+    using sums = detail::chunk_sums<row_backend<B>, A>;
+    constexpr std::size_t rows = detail::tile_extents<B>::rows;
+    return detail::backward_rows<B, T>::bytes(d) + detail::backward_rows<B, T>::product_bytes(d) +
+           workspace::bytes_for<A>(rows, d) + workspace::bytes_for<double>(rows) +
+           std::max(detail::backward_keys<B, T>::bytes(d),
+                    2 * detail::key_tiles<B, T>::bytes(d) +
+                        sums::bytes(workspace::product(rows, d), detail::backward_keys<B, T>::many, false));
+  }
+
   template <backend B, element T>
   static void forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o, std::span<accumulator_t<T>> lse,
-                      attention_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t d = q.head_dim, group = q.heads / k.heads;
-    const detail::query_blocks<B> blocks{q.seq_len, opt.mask};
-    const std::size_t tasks = q.batch * q.heads * blocks.size();
-    detail::for_tasks(ctx, tasks, forward_workspace<B, T>(q.seq_len, d, opt), [&](std::size_t task, context& own) {
-      workspace::frame scratch(own.workspace());
-      const std::size_t head = task / blocks.size(), b = head / q.heads, h = head % q.heads;
-      const detail::query_block at = blocks[task % blocks.size()];
-      const matrix_view p = detail::scores<A>(scratch, at);
-      const vector_view<A> inverse{scratch.take<A>(at.rows), at.rows};
-      const vector_view<A> lse_of_block{lse.data() + head * q.seq_len + at.first, at.rows};
-
-      gemm<B>(q.head(b, h).rows_from(at.first, at.rows), k.head(b, h / group).rows_from(0, at.keys), p,
-              {.alpha = detail::attention_scale(opt, d), .b = transpose::yes}, own);
-      exponentials<row_backend<B>>(p, at, opt.mask, lse_of_block, inverse, own);
-      const matrix_view sums =
-          detail::sum_over_keys<B, A, T>(p, v.head(b, h / group).rows_from(0, at.keys), 1, scratch, own);
-      scaled_rows<row_backend<B>>(sums, inverse, o.head(b, h).rows_from(at.first, at.rows), own);
+                      const attention_options& opt, context& ctx) {
+    if (q.seq_len == 0 || q.batch == 0) return;
+    const detail::query_parts parts(q.batch, k.heads, q.heads, q.seq_len, detail::tile_extents<B>::rows,
+                                    B::attention.query_tiles);
+    detail::for_tasks(ctx, parts.size(), forward_workspace<B, T>(q.head_dim), [&](std::size_t task, context& own) {
+      workspace::frame frame(own.workspace());
+      detail::forward_part<B, T>(frame, parts[task], parts.of_tile, q, k, v, opt).run(o, lse, own);
     });
   }
 
   template <backend B, element T>
   static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
                        attention_saved<const T, std::span<const accumulator_t<T>>> of_forward,
-                       attention_gradients<T> gradients, attention_options opt, context& ctx) {
-    const heads_view<const T> o = of_forward.o;
-    const std::span<const accumulator_t<T>> lse = of_forward.lse;
-    const heads_view<T> dq = gradients.dq, dk = gradients.dk, dv = gradients.dv;
+                       attention_gradients<T> gradients, const attention_options& opt, context& ctx) {
+    const detail::backward_inputs<T> in{
+        d_o, q, k, v, of_forward.o, of_forward.lse, opt, detail::attention_scale(opt, q.head_dim)};
+    constexpr std::size_t block = detail::tile_extents<B>::keys;
+    const std::size_t blocks = std::max(detail::ceil_div(q.seq_len, block), detail::ceil_div(k.seq_len, block));
+    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows)
+      by_pairs<B, T>(in, gradients, blocks, ctx);
+    else
+      by_keys_and_queries<B, T>(in, gradients, ctx);
+    if (!gradients.dsinks.empty()) sink_gradients<B, T>(in, gradients.dsinks, ctx);
+  }
+
+  /// Five products: each pair of a block of queries and a block of keys adds its shares to the outputs, which are as
+  /// wide as the sums. In step t the block of keys j meets the block of queries j + t: no two tasks of a step add to one
+  /// block, and every block gets its shares in the order of the steps.
+  template <backend B, element T>
+  static void by_pairs(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t blocks,
+                       context& ctx) {
+    clear<B, T>(to, ctx);
+    constexpr std::size_t block = detail::tile_extents<B>::keys;
+    const std::size_t across = in.k.batch * in.k.heads;
+    for (std::size_t step = 0; step < blocks; ++step)
+      detail::for_tasks(ctx, blocks * across, backward_workspace<B, T>(in.q.head_dim),
+                        [&](std::size_t task, context& own) {
+                          const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
+                          if (j >= in.k.seq_len || i >= in.q.seq_len) return;
+                          block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
+                        });
+  }
+
+  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
+  /// 16 bits nine: delta is made before, and waits in the rows of dq.
+  template <backend B, element T>
+  static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
+    using extents = detail::tile_extents<B>;
+    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
+    const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0;
+    const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
+    if (has_rows && sizeof(T) < sizeof(accumulator_t<T>) && in.q.head_dim * sizeof(T) >= sizeof(accumulator_t<T>)) {
+      detail::for_tasks(ctx, parts.size(), bytes,
+                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, to.dq, parts[task], own); });
+      in.kept_delta = to.dq;
+    }
+    detail::for_tasks(
+        ctx, across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}), bytes,
+        [&](std::size_t task, context& own) {
+          block_of_keys<B, T>(in, to, task % across, task / across * extents::keys, {0, in.q.seq_len}, own, false);
+        });
+    if (has_rows)
+      detail::for_tasks(ctx, parts.size(), bytes,
+                        [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
+  }
+
+  /// f(first, n, k, v) for every tile of keys that these rows see.
+  template <backend B, element T, class F>
+  static void for_keys(detail::backward_rows<B, T>& rows, const detail::backward_inputs<T>& in,
+                       const detail::query_part& part, workspace::frame& frame, F f) {
+    using extents = detail::tile_extents<B>;
+    detail::key_tiles<B, T> keys(frame, in.k.head(part.batch, part.kv_head));
+    detail::key_tiles<B, T> values(frame, in.v.head(part.batch, part.kv_head));
+    const detail::key_range seen = rows.begin(part);
+    for (std::size_t j = seen.first / extents::keys * extents::keys; j < seen.end; j += extents::keys) {
+      const std::size_t n = extents::padded_keys(std::min(extents::keys, seen.end - j));
+      if (rows.kind({j, j + n}) != detail::tile_kind::hidden)
+        f(j, n, gemm_operand<T>{keys.at(j, n)}, gemm_operand<T>{values.at(j, n)});
+    }
+  }
+
+  /// delta of a tile of rows, at the beginning of their rows of dq.
+  template <backend B, element T>
+  static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
+                             context& own) {
     using A = accumulator_t<T>;
-    const std::size_t d = q.head_dim, n = q.seq_len, group = q.heads / k.heads;
-    const double scale = detail::attention_scale(opt, d);
-    const detail::query_blocks<B> blocks{n, opt.mask};
-    const std::size_t tasks = n == 0 ? 0 : k.batch * k.heads;
-    detail::for_tasks(ctx, tasks, backward_workspace<B, T>(n, d, opt), [&](std::size_t task, context& own) {
-      workspace::frame scratch(own.workspace());
-      const std::size_t b = task / k.heads, h_kv = task % k.heads;
-      const auto keys = [&](heads_view<T> gradient) {
-        return detail::key_sums<row_backend<B>, T>(scratch, gradient.head(b, h_kv), blocks.size());
-      };
-      auto dk_sums = keys(dk), dv_sums = keys(dv);
-
-      for (std::size_t h = h_kv * group; h < (h_kv + 1) * group; ++h)
-        for (std::size_t i = 0; i < blocks.size(); ++i) {
-          const detail::query_block at = blocks[i];
-          const auto block_of = [&](auto heads) { return heads.head(b, h).rows_from(at.first, at.rows); };
-          const auto keys_of = [&](auto heads) { return heads.head(b, h_kv).rows_from(0, at.keys); };
-          workspace::frame scratch_of_block(own.workspace());
-          const matrix_view p = detail::scores<A>(scratch_of_block, at), ds = detail::scores<A>(scratch_of_block, at);
-          const in_vector<A> lse_of_block{lse.data() + (b * q.heads + h) * n + at.first, at.rows};
-
-          gemm<B>(block_of(q), keys_of(k), p, {.alpha = scale, .b = transpose::yes}, own);
-          gemm<B>(block_of(d_o), keys_of(v), ds, {.b = transpose::yes}, own);
-          score_gradients<row_backend<B>>(block_of(d_o), block_of(o), lse_of_block, p, ds, at, opt.mask, own);
-          detail::sum_over_keys_to<B, A>(block_of(dq), ds, keys_of(k), scale, own);
-          const auto add_share = [&](auto& sums, matrix_view<A> of, matrix_view<const T> x) {
-            const auto [to, more] = sums.next();
-            gemm<B>(of, x, to.rows_from(0, at.keys), {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
-          };
-          add_share(dk_sums, ds, block_of(q)), add_share(dv_sums, p, block_of(d_o));
-        }
-      key_gradients<row_backend<B>>(dk_sums.finish(), dv_sums.finish(), static_cast<A>(scale), dk.head(b, h_kv),
-                                    dv.head(b, h_kv), own);
+    workspace::frame frame(own.workspace());
+    detail::backward_rows<B, T> rows(frame, in);
+    double* sums = frame.template take<double>(detail::tile_extents<B>::rows);
+    std::fill_n(sums, part.rows(), 0.0);
+    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
+      rows.add_to_delta(j, n, k, v, sums, own);
     });
-  }
-
-  /// Scores become exp(score - maximum), zeros where a key is not seen; lse and 1 / sum of every row.
-  template <backend B, class A>
-  static void exponentials(matrix_view<A> p, detail::query_block at, attention_mask mask, vector_view<A> lse,
-                           vector_view<A> inverse, context& ctx) {
-    for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
-      const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
-      const auto row = line.narrow(seen);
-      const A m = row.max(reads(p), [](auto s) { return s; });
-      const A sum = row.map_sum(reads(p), writes(p), [=](auto s) {
-        const auto e = exp_nonpositive(s - m);
-        return pack{e, e};
-      });
-      line.narrow(p.cols - seen).map(reads(constant(A(0))), writes(p.cols_from(seen, p.cols - seen)), [](auto zero) {
-        return zero;
-      });
-      if (row.first()) lse.data[row.i] = m, inverse.data[row.i] = sum;
-    });
-    for_rows<B, A>(ctx, 1, p.rows, [=] TIGON_FN(auto row) {  // one logarithm for many rows
-      row.map(reads(lse, inverse), writes(lse, inverse), [](auto m, auto sum) {
-        return pack{m + log(sum), decltype(m)(A(1)) / sum};
-      });
-    });
-  }
-
-  /// o = x * factor of the row.
-  template <backend B, element T, class A>
-  static void scaled_rows(matrix_view<A> x, vector_view<A> factor, matrix_view<T> o, context& ctx) {
-    for_rows<B, A>(ctx, o.rows, o.cols, [=] TIGON_FN(auto row) {
-      const A r = factor.data[row.i];
-      row.map(reads(x), writes(o), [=](auto v) { return v * r; });
-    });
-  }
-
-  /// Scores become p, and ds, which holds do v^T, becomes p * (ds - delta); zeros where a key is not seen.
-  template <backend B, element T, class A>
-  static void score_gradients(matrix_view<const T> d_o, matrix_view<const T> o, in_vector<A> lse, matrix_view<A> p,
-                              matrix_view<A> ds, detail::query_block at, attention_mask mask, context& ctx) {
-    for_rows<B, A>(ctx, p.rows, p.cols, [=] TIGON_FN(auto line) {
-      const std::size_t seen = mask == attention_mask::causal ? at.first + line.i + 1 : p.cols;
-      const A l = lse.data[line.i];
-      const auto row = line.narrow(seen);
-      if constexpr (std::same_as<T, A>) {
-        const A delta = line.narrow(o.cols).sum(reads(d_o, o), [](auto g, auto v) { return g * v; });
-        row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
-          const auto e = exp_nonpositive(s - l);
-          return pack{e, e * (g - delta)};
-        });
-      } else {  // o was rounded to 16 bits: delta from p and do v^T, which were not
-        const A delta = row.map_sum(reads(p, ds), writes(p), [=](auto s, auto g) {
-          const auto e = exp_nonpositive(s - l);
-          return pack{e, e * g};
-        });
-        row.map(reads(p, ds), writes(ds), [=](auto e, auto g) { return e * (g - delta); });
+    for (std::size_t h = 0; h < part.heads; ++h)
+      for (std::size_t i = 0; i < part.queries; ++i) {
+        const A delta = static_cast<A>(sums[i * part.heads + h]);
+        std::memcpy(static_cast<void*>(part.tensor(to, h).row(i)), &delta, sizeof delta);
       }
-      const std::size_t hidden = p.cols - seen;
-      line.narrow(hidden).map(reads(constant(A(0))), writes(p.cols_from(seen, hidden), ds.cols_from(seen, hidden)),
-                              [](auto zero) {
-                                return pack{zero, zero};
-                              });
+  }
+
+  /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it is
+  /// added to what is there, and so is their share of dq; else it is all of dk and dv, and dq is not written.
+  template <backend B, element T>
+  static void block_of_keys(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t group,
+                            std::size_t first, detail::key_range queries, context& own, bool pairs = true) {
+    using A = accumulator_t<T>;
+    using extents = detail::tile_extents<B>;
+    workspace::frame frame(own.workspace());
+    const std::size_t d = in.q.head_dim, batch = group / in.k.heads, kv = group % in.k.heads;
+    const std::size_t count = std::min(extents::keys, in.k.seq_len - first), heads = in.q.heads / in.k.heads;
+    detail::backward_rows<B, T> rows(frame, in);
+    const std::size_t of_tile = extents::rows / std::min(heads, extents::rows);
+    const std::size_t tiles =
+        detail::ceil_div(queries.size(), of_tile) * detail::ceil_div(heads, std::size_t{extents::rows});
+    detail::backward_keys<B, T> keys(frame, in, batch, kv, tiles);
+    matrix_view<A> dq;
+    if (pairs) dq = {frame.template take<A>(extents::rows * d), extents::rows, d};
+    keys.begin(first, count, d);
+    for (std::size_t i = queries.first; i < queries.end; i += of_tile)
+      for (std::size_t h = 0; h < heads; h += extents::rows) {
+        const detail::query_part part{
+            batch, kv, kv * heads + h, std::min(extents::rows, heads - h), i, std::min(of_tile, queries.end - i)};
+        const detail::key_range seen = rows.begin(part);
+        if (rows.kind({first, first + count}) == detail::tile_kind::hidden) continue;
+        dq.rows = pairs ? rows.padded() : 0;
+        keys.add(rows, seen, dq, own);
+        if constexpr (std::same_as<T, A>)
+          for (std::size_t of = 0; pairs && of < part.heads; ++of)
+            detail::round_sums<row_backend<B>, A>(part.tensor(to.dq, of), matrix_view<const A>(part.of_head(dq, of)),
+                                                  true, own);
+      }
+    keys.finish(to.dk.head(batch, kv).rows_from(first, count), to.dv.head(batch, kv).rows_from(first, count), pairs,
+                own);
+  }
+
+  /// dq of a tile of rows.
+  template <backend B, element T>
+  static void tile_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
+                           context& own) {
+    using A = accumulator_t<T>;
+    using extents = detail::tile_extents<B>;
+    workspace::frame frame(own.workspace());
+    const std::size_t d = in.q.head_dim, blocks = detail::ceil_div(in.k.seq_len, std::size_t{extents::keys});
+    detail::backward_rows<B, T> rows(frame, in);
+    const matrix_view<A> dq(frame.template take<A>(extents::rows * d), part.rows(), d);
+    detail::chunk_sums<row_backend<B>, A> sums(frame, extents::rows * d, blocks, false);
+    sums.begin(part.rows(), d, {}, false);
+    bool begun = false;
+    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
+      rows.scores(j, n, k, v, own);
+      auto to_sum = sums.next(own);
+      to_sum.sum.rows = rows.padded();
+      rows.dq(k, to_sum.sum, to_sum.more, own);
+      begun = true;
+    });
+    if (begun) sums.finish(dq, false, own);
+    for (std::size_t h = 0; h < part.heads; ++h) {
+      if (begun)
+        detail::round_sums<row_backend<B>, A>(part.tensor(to, h), matrix_view<const A>(part.of_head(dq, h)), false,
+                                              own);
+      else
+        detail::clear_matrix<row_backend<B>>(part.tensor(to, h), own);
+    }
+  }
+
+  /// dsinks, a task for each head.
+  template <backend B, element T>
+  static void sink_gradients(const detail::backward_inputs<T>& in, std::span<accumulator_t<T>> dsinks, context& ctx) {
+    using A = accumulator_t<T>;
+    using V = simd::vec<simd::scalar, double>;
+    constexpr std::size_t block = 256;
+    detail::for_tasks(ctx, in.q.heads, 0, [&](std::size_t h, context& own) {
+      const A sink = static_cast<A>(in.opt.sinks[h]);
+      A delta[block];
+      pack<V, 2> total{{V(0.0), V(0.0)}};
+      for (std::size_t b = 0; b < in.q.batch; ++b)
+        for (std::size_t i = 0; i < in.q.seq_len; i += block) {
+          const std::size_t count = std::min(block, in.q.seq_len - i);
+          detail::row_products<B, T>(in.d_o.head(b, h).rows_from(i, count), in.o.head(b, h).rows_from(i, count), delta,
+                                     1, own);
+          const A* lse = in.lse.data() + (b * in.q.heads + h) * in.q.seq_len + i;
+          for (std::size_t r = 0; r < count; ++r)
+            total = simd::add_compensated(
+                total.v[0], total.v[1],
+                V(-static_cast<double>(math::exp_nonpositive(sink - lse[r])) * static_cast<double>(delta[r])));
+        }
+      double sum;
+      simd::store(total.v[0] + total.v[1], &sum);
+      dsinks[h] = static_cast<A>(sum);
     });
   }
 
-  template <backend B, element T, class A>
-  static void key_gradients(matrix_view<A> dk_sums, matrix_view<A> dv_sums, A scale, matrix_view<T> dk,
-                            matrix_view<T> dv, context& ctx) {
-    for_rows<B, A>(ctx, dk.rows, dk.cols, [=] TIGON_FN(auto row) {
-      row.map(reads(dk_sums, dv_sums), writes(dk, dv), [=](auto k, auto v) { return pack{k * scale, v}; });
-    });
-  }
-
-  /// Bytes of one worker.
+  /// dq, dk and dv become 0.
   template <backend B, element T>
-  static std::size_t forward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
-    using A = accumulator_t<T>;
-    return detail::query_blocks<B>{seq_len, opt.mask}.most([=](detail::query_block at) {
-      return detail::scores_bytes<A>(at) + workspace::bytes_for<A>(at.rows) +
-             std::max(gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
-                      detail::sum_over_keys_bytes<B, A, T>(at.rows, d, at.keys));
-    });
-  }
-  template <backend B, element T>
-  static std::size_t backward_workspace(std::size_t seq_len, std::size_t d, attention_options opt) {
-    using A = accumulator_t<T>;
-    const detail::query_blocks<B> blocks{seq_len, opt.mask};
-    const std::size_t of_block = blocks.most([=](detail::query_block at) {
-      return 2 * detail::scores_bytes<A>(at) + std::max({gemm_workspace<B, T, T, A>(at.rows, at.keys, d),
-                                                         detail::sum_over_keys_to_bytes<B, A, T>(at.rows, d, at.keys),
-                                                         gemm_workspace<B, A, T, A>(at.keys, d, at.rows)});
-    });
-    return of_block + 2 * detail::key_sums<row_backend<B>, T>::bytes(seq_len, d, blocks.size());
+  static void clear(attention_gradients<T> to, context& ctx) {
+    for (const heads_view<T>& of : {to.dq, to.dk, to.dv})
+      detail::for_tasks(ctx, of.batch * of.heads, 0, [&](std::size_t task, context& own) {
+        detail::clear_matrix<row_backend<B>>(of.head(task / of.heads, task % of.heads), own);
+      });
   }
 };
 

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <span>
 
 namespace tigon {
 
-/// Which keys a query sees.
+/// Which keys a query sees, before the other options of attention_options.
 enum class attention_mask {
   causal,  ///< its own and those before it
   none,    ///< all of its sequence
@@ -23,36 +25,54 @@ struct attention {
 
 /// Softmax attention. Query head h reads key/value head h / (heads / kv_heads); i is a query, j a key that it sees.
 ///
-///   s[i,j] = scale * sum_c q[i,c] k[j,c]
-///   lse[i] = log(sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
+///   s[i,j] = scale * sum_c q[i,c] k[j,c], or softcap * tanh(that / softcap)
+///   lse[i] = log(exp(sink[h]) + sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
 ///   delta[i] = sum_c do[i,c] o[i,c],   ds[i,j] = p[i,j] * (sum_c do[i,c] v[j,c] - delta[i])
+///   ds[i,j] *= 1 - (s[i,j] / softcap)^2, with a softcap;   dsink[h] = -sum_i exp(sink[h] - lse[i]) * delta[i]
 ///   dq[i] = scale * sum_j ds[i,j] k[j]
 ///   dk[j] = scale * sum_i ds[i,j] q[i],   dv[j] = sum_i p[i,j] do[i]     over the queries of all heads of the group
 ///
+/// Masks      query i stands at position t = offset + i of the keys. It sees key j of its own document where
+///              j is one of the first `prefix` keys of the document, or
+///              t - window_left <= j <= t + window_right, and j <= t with attention_mask::causal.
+///            Without cumulative_lengths all keys are one document. Blocks that no query sees are not computed.
 /// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
 ///            Dao et al., "FlashAttention", 2022.
-/// Shapes     q, o, do, dq [batch, heads, seq_len, d], k, v, dk, dv [batch, kv_heads, seq_len, d], any strides;
-///            lse [batch * heads * seq_len]. heads a multiple of kv_heads, both and d >= 1; batch, seq_len may be 0.
-/// Types      one of f32, bf16, f16, f64 for all; lse f32 (f64 for f64).
-/// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
-///            products. o, dq, dk, dv are rounded once; delta is made of p and do v^T where o is rounded. Products are
-///            op::gemm of the backend, with its precision.
-/// Writes     o, lse; dq, dk, dv. Scratch: one block of queries by the keys it sees (two in backward, and a dk and dv
-///            in f32) for each worker, B::attention.query_block rows high; where it sees more than B::attention.key_block
-///            keys, two or three blocks of o or dq. Sequences of more than 64 blocks take one more dk and dv, of more
-///            than 1024 in 16 bits two more.
+/// Shapes     q, o, do, dq [batch, heads, queries, d], k, v, dk, dv [batch, kv_heads, keys, d], any strides;
+///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d >=
+///            1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
+///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
+///            entry. Or empty.
+/// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
+/// Precision  s, lse, delta and every sum in f32 (f64 for f64), and so are p and ds, unless the backend multiplies two
+///            16-bit matrices without widening them: then p and ds are rounded to T for their second product. o, dq, dk,
+///            dv are rounded once. delta is made of p and do v^T where o is rounded. Products are op::gemm of the
+///            backend, with its precision.
+/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. Scratch of each worker, whatever the
+///            lengths: a tile of scores (two in backward), of B::attention.query_rows rows by B::attention.key_block
+///            keys, and the operands and sums of it.
 /// Aliasing   none: any layout in which no element is shared.
-/// Threads    the same bits for any number of them. Tasks: forward batch * heads * query blocks, backward batch *
-///            kv_heads.
-/// Throws     tigon::error: shape, stride, alias, argument (scale not finite), workspace; before the first write.
-/// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. Keys that are not seen do not matter; NaN and
-///            infinity in v (backward: in q and do) may also reach their neighbours across the diagonal.
+/// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
+/// Throws     tigon::error: shape, stride, alias, argument (scale not finite, softcap negative, cumulative_lengths that
+///            are no partition of the keys, dsinks without sinks), workspace; before the first write.
+/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A row whose scores hold
+///            NaN or +inf, or are all -inf without a sink, is NaN. Keys that are not seen do not matter; NaN and infinity
+///            in v (backward: in q and do) may also reach queries of the same block that do not see them.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
-///            (tests/ops/attention_test.cpp). Of any seq_len: o and dq add up blocks of keys, dk and dv blocks of
-///            queries, and their error does not grow with the number of blocks, for groups of up to 128 query heads.
+///            (tests/ops/attention_test.cpp). It does not grow with the lengths: more than 64 blocks are added up by
+///            compensated sums.
 struct attention_options {
+  static constexpr std::size_t unlimited = static_cast<std::size_t>(-1);
+
   attention_mask mask = attention_mask::causal;
-  double scale = 0;  ///< 0: 1 / sqrt(d)
+  double scale = 0;                      ///< 0: 1 / sqrt(d)
+  double softcap = 0;                    ///< 0: none
+  std::size_t window_left = unlimited;   ///< keys before its position that a query sees
+  std::size_t window_right = unlimited;  ///< keys behind it; none with attention_mask::causal
+  std::size_t prefix = 0;                ///< keys at the beginning of a document that all of its queries see
+  std::size_t offset = 0;  ///< position of the first query among the keys: the length of a cache before it
+  std::span<const std::int32_t> cumulative_lengths = {};  ///< of packed documents
+  std::span<const float> sinks = {};                      ///< a logit for every head
 };
 
 /// What attention_forward left: {o, lse}, or {.o = o, .lse = lse}.
@@ -62,58 +82,85 @@ struct attention_saved {
   Lse lse;
 };
 
-/// attention_gradients{dq, dk, dv}, or with the names of the fields.
+/// attention_gradients{dq, dk, dv}, or with the names of the fields; with sinks also dsinks, where they are wanted.
 template <class T>
 struct attention_gradients {
   heads_view<T> dq, dk, dv;
+  std::span<accumulator_t<T>> dsinks = {};
 };
 template <class T>
 attention_gradients(heads_view<T>, std::type_identity_t<heads_view<T>>, std::type_identity_t<heads_view<T>>)
     -> attention_gradients<T>;
+template <class T>
+attention_gradients(heads_view<T>, std::type_identity_t<heads_view<T>>, std::type_identity_t<heads_view<T>>,
+                    std::type_identity_t<std::span<accumulator_t<T>>>) -> attention_gradients<T>;
 
 namespace detail {
 inline namespace TIGON_ABI {
 
-inline double attention_scale(attention_options opt, std::size_t head_dim) {
+inline double attention_scale(const attention_options& opt, std::size_t head_dim) {
   return opt.scale != 0 ? opt.scale : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
+/// Whether these are a partition of so many keys.
+TIGON_NOINLINE inline bool is_partition(std::span<const std::int32_t> cumulative, std::size_t keys) {
+  if (cumulative.size() < 2 || cumulative.front() != 0) return false;
+  for (std::size_t i = 1; i < cumulative.size(); ++i)
+    if (cumulative[i] < cumulative[i - 1]) return false;
+  return static_cast<std::size_t>(cumulative.back()) == keys;
 }
 
 struct attention_shapes {
   heads_shape q, k;
 };
-/// Declares q, k and v. Throws unless the numbers of heads fit together.
+/// Declares q, k and v, and what the options point to. Throws unless these fit together.
 template <class T>
 attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k, in_heads<T> v,
-                                   attention_options opt) {
+                                   const attention_options& opt) {
+  using A = accumulator_t<T>;
   args.at_least_one("heads", q.heads);
   args.at_least_one("kv_heads", k.heads);
   args.at_least_one("head_dim", q.head_dim);
   args.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
             "as many query heads for every key/value head");
   args.finite("scale", opt.scale);
-  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim}, {q.batch, k.heads, q.seq_len, q.head_dim}};
+  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
+  args.option(opt.softcap == 0 || (opt.softcap >= 1 / most && opt.softcap <= most), "softcap", opt.softcap,
+              "a finite number above 0, or 0 for none");
+  args.that(opt.offset <= workspace::most_bytes, error_code::argument, "offset", "too large", "a position");
+  const bool causal = opt.mask == attention_mask::causal;
+  const std::size_t keys = causal ? opt.offset + q.seq_len : k.seq_len;
+  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim}, {q.batch, k.heads, keys, q.head_dim}};
   args.in("q", q, of.q);
   args.in("k", k, of.k);
   args.in("v", v, of.k);
+  const std::span<const std::int32_t> cumulative = opt.cumulative_lengths;
+  args.optional_in("cumulative_lengths", cumulative, cumulative.size());
+  args.that(cumulative.empty() || is_partition(cumulative, keys), error_code::argument, "cumulative_lengths",
+            "no partition of the keys", "0, and the ends of all documents, the last one at the number of keys");
+  args.that(cumulative.empty() || opt.offset + q.seq_len <= keys, error_code::argument, "cumulative_lengths",
+            "of fewer keys than the position of the last query", "a document for every query");
+  args.optional_in("sinks", opt.sinks.empty() ? std::span<const float>{} : opt.sinks, q.heads);
   return of;
 }
 
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers().
+/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers(). The same for every
+/// length.
 template <class B = default_backend, class T>
-std::size_t attention_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
-                                std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(seq_len, head_dim, opt));
+std::size_t attention_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
+                                [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(workers,
+                                         kernel_for<op::attention, B>::template forward_workspace<B, T>(head_dim));
 }
 /// Bytes of workspace that attention_backward takes.
 template <class B = default_backend, class T>
-std::size_t attention_backward_workspace(std::size_t seq_len, std::size_t head_dim, attention_options opt = {},
-                                         std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(
-      workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(seq_len, head_dim, opt));
+std::size_t attention_backward_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
+                                         [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(workers,
+                                         kernel_for<op::attention, B>::template backward_workspace<B, T>(head_dim));
 }
 
 /// o and lse from q, k and v. See attention_options for the contract.
@@ -147,6 +194,10 @@ void attention_backward(
   args.out("dv", gradients.dv, of.k);
   args.out("dk", gradients.dk, of.k);
   args.out("dq", gradients.dq, of.q);
+  if (gradients.dsinks.empty()) gradients.dsinks = {};
+  args.optional_out("dsinks", gradients.dsinks, q.heads);
+  args.that(gradients.dsinks.empty() || !opt.sinks.empty(), error_code::argument, "dsinks", "given without sinks",
+            "sinks, or no dsinks");
   args.check();
   ctx.workspace().expect("attention_backward",
                          attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
