@@ -15,12 +15,20 @@ namespace golden {
 // An adapter of an operator without products is compiled once for backends that differ in products alone.
 template <class Adapter>
 concept makes_products = requires { requires Adapter::products; };
-template <class Adapter, class B>
-using code = std::conditional_t<makes_products<Adapter>, B, tigon::row_backend<B>>;
+#if defined(__AVX512BF16__) && !defined(TIGON_CONFORMANCE_BACKEND)
+// Products of bf16 are all that differs from the parent's: f32 is the parent's code, and tests/gemm has it.
+template <class B, class T>
+inline constexpr bool has_products = !(std::same_as<B, tigon::backends::avx512_bf16> && std::same_as<T, float>);
+#else
+template <class B, class T>
+inline constexpr bool has_products = true;
+#endif
+template <class Adapter, class B, class T>
+using code = std::conditional_t<makes_products<Adapter> && has_products<B, T>, B, tigon::row_backend<B>>;
 
 template <class Adapter, class B, class T>
 void add(std::string_view op) {
-  runners().push_back({op, B::info.name, tigon::element_name<T>(), &Adapter::template run<code<Adapter, B>, T>});
+  runners().push_back({op, B::info.name, tigon::element_name<T>(), &Adapter::template run<code<Adapter, B, T>, T>});
 }
 
 // Engines whose bf16 is tested in tests/simd alone: what they can break of it are loads, stores and lanes.

@@ -41,8 +41,8 @@ using problem = linear_cross_entropy_problem<T>;
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, float>, on<small_chunks, bfloat16>,
                              on<small_chunks, float16>, on<small_chunks, double>>;
 #else
-using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::xsimd, float>,
-                             on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_chunks, float16>,
+using pairs = testing::Types<on<tigon::backends::generic, float>, on<small_chunks, float>, on<small_chunks, bfloat16>,
+                             on<small_chunks, float16>,
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
 #endif
