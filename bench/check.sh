@@ -50,9 +50,10 @@ for axis in batch vocabulary hidden blocks experts sequence; do
   with=$("$program" --list | awk -v words="^($words)\$" '/^[a-z]/ { op = $1 }
     $1 == "shape" { for (k = 2; k <= NF; k += 2) if ($k ~ words) { print op, NF / 2; exit } }')
   [ -n "$with" ] || continue
-  fours=$(awk -v n="${with#* }" 'BEGIN { for (k = 1; k <= n; ++k) printf "%s4", k > 1 ? "x" : "" }')
+  fours=$(awk -v n="${with#* }" 'BEGIN { for (k = 1; k <= n; ++k) printf "%s4", (k > 1 ? "x" : "") }')
   rm "$csv"
-  measure --op "${with% *}" --shape "$fours" --sweep-axis $axis --values 2,6 --backend generic
+  measure --op "${with% *}" --shape "$fours" --sweep-axis $axis --values 2,6 \
+    --backend "$(listed "${with% *}" backends | cut -d, -f1)"
   [ "$(rows ",$axis,[^,]*,[26],")" -gt 0 ] || fail "no rows of ${with% *} over $axis"
   expect "$(rows 'NaN,NaN,NaN,"')" 0 "rows of ${with% *} over $axis without numbers"
 done

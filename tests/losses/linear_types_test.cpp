@@ -235,10 +235,6 @@ struct split_cross_entropy {
     tigon::vocab_parallel_fused_linear_cross_entropy_forward<B>(
         tigon::comm::serial{}, all, p.labels(), {std::span(p.loss).first(1)}, to, {}, tigon::absent, ctx);
   }
-  template <class B, class Y>
-  static std::size_t bytes(parameters of, const context& ctx) {
-    return tigon::vocab_parallel_fused_linear_cross_entropy_workspace<B, Y>(rows, hidden, vocab, vocab, 1, ctx, of);
-  }
 };
 struct split_scaled_cross_entropy {
   static constexpr const char* name = "vocab_parallel_fused_linear_scaled_cross_entropy";
@@ -268,13 +264,12 @@ struct loss_names {
 };
 template <class On>
 class linear_types : public testing::Test {};
-using losses =
-    testing::Types<of_loss<cross_entropy, small_chunks>, of_loss<cross_entropy, small_tiles>,
-                   of_loss<scaled_cross_entropy, small_chunks>, of_loss<logprob, small_chunks>,
-                   of_loss<logprob, small_tiles>, of_loss<cosine, small_chunks>, of_loss<jsd, small_chunks>,
-                   of_loss<dpo, small_chunks>, of_loss<kto, small_chunks>, of_loss<grpo, small_chunks>,
-                   of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
-                   of_loss<split_cross_entropy, small_chunks>, of_loss<split_scaled_cross_entropy, small_chunks>>;
+using losses = testing::Types<of_loss<cross_entropy, small_chunks>, of_loss<cross_entropy, small_tiles>,
+                              of_loss<scaled_cross_entropy, small_chunks>, of_loss<logprob, small_chunks>,
+                              of_loss<logprob, small_tiles>, of_loss<cosine, small_chunks>, of_loss<jsd, small_chunks>,
+                              of_loss<dpo, small_chunks>, of_loss<kto, small_chunks>, of_loss<grpo, small_chunks>,
+                              of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
+                              of_loss<split_scaled_cross_entropy, small_chunks>>;
 TYPED_TEST_SUITE(linear_types, losses, loss_names);
 
 using main_gradients = tigon::linear_types<bfloat16, bfloat16, float>;
@@ -303,12 +298,12 @@ constexpr double rounded_bound = std::same_as<T, float>      ? gradient_bound
                                  : std::same_as<T, bfloat16> ? 8e-3
                                                              : 1e-3;
 
-template <class L, class B, class Y>
+template <class L, class B, class Y, class Whole = L>
 TIGON_TEST_NOINLINE void compare_with_f32(bool w_of_bf16) {
   constexpr double of_dx = rounded_bound<tigon::input_t<Y>>, of_dw = rounded_bound<tigon::weight_gradient_t<Y>>;
   problem<float> whole(w_of_bf16);
   problem<Y> p(w_of_bf16);
-  L::template run<B>(whole, whole.gradients(), tigon::default_context());
+  Whole::template run<B>(whole, whole.gradients(), tigon::default_context());
   L::template run<B>(p, p.gradients(), tigon::default_context());
   const auto losses_of = [](const guarded<float>& loss) {
     auto all = loss.f64();
@@ -340,20 +335,23 @@ TYPED_TEST(linear_types, w_in_f32_with_x_in_bf16) {
 /// Losses whose own tests have no f16. Numbers are those that f16 holds, too.
 template <class On>
 class linear_types_of_f16 : public testing::Test {};
-using losses_without_f16 =
-    testing::Types<of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
-                   of_loss<split_cross_entropy, small_chunks>, of_loss<split_scaled_cross_entropy, small_chunks>>;
+using losses_without_f16 = testing::Types<of_loss<given_logits, small_chunks>, of_loss<kl_div, small_chunks>,
+                                          of_loss<split_scaled_cross_entropy, small_chunks>>;
 TYPED_TEST_SUITE(linear_types_of_f16, losses_without_f16, loss_names);
 
 TYPED_TEST(linear_types_of_f16, round_results_alone) {
   compare_with_f32<typename TypeParam::loss, typename TypeParam::backend, tigon::float16>(true);
 }
 
+TEST(linear_types_of_one_rank, are_those_of_the_whole_vocabulary) {
+  compare_with_f32<split_cross_entropy, small_chunks, main_gradients, cross_entropy>(true);
+}
+
 /// Classes on two ranks: dx, which is the sum of both, is rounded to its own type, and dw of each rank is in f32.
 template <class Y>
 TIGON_TEST_NOINLINE void compare_ranks_with_one() {
   problem<Y> whole(false), p(false);
-  split_cross_entropy::run<small_chunks>(whole, whole.gradients(), tigon::default_context());
+  split_scaled_cross_entropy::run<small_chunks>(whole, whole.gradients(), tigon::default_context());
   using X = tigon::input_t<Y>;
   guarded_matrix<X> dx[] = {guarded_matrix<X>(rows, hidden, 1), guarded_matrix<X>(rows, hidden, 2)};
   on_ranks(2, [&](const tigon::comm::threads& c, context& ctx) {
@@ -361,17 +359,17 @@ TIGON_TEST_NOINLINE void compare_ranks_with_one() {
     auto layer = p.layer();
     layer.w = layer.w.rows_from(first, n), layer.bias = layer.bias.subspan(first, n);
     tigon::linear_gradients<Y> to{dx[r].view(), p.dw.view().rows_from(first, n), std::span(p.dbias).subspan(first, n)};
-    guarded<float> loss(1);
-    tigon::vocab_parallel_fused_linear_cross_entropy_forward<small_chunks>(
-        c, tigon::linear_shard<Y>{layer, {first, vocab}}, p.labels(), {loss}, to, {}, tigon::absent, ctx);
-    if (r == 0) p.loss[0] = loss[0];
+    guarded<float> nll(rows);
+    tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward<small_chunks>(
+        c, tigon::linear_shard<Y>{layer, {first, vocab}}, p.labels(), {.nll = nll}, to, {}, {.nll = p.ones}, ctx);
+    if (r == 0) std::ranges::copy(nll, p.loss.begin());
   });
-  EXPECT_NEAR(p.loss[0], whole.loss[0], loss_bound * std::abs(whole.loss[0]));
+  EXPECT_TRUE(close(p.loss.f64(), whole.loss.f64(), loss_bound)) << "nll";
   EXPECT_TRUE(close(p.dw.f64(), whole.dw.f64(), gradient_bound)) << "dw";
   EXPECT_TRUE(close(p.dbias.f64(), whole.dbias.f64(), gradient_bound)) << "dbias";
   EXPECT_EQ(dx[0].f64(), dx[1].f64());
-  EXPECT_TRUE(dx[0].padding_intact() && dx[1].padding_intact());
   EXPECT_TRUE(close(dx[0].f64(), whole.dx.f64(), rounded_bound<X>)) << "dx";
+  EXPECT_TRUE(dx[0].padding_intact() && dx[1].padding_intact());
 }
 
 TEST(linear_types_of_ranks, have_the_sum_of_dx_and_their_own_dw) {
