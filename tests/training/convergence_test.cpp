@@ -14,7 +14,7 @@
 namespace tigon::test::training {
 namespace {
 
-// What two runs may be apart. Two of them in f32, each with roundings of its own, are seen to be 1e-6, 1.4e-5 and 3e-6
+// What two runs may be apart. Two of them in f32, each with roundings of its own, are seen to be 1e-6, 1.4e-5 and 4e-6
 // apart, log-probabilities of unlikely tokens most; the faults below 1.7e-4, 8e-4 and 5e-4 at the least.
 constexpr double most_loss = 2e-5, most_log_prob = 1e-4, most_weight = 2e-5;
 constexpr std::size_t likeliest = 20;
