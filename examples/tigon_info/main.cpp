@@ -37,7 +37,7 @@ void print_numbers(const char* indent) {
   std::printf("%scapacities  tiles of %zu KiB a core", indent, B::tile_capacity_bits / 8192);
   if constexpr (requires { B::vector_cores; }) std::printf(", %zu vector cores", std::size_t{B::vector_cores});
   std::printf(", %zu MiB of logits at a time, %zu rows of scores, tasks of %zu elements\n", B::chunk.logits_bytes >> 20,
-              B::attention.query_block, B::row.task_elements);
+              B::attention.query_rows, B::row.task_elements);
   std::printf("%skernels     ", indent);
   print_chain<B>();
   std::puts("");

@@ -501,7 +501,7 @@ std::size_t products = 0;
 struct plain_sums : tigon::backends::generic {
   using parent = tigon::backends::generic;
   static constexpr tigon::backend_info info{"plain_sums", {tigon::device::cpu}};
-  static constexpr tigon::attention_tuning attention{.key_block = 30, .query_rows = 32};
+  static constexpr tigon::attention_tuning attention{.key_block = 4, .query_rows = 32};
   using overrides = tigon::op_list<tigon::op::gemm>;
 };
 }  // namespace mine

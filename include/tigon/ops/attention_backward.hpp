@@ -18,8 +18,7 @@ class backward_keys {
   static constexpr std::size_t many = static_cast<std::size_t>(-1);  ///< tiles of rows, for which sums have totals
 
   static std::size_t bytes(std::size_t d) {
-    return 2 * key_tiles<B, T>::bytes(d) + 2 * packed_keys<B, T, T>::bytes(d) +
-           packed_keys<B, weight_element<B, T>, T>::bytes(d) +
+    return 2 * key_tiles<B, T>::bytes(d) + 2 * packed_keys<B, T, T>::bytes(d) + packed_keys<B, A, T>::bytes(d) +
            2 * sums::bytes(workspace::product(extents::keys, d), many, false);
   }
   backward_keys(workspace::frame& frame, const backward_inputs<T>& in, std::size_t batch, std::size_t head,
@@ -78,7 +77,7 @@ class backward_keys {
 
   key_tiles<B, T> keys_, values_;
   packed_keys<B, T, T> scored_k_, scored_v_;
-  packed_keys<B, weight_element<B, T>, T> summed_k_;
+  packed_keys<B, A, T> summed_k_;
   sums dk_, dv_;
   gemm_operand<T> k_{}, v_{}, plain_k_{};
   std::size_t first_ = 0, count_ = 0, n_ = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace tigon {
@@ -44,10 +45,9 @@ struct attention {
 ///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
 ///            entry. Or empty.
 /// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
-/// Precision  s, lse, delta and every sum in f32 (f64 for f64), and so are p and ds, unless the backend multiplies two
-///            16-bit matrices without widening them: then p and ds are rounded to T for their second product. o, dq, dk,
-///            dv are rounded once. delta is made of p and do v^T where o is rounded. Products are op::gemm of the
-///            backend, with its precision.
+/// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
+///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
+///            op::gemm of the backend, with its precision.
 /// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. Scratch of each worker, whatever the
 ///            lengths: a tile of scores (two in backward), of B::attention.query_rows rows by B::attention.key_block
 ///            keys, and the operands and sums of it.

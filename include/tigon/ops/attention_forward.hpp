@@ -14,19 +14,17 @@ template <class B, element T>
 class forward_part {
  public:
   using A = accumulator_t<T>;
-  using W = weight_element<B, T>;
   using extents = tile_extents<B>;
   static constexpr std::size_t most_tiles = B::attention.query_tiles;
   static constexpr std::size_t score_stride = workspace::padded<A>(extents::keys);
 
   static std::size_t bytes(std::size_t d) {
     const std::size_t sums = extents::most([=](std::size_t m, std::size_t n) {
-      return std::max(gemm_workspace<B, W, T, A>(m, d, n), gemm_packed_workspace<B, W, T, A>(m, d, n));
+      return std::max(gemm_workspace<B, A, T, A>(m, d, n), gemm_packed_workspace<B, A, T, A>(m, d, n));
     });
     return running_softmax<A>::bytes(extents::part_rows, d) + workspace::bytes_for<visible_keys>(extents::part_rows) +
            workspace::bytes_for<T>(extents::part_rows, d) + workspace::bytes_for<A>(extents::rows, score_stride) +
-           weight_tile<W, A>::bytes(extents::rows, score_stride) + 2 * key_tiles<B, T>::bytes(d) +
-           packed_keys<B, T, T>::bytes(d) + packed_keys<B, W, T>::bytes(d) +
+           2 * key_tiles<B, T>::bytes(d) + packed_keys<B, T, T>::bytes(d) + packed_keys<B, A, T>::bytes(d) +
            std::max(sums, score_product_bytes<B, T>(d));
   }
 
@@ -41,7 +39,6 @@ class forward_part {
         state_(frame, extents::part_rows, q.head_dim),
         q_(frame.take<T>(extents::part_rows * q.head_dim), extents::part_rows, q.head_dim),
         scores_(frame.take<A>(extents::rows * score_stride), extents::rows, extents::keys, score_stride),
-        weights_(frame, extents::rows, score_stride),
         keys_(frame, k.head(part.batch, part.kv_head)),
         values_(frame, v.head(part.batch, part.kv_head)),
         packed_k_(frame, q.head_dim, transpose::yes),
@@ -88,9 +85,7 @@ class forward_part {
       const matrix_view<A> of_rows = s.rows_from(0, rows.rows());
       if (opt_.softcap != 0) cap_scores<row_backend<B>>(of_rows, static_cast<A>(opt_.softcap), own);
       if (kind == tile_kind::border) hide(of_rows, seen, rows.heads, first, -std::numeric_limits<A>::infinity());
-      const matrix_view<W> weights = weights_.of(s);
-      for (std::size_t r = rows.rows(); r < weights.rows && weights_.apart; ++r) clear_row(weights, r);
-      softmax_[t].add(s, weights, v, own);
+      softmax_[t].add(s, v, own);
     }
   }
 
@@ -129,10 +124,9 @@ class forward_part {
   running_softmax<A> state_;
   matrix_view<T> q_;
   matrix_view<A> scores_;
-  weight_tile<W, A> weights_;
   key_tiles<B, T> keys_, values_;
   packed_keys<B, T, T> packed_k_;
-  packed_keys<B, W, T> packed_v_;
+  packed_keys<B, A, T> packed_v_;
   softmax_rows<B, T> softmax_[most_tiles];
 };
 

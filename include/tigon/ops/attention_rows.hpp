@@ -32,21 +32,18 @@ template <class B, element T>
 class backward_rows {
  public:
   using A = accumulator_t<T>;
-  using W = weight_element<B, T>;
   using extents = tile_extents<B>;
   static constexpr std::size_t score_stride = workspace::padded<A>(extents::keys);
 
   static std::size_t bytes(std::size_t d) {
     return workspace::bytes_for<visible_keys>(extents::rows) + 2 * workspace::bytes_for<T>(extents::rows, d) +
-           2 * workspace::bytes_for<A>(extents::rows) + 2 * workspace::bytes_for<A>(extents::rows, score_stride) +
-           2 * weight_tile<W, A>::bytes(extents::rows, score_stride);
+           2 * workspace::bytes_for<A>(extents::rows) + 2 * workspace::bytes_for<A>(extents::rows, score_stride);
   }
   backward_rows(workspace::frame& frame, const backward_inputs<T>& in)
       : in_(in),
         seen_(frame.take<visible_keys>(extents::rows)),
         lse_(frame.take<A>(extents::rows)),
-        delta_(frame.take<A>(extents::rows)),
-        weights_{{frame, extents::rows, score_stride}, {frame, extents::rows, score_stride}} {
+        delta_(frame.take<A>(extents::rows)) {
     for (matrix_view<T>* m : {&q_, &d_o_}) *m = {frame.take<T>(extents::rows * in.q.head_dim), 0, in.q.head_dim};
     for (matrix_view<A>* m : {&p_, &ds_}) *m = {frame.take<A>(extents::rows * score_stride), 0, 0, score_stride};
   }
@@ -67,14 +64,13 @@ class backward_rows {
     if (!loaded_) load(own);
     const std::size_t rows = part_.rows();
     two_products(n, k, v, own);
-    const matrix_view<A> s = p_.rows_from(0, rows), g = ds_.rows_from(0, rows);
-    const matrix_view<W> p = weights_[0].of(p_), ds = weights_[1].of(ds_);
+    const matrix_view<A> p = p_.rows_from(0, rows), ds = ds_.rows_from(0, rows);
     if (in_.opt.softcap != 0)
-      gradients_of_capped(s, g, p, ds, static_cast<A>(in_.opt.softcap), own);
+      gradients_of_capped(p, ds, static_cast<A>(in_.opt.softcap), own);
     else
-      gradients(s, g, p, ds, own);
-    for (const matrix_view<W>& m : {p, ds}) {
-      if (kind({first, first + n}) != tile_kind::whole) hide(m.rows_from(0, rows), seen_, part_.heads, first, W());
+      gradients(p, ds, own);
+    for (const matrix_view<A>& m : {p_, ds_}) {
+      if (kind({first, first + n}) != tile_kind::whole) hide(m.rows_from(0, rows), seen_, part_.heads, first, A(0));
       for (std::size_t r = rows; r < m.rows; ++r) clear_row(m, r);
     }
   }
@@ -97,38 +93,35 @@ class backward_rows {
 
   /// to (+)= scale ds k
   void dq(gemm_operand<T> k, matrix_view<A> to, bool more, context& own) const {
-    tile_product<B, W, T, A>(weights_[1].of(ds_), k, to, {.alpha = in_.scale, .beta = more ? 1.0 : 0.0}, own);
+    tile_product<B, A, T, A>(ds_, k, to, {.alpha = in_.scale, .beta = more ? 1.0 : 0.0}, own);
   }
   /// to (+)= scale ds^T q;   to (+)= p^T do
-  void dk(matrix_view<A> to, bool more, context& own) const {
-    share(weights_[1].of(ds_), q_, in_.scale, to, more, own);
-  }
-  void dv(matrix_view<A> to, bool more, context& own) const { share(weights_[0].of(p_), d_o_, 1, to, more, own); }
+  void dk(matrix_view<A> to, bool more, context& own) const { share(ds_, q_, in_.scale, to, more, own); }
+  void dv(matrix_view<A> to, bool more, context& own) const { share(p_, d_o_, 1, to, more, own); }
 
   static std::size_t product_bytes(std::size_t d) {
     const std::size_t sums = extents::most([=](std::size_t m, std::size_t n) {
-      return std::max({gemm_workspace<B, W, T, A>(m, d, n), gemm_packed_workspace<B, W, T, A>(m, d, n),
-                       gemm_workspace<B, W, T, A>(n, d, m)});
+      return std::max({gemm_workspace<B, A, T, A>(m, d, n), gemm_packed_workspace<B, A, T, A>(m, d, n),
+                       gemm_workspace<B, A, T, A>(n, d, m)});
     });
     return std::max(sums, score_product_bytes<B, T>(d));
   }
 
-  void gradients(matrix_view<A> scores, matrix_view<A> of_p, matrix_view<W> p, matrix_view<W> ds, context& own) const {
+  void gradients(matrix_view<A> p, matrix_view<A> ds, context& own) const {
     const A *lse = lse_, *delta = delta_;
-    for_rows<row_backend<B>, A>(own, scores.rows, scores.cols, [=] TIGON_FN(auto row) {
+    for_rows<row_backend<B>, A>(own, p.rows, p.cols, [=] TIGON_FN(auto row) {
       const A l = finite_top(lse[row.i]), mean = delta[row.i];
-      row.map(reads(scores, of_p), writes(p, ds), [=](auto s, auto g) {
+      row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
         const auto e = exp_nonpositive(s - l);
         return pack{e, e * (g - mean)};
       });
     });
   }
-  void gradients_of_capped(matrix_view<A> scores, matrix_view<A> of_p, matrix_view<W> p, matrix_view<W> ds, A softcap,
-                           context& own) const {
+  void gradients_of_capped(matrix_view<A> p, matrix_view<A> ds, A softcap, context& own) const {
     const A *lse = lse_, *delta = delta_, inverse = 1 / softcap;
-    for_rows<row_backend<B>, A>(own, scores.rows, scores.cols, [=] TIGON_FN(auto row) {
+    for_rows<row_backend<B>, A>(own, p.rows, p.cols, [=] TIGON_FN(auto row) {
       const A l = finite_top(lse[row.i]), mean = delta[row.i];
-      row.map(reads(scores, of_p), writes(p, ds), [=](auto s, auto g) {
+      row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
         const auto e = exp_nonpositive(s - l), t = s * inverse;
         return pack{e, e * (g - mean) * fnma(t, t, decltype(t)(A(1)))};
       });
@@ -143,8 +136,8 @@ class backward_rows {
     if (in_.opt.softcap != 0)
       cap_scores<row_backend<B>>(p_.rows_from(0, part_.rows()), static_cast<A>(in_.opt.softcap), own);
   }
-  static void share(matrix_view<W> of, matrix_view<T> x, double alpha, matrix_view<A> to, bool more, context& own) {
-    tile_product<B, W, T, A>(of, {x}, to, {.alpha = alpha, .beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
+  static void share(matrix_view<A> of, matrix_view<T> x, double alpha, matrix_view<A> to, bool more, context& own) {
+    tile_product<B, A, T, A>(of, {x}, to, {.alpha = alpha, .beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
   }
 
   /// q, do, lse, and delta = do o, of these rows.
@@ -171,7 +164,6 @@ class backward_rows {
   matrix_view<T> q_, d_o_;
   matrix_view<A> p_,
       ds_;  ///< scores and the gradients of p; p and ds themselves, unless these have memory of their own
-  weight_tile<W, A> weights_[2];
   query_part part_{};
   bool loaded_ = false;
 };

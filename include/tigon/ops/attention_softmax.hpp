@@ -60,14 +60,13 @@ class softmax_rows {
   }
   std::size_t rows() const { return rows_; }
 
-  /// w = exponentials of the scores s, and o += w * v. `v` has as many rows as s has columns. w may be s.
-  template <element W>
-  void add(matrix_view<A> s, matrix_view<W> w, gemm_operand<T> v, context& own) {
+  /// Scores s become exponentials, and o += them * v. `v` has as many rows as s has columns.
+  void add(matrix_view<A> s, gemm_operand<T> v, context& own) {
     if (tiles_ == simd::plain_rows) add_to_totals(own);
-    exponentials(s.rows_from(0, rows_), w, own);
+    exponentials(s.rows_from(0, rows_), own);
     if (tiles_ != 0) rescale(own);
     const matrix_view<A> o(state_.o.data, s.rows, state_.o.cols, state_.o.row_stride);
-    tile_product<B, W, T, A>(w, v, o, {.beta = tiles_ != 0 ? 1.0 : 0.0}, own);
+    tile_product<B, A, T, A>(s, v, o, {.beta = tiles_ != 0 ? 1.0 : 0.0}, own);
     ++tiles_;
   }
 
@@ -86,14 +85,13 @@ class softmax_rows {
     return o.rows_from(0, rows_);
   }
 
-  /// w = exp(score - maximum); `factor` is that of the terms that were added before.
-  template <element W>
-  void exponentials(matrix_view<A> s, matrix_view<W> w, context& own) const {
+  /// Scores become exp(score - maximum); `factor` is that of the terms that were added before.
+  void exponentials(matrix_view<A> s, context& own) const {
     const running_softmax<A> state = state_;
     for_rows<rows_backend, A>(own, s.rows, s.cols, [=] TIGON_FN(auto row) {
       const A before = state.top[row.i], top = math::max(before, row.max(reads(s), [](auto v) { return v; }));
       const A shift = finite_top(top);
-      const A sum = row.map_sum(reads(s), writes(w), [=](auto v) {
+      const A sum = row.map_sum(reads(s), writes(s), [=](auto v) {
         const auto e = exp_nonpositive(v - shift);
         return pack{e, e};
       });

@@ -97,33 +97,6 @@ struct tile_extents {
   }
 };
 
-/// The type in which weights of rows (p, ds) go into their second product: 16 bits where the backend multiplies two such
-/// matrices otherwise than by widening them, else that of the sums.
-template <class B, element T>
-using weight_element = std::conditional_t<kernel_for<op::gemm, B>::template layout<T, T> ==
-                                              kernel_for<op::gemm, B>::template layout<accumulator_t<T>, T>,
-                                          accumulator_t<T>, T>;
-
-/// A tile of weights: the scores' own memory, or some of their own where their type is another.
-template <class W, class A>
-struct weight_tile {
-  W* data = nullptr;
-
-  static constexpr bool apart = !std::same_as<W, A>;
-  static constexpr std::size_t bytes(std::size_t rows, std::size_t stride) {
-    return apart ? workspace::bytes_for<W>(rows, stride) : 0;
-  }
-  weight_tile(workspace::frame& frame, std::size_t rows, std::size_t stride) {
-    if constexpr (apart) data = frame.template take<W>(rows * stride);
-  }
-  matrix_view<W> of(matrix_view<A> scores) const {
-    if constexpr (apart)
-      return {data, scores.rows, scores.cols, scores.row_stride};
-    else
-      return scores;
-  }
-};
-
 /// A product of a tile, through the backend's kernel; b may be packed.
 template <class B, element TA, element TB, element TC>
 void tile_product(matrix_view<const TA> a, gemm_operand<TB> b, matrix_view<TC> c, gemm_options opt, context& own) {
