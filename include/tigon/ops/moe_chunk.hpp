@@ -8,6 +8,7 @@
 
 #include <tigon/ops/mlp_blocks.hpp>
 #include <tigon/ops/moe_contract.hpp>
+#include <tigon/ops/moe_gather_scatter.hpp>
 
 #include <algorithm>
 
@@ -46,25 +47,6 @@ constexpr std::size_t chunk_rows(moe_shape s) {
   const std::size_t most = std::clamp<std::size_t>(std::max(fitting, B::chunk.least_rows), 1, enough);
   return std::min(most, workspace::product(s.tokens, s.choices));
 }
-
-/// A chunk: the pairs pair[0], ..., pair[rows - 1] of one expert, in ascending order.
-struct moe_chunk {
-  const std::int64_t* pair;
-  std::size_t rows, choices, position;
-
-  TIGON_INLINE std::size_t token(std::size_t i) const { return static_cast<std::size_t>(pair[i]) / choices; }
-  TIGON_INLINE std::size_t choice(std::size_t i) const { return static_cast<std::size_t>(pair[i]) % choices; }
-
-  /// Its g and u in what is saved.
-  template <class T>
-  matrix_view<T> gate_of(matrix_view<T> saved) const {
-    return saved.rows_from(position, rows).cols_from(0, saved.cols / 2);
-  }
-  template <class T>
-  matrix_view<T> up_of(matrix_view<T> saved) const {
-    return saved.rows_from(position, rows).cols_from(saved.cols / 2, saved.cols / 2);
-  }
-};
 
 /// All pairs in the order of op::moe_routing, cut into chunks of `most` or fewer.
 struct moe_pairs {
