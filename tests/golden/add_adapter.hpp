@@ -16,7 +16,7 @@ namespace golden {
 template <class Adapter>
 concept makes_products = requires { requires Adapter::products; };
 #if defined(__AVX512BF16__) && !defined(TIGON_CONFORMANCE_BACKEND)
-// Products of bf16 are all that differs from the parent's: f32 is the parent's code, and tests/gemm has it.
+// Products of bf16 are all that differs from the parent: f32 is the code of the parent, which has a test of its own.
 template <class B, class T>
 inline constexpr bool has_products = !(std::same_as<B, tigon::backends::avx512_bf16> && std::same_as<T, float>);
 #else

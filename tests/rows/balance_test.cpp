@@ -119,7 +119,9 @@ TEST(balance, keeps_tasks_within_their_bounds) {
       EXPECT_TRUE(n == 1 || n * cols <= B::row.task_elements);
       const std::size_t tasks = (rows + n - 1) / n;
       if (rows * cols >= 128 * 65536) {
-        if (rows >= 1024) EXPECT_LE(imbalance(tasks, 64), 1.15);
+        if (rows >= 1024) {
+          EXPECT_LE(imbalance(tasks, 64), 1.15);
+        }
       } else if (tasks > 1 && n * cols * 2 < B::row.task_elements) {
         EXPECT_GE(n * cols + cols, 8192u);
       }
