@@ -17,40 +17,36 @@ using word_line = words<std::uint32_t, 16>;
 /// The first eight digits of the numbers x, in the upper halves; x becomes the rest, exactly. All parts have the sign of
 /// their number, so their magnitudes add up to its own. A part that would leave nothing is halved: no part of a number is
 /// zero, which would make NaN of an infinity in b, all parts of an infinity are infinite, and one of NaN stays NaN.
-/// Digits below 2^-126 may be lost.
-TIGON_INLINE word_line take_part(word_line& x) {
+/// Digits below 2^-126 may be lost. Line is word_line; a template, as compilers warn of functions with vectors that the
+/// flags do not have.
+template <class Line>
+TIGON_INLINE Line take_part(Line& x) {
   using numbers = words<float, 16>;
-  const auto number_of = [](word_line bits) TIGON_LAMBDA {
-    numbers v;
-    std::memcpy(&v, &bits, sizeof v);
-    return v;
-  };
-  const auto bits_of = [](numbers v) TIGON_LAMBDA {
-    word_line bits;
-    std::memcpy(&bits, &v, sizeof bits);
-    return bits;
-  };
-  const numbers v = number_of(x);
-  const word_line top = x & 0xffff0000u, ends = word_line((x & 0xffffu) == 0);
-  const word_line halved = bits_of(v * 0.5f), rest = bits_of(v - number_of(top));
-  x = (ends & halved) | (~ends & rest);
-  return (ends & halved) | (~ends & top);
+  Line halved, rest;
+  numbers v, first;
+  const Line top = x & 0xffff0000u;
+  const auto ends = (x & 0xffffu) == 0;
+  std::memcpy(&v, &x, sizeof v);
+  std::memcpy(&first, &top, sizeof first);
+  const numbers half = v * 0.5f, less = v - first;
+  std::memcpy(&halved, &half, sizeof halved);
+  std::memcpy(&rest, &less, sizeof rest);
+  x = ends ? halved : rest;
+  return ends ? halved : top;
 }
 
 /// Words of the parts of 16 pairs of numbers: the smallest part first.
+template <class Line>
 struct parts_of_pairs {
-  word_line part[3];
+  Line part[3];
 
-  TIGON_INLINE parts_of_pairs(word_line first, word_line second) {
+  TIGON_INLINE parts_of_pairs(Line first, Line second) {
     for (int i = 2; i > 0; --i) {
-      const word_line a = take_part(first), b = take_part(second);
-      part[i] = join(a, b);
+      const Line a = take_part(first), b = take_part(second);
+      part[i] = a >> 16 | (b & 0xffff0000u);
     }
-    part[0] = join(first, second);
+    part[0] = first >> 16 | (second & 0xffff0000u);
   }
-
- private:
-  static TIGON_INLINE word_line join(word_line first, word_line second) { return first >> 16 | (second & 0xffff0000u); }
 };
 
 }  // namespace TIGON_ABI

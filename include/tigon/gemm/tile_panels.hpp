@@ -182,7 +182,7 @@ struct tile_lanes {
     static_assert(Parts == 3);
     const bool full = count == 16 && depth == group;
     const auto put_row = [&](std::size_t i, line even, line odd) TIGON_LAMBDA {
-      const parts_of_pairs row(even, odd);
+      const parts_of_pairs<line> row(even, odd);
       unroll<3>([&](auto part) TIGON_LAMBDA { put(row.part[part], to + part * 32 + i); });
     };
     if (s.along) {
