@@ -334,10 +334,9 @@ struct gemm_by_tiles : tigon::detail::gemm_kernel {
   template <element TA, element TB>
   using provider = std::conditional_t<by_tiles<TA, TB>, gemm_by_panels<policy>, kernel<op::gemm, Parent>>;
   template <element TA, element TB>
-  static constexpr std::string_view layout =
-      !by_tiles<TA, TB>         ? kernel<op::gemm, Parent>::template layout<TA, TB>
-      : std::same_as<TA, float> ? std::string_view("tiles of bf16 pairs, for f32")
-                                : std::string_view("tiles of bf16 pairs");
+  static constexpr std::string_view layout = !by_tiles<TA, TB> ? kernel<op::gemm, Parent>::template layout<TA, TB>
+                                             : std::same_as<TA, float> ? std::string_view("tiles of f32 x bf16")
+                                                                       : std::string_view("tiles of bf16 pairs");
 
   template <backend B, element TA, element TB, element TC>
   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
