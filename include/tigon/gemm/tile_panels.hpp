@@ -4,7 +4,7 @@
 //   word     32 elements of depth: the 64 bytes of a row of a tile
 //   part     an f32 number is the sum of three bf16 numbers: 24 digits are 3 x 8. Each has words of its own
 //   panel    of a, 32 rows; of b, 32 columns; step after step of depth
-//   step     one word of depth of a panel: two tiles, one after the other, each contiguous; of a in f32, two of each part
+//   step     one word of depth of a panel: two tiles, one after the other, each contiguous; of a in f32, two a part
 //   tile     of a, 16 rows of one word; of b, 16 pairs of depth, each of 16 columns
 #ifndef TIGON_GEMM_TILE_PANELS_HPP
 #define TIGON_GEMM_TILE_PANELS_HPP
@@ -21,8 +21,8 @@
 namespace tigon {
 
 /// Tuning of products by tile registers. A backend states its own as `tile_product`, and as `tile_product_f32` for a in
-/// f32. Changes the speed and, through the order of sums, the last bits. Extents of `product` are elements of c; its depth
-/// counts words of 32 elements.
+/// f32. Changes the speed and, through the order of sums, the last bits. Extents of `product` are elements of c; its
+/// depth counts words of 32 elements.
 struct tile_tuning {
   gemm_tuning product{.depth = 16,
                       .rows_per_task = 64,
@@ -67,8 +67,8 @@ consteval tile_tuning tile_tuning_of() {
     return Parts == 1 ? tile_tuning{} : tile_tuning_f32;
 }
 
-/// The policy. Registers is simd::tile_registers, or what computes the same. Elements of a have as many parts: bf16 one,
-/// f32 three.
+/// The policy. Registers is simd::tile_registers, or what computes the same. Elements of a have Parts parts: bf16 one, f32
+/// three.
 template <class B, class Registers, std::size_t Parts = 1>
 struct tile_lanes {
   using tiles = Registers;
