@@ -75,7 +75,7 @@ void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias
                           detail::shape_text(e.k, e.n));
   if (b.layout != K::template layout<A, TB>)
     detail::fail_argument(error_code::state, "gemm", "b", "packed as \"" + std::string(b.layout) + '"',
-                          '"' + std::string(K::template layout<A, TB>) + '"');
+                          std::string(1, '"').append(K::template layout<A, TB>) + '"');
   args.in("b", std::span(b.data, b.bytes));
   args.optional_in("bias", add, e.n);
   args.out("c", c);

@@ -119,7 +119,8 @@ class product {
   void pack_span(const rows_for_all& rows, std::size_t span, std::size_t p) const {
     const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), i = span * rows.span();
     const std::size_t count = std::min(rows.span(), rows.count - i);
-    word* to = rows.to + p / P::group * round_up(rows.count, rows.unit()) + i * length_of(depth);
+    const std::size_t before = p / P::group * round_up(rows.count, rows.unit()) + i * length_of(depth);
+    word* to = rows.to + before * plan_.words_of(rows.of_a);
     if (rows.of_a)
       pack_a<P>(a_, rows.first + i, count, chunk_first_ + p, depth, to);
     else
@@ -135,7 +136,8 @@ class product {
   void compute(std::size_t part_index, std::size_t segment_index, std::size_t worker) const {
     const std::size_t first = super_first_ + part_index * plan_.part, from = segment_index * plan_.segment;
     const std::size_t count = std::min(plan_.part, plan_.extent() - first);
-    const std::size_t shared_width = round_up(shared_count_, plan_.shared_unit());
+    const std::size_t shared_words = plan_.words_of(plan_.share_a);
+    const std::size_t shared_width = round_up(shared_count_, plan_.shared_unit()) * shared_words;
     const std::size_t shared_first = shared_first_ + from, shared_count = std::min(plan_.segment, shared_count_ - from);
     const bool last_chunk = chunk_first_ + chunk_depth_ >= plan_.k;
     A* sums = sums_ == nullptr
@@ -146,8 +148,9 @@ class product {
       const std::size_t depth = std::min(plan_.block, chunk_depth_ - p), at = chunk_first_ + p;
       const bool starts = plan_.carry ? at == 0 : p == 0;
       const bool ends = p + depth >= chunk_depth_ && (last_chunk || !plan_.carry);
-      const word* shared = shared_ == nullptr ? in_packed_b(shared_first, at, depth)
-                                              : shared_ + p / P::group * shared_width + from * length_of(depth);
+      const word* shared = shared_ == nullptr
+                               ? in_packed_b(shared_first, at, depth)
+                               : shared_ + p / P::group * shared_width + from * shared_words * length_of(depth);
       const std::size_t index = (plan_.carry ? at : p) / plan_.block;
       const bool folds =
           plan_.total && index != 0 && (index % plan_.plain_blocks == 0 || (ends && index > plan_.plain_blocks));
@@ -176,7 +179,8 @@ class product {
     if (parts_ == nullptr) return in_packed_b(first, at, depth);
     if (plan_.share_both) {
       const std::size_t all = std::min(plan_.super, plan_.extent() - super_first_);
-      return parts_ + p / P::group * round_up(all, plan_.part_unit()) + (first - super_first_) * length_of(depth);
+      const std::size_t before = p / P::group * round_up(all, plan_.part_unit());
+      return parts_ + (before + (first - super_first_) * length_of(depth)) * plan_.words_of(!plan_.share_a);
     }
     word* part = parts_ + worker * part_step_;
     if (plan_.share_a) {

@@ -50,6 +50,7 @@ struct plan {
   bool total;           ///< sums of plain_blocks blocks are added to compensated totals
 
   static constexpr std::size_t plain_blocks = plain_blocks_of<P>;
+  static constexpr std::size_t words_of(bool a) { return a ? words_of_a<P> : 1; }
 
   constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
     const std::size_t quantum = 4 * P::group;
@@ -58,19 +59,20 @@ struct plan {
     shared = share_a ? std::min(round_up(m, U), round_up(t.shared_rows, U))
                      : std::min(round_up(n, W), round_up(t.shared_cols, W));
     shared = std::max(shared, share_a ? U : W);
-    const std::size_t fit = t.shared_bytes / (shared * (block / P::group) * sizeof(typename P::word));
+    const std::size_t step_bytes = shared * words_of(share_a) * sizeof(typename P::word);
+    const std::size_t fit = t.shared_bytes / (block / P::group * step_bytes);
     chunk = std::min(std::max<std::size_t>(1, fit), std::max<std::size_t>(1, ceil_div(k, block))) * block;
     part = share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U);
     // Small products: at least eight tasks where the extent allows.
     const std::size_t extent = share_a ? n : m, unit = share_a ? W : U;
     part = std::min(part, std::max(unit, round_up(ceil_div(extent, 8), unit)));
-    carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_blocks);
+    carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_chunks_of<P>);
     total = ceil_div(carry ? k : chunk, block) > plain_blocks;
     super = extent;
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
     super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
     const std::size_t parts = ceil_div(extent, part), count = std::min(share_a ? m : n, shared);
-    share_both = round_up(super, part_unit()) * (chunk / P::group) * sizeof(typename P::word) <= t.shared_bytes;
+    share_both = all_part_words() * sizeof(typename P::word) <= t.shared_bytes;
     segment = segment_of(count, parts, share_both ? t.segment / 2 : t.segment);
     share_both = share_both && segment < count;
   }
@@ -96,10 +98,13 @@ struct plan {
   constexpr std::size_t shared_unit() const { return share_a ? U : W; }
   constexpr std::size_t part_unit() const { return share_a ? W : U; }
 
-  std::size_t shared_words() const { return shared * (chunk / P::group); }
+  std::size_t shared_words() const { return shared * words_of(share_a) * (chunk / P::group); }
+  constexpr std::size_t all_part_words() const {
+    return round_up(super, part_unit()) * words_of(!share_a) * (chunk / P::group);
+  }
   /// Words of the parts that a worker, or with share_both all of them, have at a time.
   std::size_t part_words() const {
-    return share_both ? round_up(super, part_unit()) * (chunk / P::group) : part * (block / P::group);
+    return share_both ? all_part_words() : part * words_of(!share_a) * (block / P::group);
   }
   std::size_t part_copies(std::size_t workers) const { return share_both ? 1 : workers; }
   std::size_t segments() const { return ceil_div(shared, segment); }

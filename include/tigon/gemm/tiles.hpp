@@ -167,6 +167,16 @@ template <class P>
 inline constexpr std::size_t plain_blocks_of = 64;
 template <by_tile_registers P>
 inline constexpr std::size_t plain_blocks_of<P> = P::plain_blocks;
+template <class P>
+inline constexpr std::size_t plain_chunks_of = 64;
+template <by_tile_registers P>
+inline constexpr std::size_t plain_chunks_of<P> = P::plain_chunks;
+
+/// Words that P makes of a word of depth of a row of a. Of a column of b it is one.
+template <class P>
+inline constexpr std::size_t words_of_a = 1;
+template <by_tile_registers P>
+inline constexpr std::size_t words_of_a<P> = P::words_of_a;
 
 }  // namespace TIGON_ABI
 }  // namespace packed
