@@ -151,9 +151,7 @@ class packed_keys {
   using kernel_type = kernel_for<op::gemm, B>;
 
   static std::size_t bytes(std::size_t d) {
-    std::size_t most = 0;
-    for (const transpose t : {transpose::no, transpose::yes}) most = std::max(most, bytes_of(d, t));
-    return workspace::bytes_for<std::byte>(most);
+    return workspace::bytes_for<std::byte>(std::max(bytes_of(d, transpose::no), bytes_of(d, transpose::yes)));
   }
   packed_keys(workspace::frame& frame, std::size_t d, transpose t)
       : memory_(frame.template take<std::byte>(bytes_of(d, t))), transpose_(t) {}
