@@ -348,6 +348,32 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   }
 };
 
+/// A kernel of op::gemm whose calls go to another one for each pair of types: Provider<TA, TB>.
+template <template <class, class> class Provider>
+struct gemm_by_types : tigon::detail::gemm_kernel {
+  template <backend B, element TA, element TB, element TC>
+  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
+    return Provider<TA, TB>::template cut_of<B, TA, TB, TC>(m, n, k);
+  }
+  template <backend B, element TA, element TB>
+  static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
+    return Provider<TA, TB>::template packed_bytes<B, TA, TB>(k, n);
+  }
+  template <backend B, element TA, element TB>
+  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
+    Provider<TA, TB>::template pack<B, TA, TB>(b, t, to, ctx);
+  }
+  template <backend B, element TA, element TB, element TC>
+  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
+    return Provider<TA, TB>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
+  }
+  template <backend B, element TA, element TB, element TC, class Epilogue>
+  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
+                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
+    Provider<TA, TB>::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
+  }
+};
+
 }  // namespace packed
 }  // namespace tigon
 

@@ -322,43 +322,34 @@ struct tile_shape<tile_lanes<B, Registers, Parts>> {
 
 }  // namespace TIGON_ABI
 
-/// A kernel of op::gemm that multiplies a bf16 or f32 matrix with a bf16 matrix by Registers. Every other combination of
-/// types is Parent's.
+/// Which kernel of op::gemm multiplies which types: tile registers a bf16 or f32 matrix with a bf16 matrix, Parent's all
+/// others.
 template <class Registers, class Parent>
-struct gemm_by_tiles : tigon::detail::gemm_kernel {
+struct tiles_or_parent {
   template <class B, class TA, class>
   using policy = tile_lanes<B, Registers, std::same_as<TA, float> ? 3 : 1>;
-  template <element TA, element TB>
+  template <class TA, class TB>
   static constexpr bool by_tiles =
       std::same_as<TB, bfloat16> && (std::same_as<TA, bfloat16> || std::same_as<TA, float>);
-  template <element TA, element TB>
+  template <class TA, class TB>
   using provider = std::conditional_t<by_tiles<TA, TB>, gemm_by_panels<policy>, kernel<op::gemm, Parent>>;
-  template <element TA, element TB>
-  static constexpr std::string_view layout = !by_tiles<TA, TB> ? kernel<op::gemm, Parent>::template layout<TA, TB>
-                                             : std::same_as<TA, float> ? std::string_view("tiles of f32 x bf16")
-                                                                       : std::string_view("tiles of bf16 pairs");
+};
 
-  template <backend B, element TA, element TB, element TC>
-  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
-    return provider<TA, TB>::template cut_of<B, TA, TB, TC>(m, n, k);
-  }
-  template <backend B, element TA, element TB>
-  static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
-    return provider<TA, TB>::template packed_bytes<B, TA, TB>(k, n);
-  }
-  template <backend B, element TA, element TB>
-  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
-    provider<TA, TB>::template pack<B, TA, TB>(b, t, to, ctx);
-  }
-  template <backend B, element TA, element TB, element TC>
-  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
-    return provider<TA, TB>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
-  }
+/// That kernel.
+template <class Registers, class Parent>
+struct gemm_by_tiles : gemm_by_types<tiles_or_parent<Registers, Parent>::template provider> {
+  using types = tiles_or_parent<Registers, Parent>;
+  template <element TA, element TB>
+  static constexpr std::string_view layout =
+      !types::template by_tiles<TA, TB> ? kernel<op::gemm, Parent>::template layout<TA, TB>
+      : std::same_as<TA, float>         ? std::string_view("tiles of f32 x bf16")
+                                        : std::string_view("tiles of bf16 pairs");
+
   template <backend B, element TA, element TB, element TC, class Epilogue>
   static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
-    if constexpr (by_tiles<TA, TB>) simd::expect_tile_registers("gemm", Registers::missing());
-    provider<TA, TB>::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
+    if constexpr (types::template by_tiles<TA, TB>) simd::expect_tile_registers("gemm", Registers::missing());
+    gemm_by_types<types::template provider>::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
   }
 };
 

@@ -14,8 +14,7 @@ struct backward_inputs {
   std::span<const accumulator_t<T>> lse;
   const attention_options& opt;
   double scale;
-  heads_view<T> kept_delta =
-      {};  ///< delta of each row, as an accumulator's bytes at the beginning of the row; or empty
+  heads_view<T> kept_delta = {};  ///< delta of each row, in the first bytes of the row; or empty
 };
 
 /// to[i * stride] = sum_c a[i,c] b[i,c]
@@ -162,8 +161,7 @@ class backward_rows {
   visible_keys* seen_;
   A *lse_, *delta_;
   matrix_view<T> q_, d_o_;
-  matrix_view<A> p_,
-      ds_;  ///< scores and the gradients of p; p and ds themselves, unless these have memory of their own
+  matrix_view<A> p_, ds_;  ///< scores and the gradients of p, then p and ds in their place
   query_part part_{};
   bool loaded_ = false;
 };

@@ -55,42 +55,20 @@ struct dot_lanes {
 template <class B, class TA, class TB>
 using dots = dot_lanes<typename B::engine>;
 
+template <class TA, class TB>
+inline constexpr bool by_dots = std::same_as<TA, bfloat16> && std::same_as<TB, bfloat16>;
+template <class TA, class TB>
+using dots_or_highway = std::conditional_t<by_dots<TA, TB>, gemm_by_panels<dots>, kernel<op::gemm, backends::highway>>;
+
 }  // namespace TIGON_ABI
 }  // namespace packed
 
 template <>
-struct kernel<op::gemm, backends::avx512_bf16> : detail::gemm_kernel {
-  template <element TA, element TB>
-  static constexpr bool by_dots = std::same_as<TA, bfloat16> && std::same_as<TB, bfloat16>;
-  template <element TA, element TB>
-  using provider =
-      std::conditional_t<by_dots<TA, TB>, packed::gemm_by_panels<packed::dots>, kernel<op::gemm, backends::highway>>;
+struct kernel<op::gemm, backends::avx512_bf16> : packed::gemm_by_types<packed::dots_or_highway> {
   template <element TA, element TB>
   static constexpr std::string_view layout =
-      by_dots<TA, TB> ? std::string_view("panels of bf16 pairs")
-                      : kernel<op::gemm, backends::highway>::template layout<TA, TB>;
-
-  template <backend B, element TA, element TB, element TC>
-  static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k) {
-    return provider<TA, TB>::template cut_of<B, TA, TB, TC>(m, n, k);
-  }
-  template <backend B, element TA, element TB>
-  static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
-    return provider<TA, TB>::template packed_bytes<B, TA, TB>(k, n);
-  }
-  template <backend B, element TA, element TB>
-  static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
-    provider<TA, TB>::template pack<B, TA, TB>(b, t, to, ctx);
-  }
-  template <backend B, element TA, element TB, element TC>
-  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
-    return provider<TA, TB>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
-  }
-  template <backend B, element TA, element TB, element TC, class Epilogue>
-  static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
-                      const Epilogue& epilogue, gemm_options opt, context& ctx) {
-    provider<TA, TB>::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
-  }
+      packed::by_dots<TA, TB> ? std::string_view("panels of bf16 pairs")
+                              : kernel<op::gemm, backends::highway>::template layout<TA, TB>;
 };
 
 }  // namespace tigon
