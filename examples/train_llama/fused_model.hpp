@@ -127,10 +127,7 @@ class fused_model {
     update_ = arena_.matrix<T>(tokens, c_.hidden);
     dy_ = arena_.matrix<T>(tokens, c_.hidden);
     product_ = arena_.matrix<T>(tokens, std::max(c_.intermediate, c_.qkv()));
-    if constexpr (!std::same_as<T, float>) {
-      wide_ = arena_.matrix<float>(tokens, c_.hidden);
-      dhead_ = arena_.matrix<T>(c_.vocab, c_.hidden);
-    }
+    if constexpr (!std::same_as<T, float>) wide_ = arena_.matrix<float>(tokens, c_.hidden);
   }
 
   routing make_routes(std::size_t tokens) {
@@ -251,17 +248,9 @@ class fused_model {
 
   /// The head and the loss; with `dy` that has memory also their gradients.
   double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
-    const tigon::linear_layer head{y, weight(layout_.head)};
     float loss = 0;
-    const auto call = [&](matrix<T> dw) { do_.head_loss(head, targets, loss, dy, dw); };
-    if (dy.data == nullptr) {
-      call({});
-    } else if constexpr (std::same_as<T, float>) {
-      call(grad(layout_.head));
-    } else {
-      call(dhead_);
-      do_.convert(dhead_, grad(layout_.head));  // gradients are f32
-    }
+    do_.head_loss({y, weight(layout_.head)}, targets, loss, dy,
+                  dy.data == nullptr ? matrix<float>{} : grad(layout_.head));
     return static_cast<double>(loss);
   }
 
@@ -323,7 +312,7 @@ class fused_model {
   routing droutes_;
   double balance_loss_ = 0;
   std::vector<std::int32_t> cached_;  ///< tokens whose keys and values the layers hold
-  matrix<T> last_, y_, update_, dy_, product_, dhead_;
+  matrix<T> last_, y_, update_, dy_, product_;
   matrix<float> wide_;
   float* last_rstd_ = nullptr;
   weight_views<T> weights_;
