@@ -71,27 +71,21 @@ struct plan {
     super = extent;
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
     super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
-    cut_into_tasks(std::min(shared_extent(), shared), t);
+    const std::size_t parts = ceil_div(extent, part), count = std::min(share_a ? m : n, shared);
+    share_both = all_part_words() * sizeof(typename P::word) <= t.shared_bytes;
+    segment = segment_of(count, parts, share_both ? t.segment / 2 : t.segment);
+    share_both = share_both && segment < count;
   }
 
-  /// Segments of `count` rows (columns) of what is shared, so that 64 workers share the tasks evenly: at least one task
-  /// each, where segments do not become shorter than a third of what the tuning says, and several of at least that. A
-  /// task packs its part, which is to cost little beside the product with a segment. Where sums are carried and there are
-  /// fewer than 64 parts, chunks are so short that all workers can pack the parts too, and tasks may be smaller.
-  constexpr void cut_into_tasks(std::size_t count, gemm_tuning t) {
-    const bool few = carry && super >= extent() && ceil_div(extent(), part) < 64;
-    const std::size_t fit = t.shared_bytes / std::max<std::size_t>(1, part_bytes(block));
-    if (few && fit != 0) chunk = std::min(chunk, fit * block);  // as sums are carried, the bits do not change
-    share_both = part_bytes(chunk) <= t.shared_bytes;
-    if (few && share_both) part = std::min(part, std::max(part_unit(), round_up(ceil_div(extent(), 64), part_unit())));
-    const std::size_t parts = std::max<std::size_t>(1, ceil_div(extent(), part));
-    const std::size_t least = share_both ? t.segment / 2 : t.segment;
-    const std::size_t most = few && share_both ? ceil_div(count, 2 * shared_unit()) : 3 * count / least;
-    const std::size_t one_each = std::min(ceil_div(64, parts), most);
+  /// Segments, so that 64 workers share the tasks evenly: at least one task each, where segments do not become shorter
+  /// than a third of `least`, and several of at least `least`. A task packs its part, which is to cost little beside the
+  /// product with a segment.
+  constexpr std::size_t segment_of(std::size_t count, std::size_t parts, std::size_t least) const {
+    if (parts == 0) return shared;
+    const std::size_t one_each = std::min(ceil_div(64, parts), 3 * count / least);
     const std::size_t several = std::min(ceil_div(512, parts), count / least);
     const std::size_t segments = std::max({std::size_t{1}, one_each, several});
-    segment = std::clamp(round_up(ceil_div(count, segments), shared_unit()), shared_unit(), shared);
-    share_both = share_both && segment < count;
+    return std::clamp(round_up(ceil_div(count, segments), shared_unit()), shared_unit(), shared);
   }
 
   /// Depth of a block: of k alone, so that a packed b serves every m.
@@ -105,14 +99,12 @@ struct plan {
   constexpr std::size_t part_unit() const { return share_a ? W : U; }
 
   std::size_t shared_words() const { return shared * words_of(share_a) * (chunk / P::group); }
-  /// Words of all parts for so much depth.
-  constexpr std::size_t all_part_words(std::size_t depth) const {
-    return round_up(super, part_unit()) * words_of(!share_a) * (depth / P::group);
+  constexpr std::size_t all_part_words() const {
+    return round_up(super, part_unit()) * words_of(!share_a) * (chunk / P::group);
   }
-  constexpr std::size_t part_bytes(std::size_t depth) const { return all_part_words(depth) * sizeof(typename P::word); }
   /// Words of the parts that a worker, or with share_both all of them, have at a time.
   std::size_t part_words() const {
-    return share_both ? all_part_words(chunk) : part * words_of(!share_a) * (block / P::group);
+    return share_both ? all_part_words() : part * words_of(!share_a) * (block / P::group);
   }
   std::size_t part_copies(std::size_t workers) const { return share_both ? 1 : workers; }
   std::size_t segments() const { return ceil_div(shared, segment); }
