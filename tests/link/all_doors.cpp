@@ -2,6 +2,7 @@
 // run.
 #include <tigon/backends/generic/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
+#include <tigon/interop/dlpack.hpp>
 #include <tigon/tigon.hpp>
 
 namespace tigon::backends {
@@ -304,11 +305,22 @@ void call_all() {
   call_losses<B>(arguments<T>{}, ctx);
 }
 
+/// Views of what other libraries own.
+template <class T>
+void views_of_tensors(const tigon::interop::dl_managed_tensor_versioned& tensor) {
+  namespace i = tigon::interop;
+  if (!i::dlpack_holds<T>(tensor)) return;
+  (void)i::to_dlpack(i::matrix_from_dlpack<const T>(tensor)).tensor();
+  (void)i::to_dlpack(i::span_from_dlpack<T>(tensor)).tensor();
+  (void)i::to_dlpack(i::heads_from_dlpack<T>(tensor)).tensor();
+}
+
 }  // namespace
 
 // What is shared in one of these is shared by every backend and type: a name lacks the instruction set because its
 // template has neither backend nor engine among its arguments; then the element type alone tells its symbols apart.
 void TIGON_TESTS_LINK_NAME() {
+  views_of_tensors<tigon::bfloat16>({});
 #ifdef TIGON_TESTS_ALL_TYPES
   call_all<tigon::backends::highway, tigon::bfloat16>();  // and inside of it float
   call_all<tigon::backends::highway, float>();

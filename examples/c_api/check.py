@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""libtigon_c from Python, by ctypes and nothing else: rms_norm, attention and cross entropy against their formulas.
+
+check.py LIBRARY
+"""
+import array
+import ctypes
+import math
+import struct
+import sys
+
+F32, BF16, I32, I64 = 1, 2, 3, 4
+CODES = {F32: 'f', BF16: 'H', I32: 'i', I64: 'q'}
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [('data', ctypes.c_void_p), ('dtype', ctypes.c_int32), ('rank', ctypes.c_int32),
+                ('shape', ctypes.c_int64 * 4), ('strides', ctypes.c_int64 * 4)]
+
+
+def arguments(name, fields):
+    """A struct of arguments: names alone are tensors, name:type are numbers."""
+    types = {'d': ctypes.c_double, 'i': ctypes.c_int32, 'q': ctypes.c_int64}
+    pairs = [f.split(':') if ':' in f else (f, None) for f in fields.split()]
+    return type(name, (ctypes.Structure,),
+                {'_fields_': [(f, types[t] if t else ctypes.POINTER(Tensor)) for f, t in pairs]})
+
+
+RmsNorm = arguments('RmsNorm', 'x w y rstd dy dx dw eps:d offset:d casting:i accumulate:i')
+Attention = arguments('Attention', 'q k v o lse d_o dq dk dv cumulative_lengths scale:d softcap:d window:q offset:q mask:i')
+LOSS = 'ignore_index:q set_ignore_index:i reduction:i label_smoothing:d lse_square_scale:d softcap:d denominator:d'
+CrossEntropy = arguments('CrossEntropy', 'logits target loss dlogits ' + LOSS)
+FusedLinearCrossEntropy = arguments(
+    'FusedLinearCrossEntropy', 'x w bias target loss dx dw dbias upstream ' + LOSS + ' accumulate:i')
+
+
+def to_bf16(value):
+    bits = struct.unpack('<I', struct.pack('<f', value))[0]
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+
+
+def from_bf16(bits):
+    return struct.unpack('<f', struct.pack('<I', bits << 16))[0]
+
+
+def rounded(values, dtype):
+    """The numbers as a tensor of this type holds them."""
+    if dtype == BF16:
+        return [from_bf16(to_bf16(v)) for v in values]
+    return list(array.array('f', values))
+
+
+class Buffer:
+    """Numbers in memory, and a tensor that points to them."""
+
+    def __init__(self, dtype, shape, values=None, strides=()):
+        count = math.prod(shape)
+        values = [0] * count if values is None else values
+        self.memory = array.array(CODES[dtype], [to_bf16(v) for v in values] if dtype == BF16 else values)
+        self.dtype = dtype
+        self.tensor = Tensor(self.memory.buffer_info()[0], dtype, len(shape), (ctypes.c_int64 * 4)(*shape),
+                             (ctypes.c_int64 * 4)(*strides))
+
+    def numbers(self):
+        return [from_bf16(v) for v in self.memory] if self.dtype == BF16 else list(self.memory)
+
+
+class Library:
+    def __init__(self, path):
+        self.c = ctypes.CDLL(path)
+        for name in ('tigon_last_error', 'tigon_instruction_set', 'tigon_version'):
+            getattr(self.c, name).restype = ctypes.c_char_p
+        self.context = ctypes.c_void_p()
+
+    def error(self):
+        return self.c.tigon_last_error().decode()
+
+    def expect(self, status):
+        if status != 0:
+            raise RuntimeError(self.error())
+
+    def call(self, name, kind, **fields):
+        a = kind(**{k: ctypes.pointer(v.tensor) if isinstance(v, Buffer) else v for k, v in fields.items()})
+        self.expect(getattr(self.c, 'tigon_' + name)(self.context, ctypes.byref(a)))
+
+
+def numbers(count, seed):
+    """In [-1, 1)."""
+    values = []
+    for _ in range(count):
+        seed = (seed * 1664525 + 1013904223) % 2**32
+        values.append((seed >> 8) / 2**23 - 1)
+    return values
+
+
+def compare(what, came, expected, tolerance):
+    scale = math.sqrt(sum(v * v for v in expected) / max(len(expected), 1))
+    worst = max(abs(c - e) / (abs(e) + scale) for c, e in zip(came, expected, strict=True)) if expected else 0
+    if not worst <= tolerance:
+        sys.exit(f'check.py: {what}: error {worst:.2e}, at most {tolerance:.1e}')
+    print(f'{what}: error {worst:.1e}, at most {tolerance:.1e}')
+
+
+def rms_norm(library, dtype, forward_error, backward_error):
+    rows, cols, gap, eps = 5, 37, 3, 1e-5
+    x, w, dy = (rounded(numbers(n, s), dtype) for n, s in ((rows * (cols + gap), 1), (cols, 2), (rows * cols, 3)))
+    # Rows of x have gaps between them.
+    tensors = dict(x=Buffer(dtype, (rows, cols), x, (cols + gap, 1)), w=Buffer(dtype, (cols,), w), rstd=Buffer(F32, (rows,)))
+    y, dx, dw = Buffer(dtype, (rows, cols)), Buffer(dtype, (rows, cols)), Buffer(dtype, (cols,))
+    library.call('rms_norm_forward', RmsNorm, **tensors, y=y, eps=eps, casting=1)
+    library.call('rms_norm_backward', RmsNorm, **tensors, dy=Buffer(dtype, (rows, cols), dy), dx=dx, dw=dw, eps=eps, casting=1)
+    expected = {'y': [], 'rstd': [], 'dx': [], 'dw': [0.0] * cols}
+    for i in range(rows):
+        row, d = x[i * (cols + gap):][:cols], dy[i * cols:(i + 1) * cols]
+        r = 1 / math.sqrt(sum(v * v for v in row) / cols + eps)
+        k = sum(d[j] * w[j] * row[j] for j in range(cols))
+        expected['rstd'].append(r)
+        expected['y'] += [row[j] * r * w[j] for j in range(cols)]
+        expected['dx'] += [r * d[j] * w[j] - r**3 * k / cols * row[j] for j in range(cols)]
+        for j in range(cols):
+            expected['dw'][j] += d[j] * row[j] * r
+    for name, buffer in dict(y=y, rstd=tensors['rstd'], dx=dx, dw=dw).items():
+        bound = backward_error if name[0] == 'd' else 4e-7 if name == 'rstd' else forward_error
+        compare(f'rms_norm {name}', buffer.numbers(), expected[name], bound)
+
+
+def attention(library, dtype, forward_error, backward_error):
+    batch, heads, kv_heads, tokens, d = 2, 4, 2, 9, 8
+    scale = 1 / math.sqrt(d)
+
+    def heads_buffer(count, seed):
+        """[batch, heads, tokens, d], laid out as a projection leaves them: [batch, tokens, heads, d]."""
+        values = rounded(numbers(batch * tokens * count * d, seed), dtype) if seed else None
+        return values, Buffer(dtype, (batch, count, tokens, d), values, (tokens * count * d, d, count * d, 1))
+
+    def row(values, count, b, h, s):
+        begin = ((b * tokens + s) * count + h) * d
+        return values[begin:begin + d]
+
+    (q, q_t), (k, k_t), (v, v_t), (do, do_t) = (
+        heads_buffer(n, s) for n, s in ((heads, 4), (kv_heads, 5), (kv_heads, 6), (heads, 7)))
+    (_, o_t), (_, dq_t), (_, dk_t), (_, dv_t) = (heads_buffer(n, 0) for n in (heads, heads, kv_heads, kv_heads))
+    lse_t = Buffer(F32, (batch, heads, tokens))
+    library.call('attention_forward', Attention, q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t)
+    library.call('attention_backward', Attention, q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t, d_o=do_t, dq=dq_t, dk=dk_t, dv=dv_t)
+
+    def dot(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    o, lse = [0.0] * len(q), []
+    dq, dk, dv = [0.0] * len(q), [0.0] * len(k), [0.0] * len(v)
+    for b in range(batch):
+        for h in range(heads):
+            g = h // (heads // kv_heads)
+            for i in range(tokens):
+                seen = range(i + 1)
+                scores = [scale * dot(row(q, heads, b, h, i), row(k, kv_heads, b, g, j)) for j in seen]
+                top = max(scores)
+                total = sum(math.exp(s - top) for s in scores)
+                lse.append(top + math.log(total))
+                p = [math.exp(s - top) / total for s in scores]
+                out = [sum(p[j] * row(v, kv_heads, b, g, j)[c] for j in seen) for c in range(d)]
+                at, d_row = ((b * tokens + i) * heads + h) * d, row(do, heads, b, h, i)
+                o[at:at + d] = out
+                delta = dot(d_row, out)
+                for j in seen:
+                    ds = p[j] * (dot(d_row, row(v, kv_heads, b, g, j)) - delta)
+                    of = ((b * tokens + j) * kv_heads + g) * d
+                    for c in range(d):
+                        dq[at + c] += scale * ds * k[of + c]
+                        dk[of + c] += scale * ds * q[at + c]
+                        dv[of + c] += p[j] * d_row[c]
+    compare('attention o', o_t.numbers(), o, forward_error)
+    compare('attention lse', lse_t.numbers(), lse, 5e-7)
+    for name, buffer, expected in (('dq', dq_t, dq), ('dk', dk_t, dk), ('dv', dv_t, dv)):
+        compare(f'attention {name}', buffer.numbers(), expected, backward_error)
+
+
+def cross_entropy(library, dtype, error, linear_error):
+    rows, hidden, vocab, ignored = 11, 16, 53, 4
+    x, w = rounded(numbers(rows * hidden, 8), dtype), rounded(numbers(vocab * hidden, 9), dtype)
+    target = [(5 * i) % vocab for i in range(rows)]
+    target[ignored] = -100
+    kept = rows - 1
+
+    def of_logits(logits):
+        """The mean loss, and the gradient of the logits."""
+        loss, d = 0.0, []
+        for i, t in enumerate(target):
+            z = logits[i * vocab:(i + 1) * vocab]
+            if t == -100:
+                d += [0.0] * vocab
+                continue
+            top = max(z)
+            total = sum(math.exp(v - top) for v in z)
+            loss += (top + math.log(total) - z[t]) / kept
+            d += [(math.exp(v - top) / total - (j == t)) / kept for j, v in enumerate(z)]
+        return loss, d
+
+    logits = [3 * v for v in numbers(rows * vocab, 10)]
+    logits = rounded(logits, dtype)
+    for ids in I32, I64:
+        labels, loss, d = Buffer(ids, (rows,), target), Buffer(F32, (1,)), Buffer(dtype, (rows, vocab))
+        library.call('cross_entropy_forward', CrossEntropy, logits=Buffer(dtype, (rows, vocab), logits), target=labels,
+                     loss=loss, dlogits=d)
+        expected_loss, expected = of_logits(logits)
+        compare('cross_entropy loss', loss.numbers(), [expected_loss], 4e-7)
+        compare('cross_entropy dlogits', d.numbers(), expected, error)
+
+    products = [sum(x[i * hidden + c] * w[j * hidden + c] for c in range(hidden)) for i in range(rows) for j in range(vocab)]
+    expected_loss, d = of_logits(products)
+    expected_dx = [sum(d[i * vocab + j] * w[j * hidden + c] for j in range(vocab)) for i in range(rows) for c in range(hidden)]
+    expected_dw = [sum(d[i * vocab + j] * x[i * hidden + c] for i in range(rows)) for j in range(vocab) for c in range(hidden)]
+    tensors = dict(x=Buffer(dtype, (rows, hidden), x), w=Buffer(dtype, (vocab, hidden), w), target=Buffer(I64, (rows,), target))
+    loss, dx, dw = Buffer(F32, (1,)), Buffer(dtype, (rows, hidden)), Buffer(dtype, (vocab, hidden))
+    library.call('fused_linear_cross_entropy_forward', FusedLinearCrossEntropy, **tensors, loss=loss, dx=dx, dw=dw)
+    compare('fused_linear_cross_entropy loss', loss.numbers(), [expected_loss], 4e-7)
+    compare('fused_linear_cross_entropy dx', dx.numbers(), expected_dx, linear_error)
+    compare('fused_linear_cross_entropy dw', dw.numbers(), expected_dw, linear_error)
+    # Twice the gradient, made again from an upstream gradient of 2.
+    library.call('fused_linear_cross_entropy_backward', FusedLinearCrossEntropy, **tensors, dx=dx, dw=dw,
+                 upstream=Buffer(F32, (1,), [2.0]))
+    compare('fused_linear_cross_entropy_backward dx', dx.numbers(), [2 * v for v in expected_dx], linear_error)
+    compare('fused_linear_cross_entropy_backward dw', dw.numbers(), [2 * v for v in expected_dw], linear_error)
+
+
+class Device(ctypes.Structure):
+    _fields_ = [('type', ctypes.c_int32), ('id', ctypes.c_int32)]
+
+
+class DataType(ctypes.Structure):
+    _fields_ = [('code', ctypes.c_uint8), ('bits', ctypes.c_uint8), ('lanes', ctypes.c_uint16)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [('data', ctypes.c_void_p), ('device', Device), ('ndim', ctypes.c_int32), ('dtype', DataType),
+                ('shape', ctypes.POINTER(ctypes.c_int64)), ('strides', ctypes.POINTER(ctypes.c_int64)),
+                ('byte_offset', ctypes.c_uint64)]
+
+
+def dlpack(library):
+    memory = array.array('f', numbers(24, 11))
+    shape, strides = (ctypes.c_int64 * 2)(3, 4), (ctypes.c_int64 * 2)(7, 1)
+    source = DLTensor(memory.buffer_info()[0], Device(1, 0), 2, DataType(2, 32, 1), shape, strides, 4)
+    tensor = Tensor()
+    library.expect(library.c.tigon_tensor_from_dlpack(ctypes.byref(source), ctypes.byref(tensor)))
+    assert (tensor.data, tensor.dtype, tensor.rank) == (memory.buffer_info()[0] + 4, F32, 2)
+    assert list(tensor.shape)[:2] == [3, 4] and list(tensor.strides)[:2] == [7, 1]
+    for field, value, sentence in (
+            ('device', Device(2, 0), 'is on a device of type 2 (CUDA); expected memory of the CPU'),
+            ('dtype', DataType(2, 64, 1), 'is of type float64; expected float32'),
+            ('ndim', 5, 'is of rank 5; expected at most 4')):
+        good = getattr(source, field)
+        good = good if isinstance(good, int) else type(good).from_buffer_copy(good)
+        setattr(source, field, value)
+        assert library.c.tigon_tensor_from_dlpack(ctypes.byref(source), ctypes.byref(tensor)) != 0, field
+        assert sentence in library.error(), library.error()
+        setattr(source, field, good)
+    print('tensor_from_dlpack: a tensor of the same memory, and three refusals')
+
+
+def main():
+    library = Library(sys.argv[1])
+    if not library.c.tigon_instruction_set():
+        print('skipped:', library.error())
+        return 77
+    assert library.c.tigon_abi_version() == 1
+    print('tigon', library.c.tigon_version().decode(), library.c.tigon_instruction_set().decode())
+    library.c.tigon_context_create.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64]
+    library.expect(library.c.tigon_context_create(ctypes.byref(library.context), 2))
+    # The maximum errors of the operators' contracts, in f32 and in bf16.
+    rms_norm(library, F32, 4e-7, 1e-6)
+    rms_norm(library, BF16, 6e-3, 8e-3)
+    attention(library, F32, 2e-6, 4e-6)
+    attention(library, BF16, 4e-3, 8e-3)
+    cross_entropy(library, F32, 1e-6, 2e-6)
+    cross_entropy(library, BF16, 4e-3, 8e-3)
+    dlpack(library)
+    try:
+        library.call('rms_norm_forward', RmsNorm)
+        sys.exit('check.py: a call without tensors was accepted')
+    except RuntimeError as e:
+        assert str(e) == 'tigon: rms_norm_forward: x is left out; expected a tensor', e
+    library.c.tigon_context_destroy.argtypes = [ctypes.c_void_p]
+    library.c.tigon_context_destroy(library.context)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
