@@ -4,7 +4,6 @@
 
 #include <tigon/config.hpp>
 
-#include <array>
 #include <cstddef>
 #include <initializer_list>
 #include <string_view>
@@ -34,8 +33,8 @@ class device {
   consteval device(std::string_view n, bool (*found)() = nullptr) : device(n, true, found) {}
 
   /// Whether there is one. A constant expression if `found` is.
-  constexpr bool present() const { return found_ == nullptr ? assumed_ : found_(); }
-  friend constexpr bool operator==(const device& a, const device& b) { return a.name == b.name; }
+  constexpr TIGON_INLINE bool present() const { return found_ == nullptr ? assumed_ : found_(); }
+  friend constexpr TIGON_INLINE bool operator==(const device& a, const device& b) { return a.name == b.name; }
 
  private:
   friend class device_set;
@@ -60,22 +59,22 @@ class device_set {
   consteval device_set(std::initializer_list<device> devices) {
     for (const device& d : devices) add(d);
   }
-  constexpr const device* begin() const { return at_.data(); }
-  constexpr const device* end() const { return at_.data() + count_; }
-  constexpr bool empty() const { return count_ == 0; }
-  constexpr bool contains(std::string_view name) const {
+  constexpr TIGON_INLINE const device* begin() const { return at_; }
+  constexpr TIGON_INLINE const device* end() const { return at_ + count_; }
+  constexpr TIGON_INLINE bool empty() const { return count_ == 0; }
+  constexpr TIGON_INLINE bool contains(std::string_view name) const {
     for (const device& d : *this)
       if (d.name == name) return true;
     return false;
   }
-  constexpr bool contains(const device& d) const { return contains(d.name); }
-  constexpr bool contains(const device_set& other) const {
+  constexpr TIGON_INLINE bool contains(const device& d) const { return contains(d.name); }
+  constexpr TIGON_INLINE bool contains(const device_set& other) const {
     for (const device& d : other)
       if (!contains(d)) return false;
     return true;
   }
   /// Whether one of them is there.
-  constexpr bool present() const {
+  constexpr TIGON_INLINE bool present() const {
     for (const device& d : *this)
       if (d.present()) return true;
     return false;
@@ -87,7 +86,9 @@ class device_set {
       if (b.contains(d)) both.add(d);
     return both;
   }
-  friend constexpr bool operator==(const device_set& a, const device_set& b) { return a.contains(b) && b.contains(a); }
+  friend constexpr TIGON_INLINE bool operator==(const device_set& a, const device_set& b) {
+    return a.contains(b) && b.contains(a);
+  }
 
  private:
   consteval void add(const device& d) {
@@ -96,7 +97,7 @@ class device_set {
     at_[count_++] = d;
   }
 
-  std::array<device, most> at_{};
+  device at_[most]{};
   std::size_t count_ = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <tigon/backend/default.hpp>
 #include <tigon/core/error.hpp>
 
-#include <array>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -24,7 +23,7 @@ backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
 /// The first line that is a default on the device of that name and that this translation unit can use; else the first
 /// that runs there; else null.
 template <class Lines>
-constexpr const registered_backend* find_backend(std::string_view device_name, const Lines& lines) {
+constexpr TIGON_INLINE const registered_backend* find_backend(std::string_view device_name, const Lines& lines) {
   for (const bool by_default : {true, false})
     for (const registered_backend& line : lines)
       if (line.found && (by_default ? line.info.default_devices : line.info.devices).contains(device_name))
@@ -34,11 +33,23 @@ constexpr const registered_backend* find_backend(std::string_view device_name, c
 
 namespace detail {
 
-constexpr bool in_library(std::string_view name) {
+consteval bool in_library(std::string_view name) {
   for (const registered_backend& line : library_backends)
     if (line.info.name == name) return true;
   return false;
 }
+
+inline namespace TIGON_ABI {
+template <std::size_t N>
+struct registry_lines {
+  registered_backend at[N];
+
+  static constexpr TIGON_INLINE std::size_t size() { return N; }
+  constexpr TIGON_INLINE const registered_backend* begin() const { return at; }
+  constexpr TIGON_INLINE const registered_backend* end() const { return at + N; }
+  constexpr TIGON_INLINE const registered_backend& operator[](std::size_t i) const { return at[i]; }
+};
+}  // namespace TIGON_ABI
 
 // Static, as the constants of the registry are without `inline`.
 template <class... Own>
@@ -46,19 +57,19 @@ static constexpr auto lines_with = [] {
   constexpr std::size_t library = std::size(library_backends),
                         own = (std::size_t{!in_library(Own::info.name)} + ... + 0);
   auto lines = []<std::size_t... i>(std::index_sequence<i...>) {
-    return std::array<registered_backend, sizeof...(i)>{(static_cast<void>(i), library_backends[0])...};
+    return registry_lines<sizeof...(i)>{{(static_cast<void>(i), library_backends[0])...}};
   }(std::make_index_sequence<own + library>{});
   std::size_t at = 0;
-  ((in_library(Own::info.name) ? void() : void(lines[at++] = {Own::info, true, "nothing"})), ...);
-  for (const registered_backend& line : library_backends) lines[at++] = line;
+  ((in_library(Own::info.name) ? void() : void(lines.at[at++] = {Own::info, true, "nothing"})), ...);
+  for (const registered_backend& line : library_backends) lines.at[at++] = line;
   return lines;
 }();
 
 }  // namespace detail
 
-/// The registry with backends of one's own before those of the library: an array of registered_backend.
+/// The registry with backends of one's own before those of the library: begin(), end(), size() and operator[].
 template <class... Own>
-constexpr const auto& registered_with(backend_list<Own...> = {}) {
+constexpr TIGON_INLINE const auto& registered_with(backend_list<Own...> = {}) {
   return detail::lines_with<Own...>;
 }
 
@@ -67,19 +78,19 @@ constexpr const auto& registered_with(backend_list<Own...> = {}) {
 class registry {
  public:
   template <class Default = default_backend>
-  constexpr const registered_backend* begin() const {
-    return registered_with<Default>().data();
+  constexpr TIGON_INLINE const registered_backend* begin() const {
+    return registered_with<Default>().begin();
   }
   template <class Default = default_backend>
-  constexpr const registered_backend* end() const {
-    return registered_with<Default>().data() + registered_with<Default>().size();
+  constexpr TIGON_INLINE const registered_backend* end() const {
+    return registered_with<Default>().end();
   }
 };
 constexpr registry registered_backends{};
 
 /// find_backend in the registry of this translation unit.
 template <class Default = default_backend>
-constexpr const registered_backend* find_backend(std::string_view device_name) {
+constexpr TIGON_INLINE const registered_backend* find_backend(std::string_view device_name) {
   return find_backend(device_name, registered_with<Default>());
 }
 
