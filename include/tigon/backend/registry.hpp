@@ -49,10 +49,6 @@
   "ascend (npu), amx (cpu), avx512_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen (cpu), generic (cpu " \
   "and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
 
-// A setting that is empty is not set.
-#define TIGON_IS_SET_(...) (0 __VA_OPT__(+1))
-#define TIGON_IS_SET(...) TIGON_IS_SET_(__VA_ARGS__)
-
 #if !TIGON_IS_SET(TIGON_DEVICE)  // config.hpp defines it
 #undef TIGON_DEVICE
 #define TIGON_DEVICE cpu

@@ -5,6 +5,7 @@
 #ifndef TIGON_ROWS_PARTIAL_SUMS_HPP
 #define TIGON_ROWS_PARTIAL_SUMS_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/rows/loop.hpp>
 #include <tigon/rows/row.hpp>

@@ -11,6 +11,7 @@ inline namespace TIGON_ABI {
 /// f(core, items) for every program: `items(g)` calls g(item) for the program's share of the work.
 template <class Plan, class F>
 void for_programs(context& ctx, std::size_t items, std::size_t most_programs, F f) {
+  expect_capacity<typename Plan::backend>();
   const std::size_t grid = std::min(most_programs, items);
   const std::size_t chunk = grid == 0 ? 0 : ceil_div(items, grid);
   ctx.executor().run(grid, [&](std::size_t program, std::size_t worker) TIGON_FLATTEN {

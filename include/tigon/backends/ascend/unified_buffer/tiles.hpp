@@ -75,13 +75,13 @@ struct plan {
   using backend = B;
   using accumulator = A;
   static constexpr const tiling::rule& rule = rule_for<Op, P, B>;
-  static constexpr std::size_t capacity = B::tile_capacity_bits / 8;
+  static constexpr std::size_t capacity = tile_capacity_of<B> / 8;
   static constexpr std::size_t buffers = tile_buffers_of<B>;
-  static constexpr std::size_t safe = tiling::budget{B::tile_capacity_bits, rule.margin}.safe_bits() / 8;
+  static constexpr std::size_t safe = tiling::budget{tile_capacity_of<B>, rule.margin}.safe_bits() / 8;
   static constexpr std::size_t block = block_of<Op, P, B, A>();
   static constexpr std::size_t area = area_of<Op, P, B, A>();
   static constexpr std::size_t matrix_elements = std::max(block, area);
-  static constexpr std::size_t programs = rule.programs * B::vector_cores;
+  static constexpr std::size_t programs = rule.programs * vector_cores_of<B>;
   /// Blocks of rows that share a block of columns where a row has several.
   static constexpr std::size_t group = 16;
   static constexpr std::size_t most_rows = std::min(rule.most_rows, area);
