@@ -26,6 +26,7 @@ struct ascend : highway {
   /// A partial row for every program.
   static constexpr row_tuning row{.partials = 2 * (TIGON_VECTOR_CORES != 0 ? TIGON_VECTOR_CORES : vector_cores)};
   using ledger = unified_buffer::abort_on_damage;  ///< told what every program did with its buffer
+  using copier = unified_buffer::plain_copies;     ///< copies to the buffer and from it, with a hint of eviction
 };
 
 }  // namespace TIGON_ABI

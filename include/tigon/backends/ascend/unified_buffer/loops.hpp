@@ -53,6 +53,7 @@ void for_blocks(context& ctx, F f, matrix_view<T> first, M... more) {
   for_programs<Plan>(ctx, ceil_div(rows, by.rows) * across, by.programs,
                      [=](auto& core, std::size_t, auto blocks) TIGON_LAMBDA {
                        core.shape(rows, cols, by);
+                       core.visits_once();
                        auto tiles = core.place(first, more...);
                        blocks([&](std::size_t block) TIGON_LAMBDA {
                          core.rows_at(block / across);
