@@ -7,6 +7,16 @@
 
 namespace {
 
+/// What this program could use, acme's own first.
+void print_devices() {
+  for (const tigon::registered_backend& line : tigon::registered_backends) {
+    std::printf("%s:", std::string(line.info.name).c_str());
+    for (const tigon::device& d : line.info.devices)
+      std::printf(" %s%s", std::string(d.name).c_str(), d.present() ? "" : " (not there)");
+    std::puts(line.found ? "" : " (not in this build)");
+  }
+}
+
 template <class B>
 void print_coverage() {
   const auto print = [](const auto& rows) {
@@ -15,11 +25,14 @@ void print_coverage() {
   };
   print(tigon::coverage<B>(tigon::all_ops{}));
   print(tigon::coverage<B>(tigon::op_list<acme::clip>{}));
+  const auto balanced = tigon::coverage<acme::balanced>(tigon::op_list<tigon::op::softmax, acme::clip>{});
+  std::printf("%s: softmax by %s, clip by %s\n", std::string(acme::balanced::info.name).c_str(),
+              std::string(balanced[0].provider).c_str(), std::string(balanced[1].provider).c_str());
 }
 
 }  // namespace
 
-int main() {
+int main() try {
   using B = tigon::default_backend;
   static_assert(tigon::audit<B>(tigon::all_ops{}));
 
@@ -27,7 +40,11 @@ int main() {
   acme::clip_forward(tigon::matrix_view(x.data(), 1, 4), tigon::matrix_view(y.data(), 1, 4), 2.5);
   tigon::softmax_forward(tigon::matrix_view(y.data(), 1, 4), tigon::matrix_view(p.data(), 1, 4));
 
+  print_devices();
   std::printf("backend %s\n", std::string(B::info.name).c_str());
   print_coverage<B>();
   std::printf("clip %g %g %g %g\nsoftmax %.3f %.3f %.3f %.3f\n", y[0], y[1], y[2], y[3], p[0], p[1], p[2], p[3]);
+} catch (const tigon::error& e) {  // as of a card that is too small
+  std::puts(e.what());
+  return 1;
 }

@@ -2,7 +2,11 @@
 //
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
-//   TIGON_DEVICE          cpu (default) or npu: the device for which a backend is chosen when none is named
+//   TIGON_BACKEND_OF_<op> the same for a single operator (backend/choices.hpp)
+//   TIGON_DEVICE          cpu (default), npu, or that of a backend of one's own: for it a backend is chosen where none is
+//                         named
+//   TIGON_TILE_CAPACITY_BITS, TIGON_VECTOR_CORES  memory of a core and number of cores of a chip (backend/capacity.hpp);
+//                         unset: what the backend says
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
@@ -29,6 +33,10 @@
 #ifndef TIGON_CHECKS
 #define TIGON_CHECKS 1
 #endif
+
+// A setting that is empty is not set.
+#define TIGON_IS_SET_(...) (0 __VA_OPT__(+1))
+#define TIGON_IS_SET(...) TIGON_IS_SET_(__VA_ARGS__)
 
 #ifndef TIGON_DEVICE
 #define TIGON_DEVICE cpu
@@ -138,11 +146,58 @@
 #define TIGON_CORE_NUMBER_(name) TIGON_CORE_##name
 #define TIGON_CORE_NUMBER(name) TIGON_CORE_NUMBER_(name)
 
-#define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##_##d
-#define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
-#define TIGON_ABI TIGON_PASTE(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
 #define TIGON_STRING_(x) #x
 #define TIGON_STRING(x) TIGON_STRING_(x)
+
+// A chip's numbers decide how kernels are cut, so they are part of the symbols. 0: not set.
+namespace tigon::detail {
+consteval bool is_one_number(const char* s) {
+  for (; *s != 0; ++s)
+    if (*s < '0' || *s > '9') return false;
+  return true;
+}
+}  // namespace tigon::detail
+#if defined(TIGON_TILE_CAPACITY_BITS) && TIGON_IS_SET(TIGON_TILE_CAPACITY_BITS)
+#if TIGON_TILE_CAPACITY_BITS < 8
+static_assert(false, "tigon: TIGON_TILE_CAPACITY_BITS is " TIGON_STRING(
+                         TIGON_TILE_CAPACITY_BITS) "; expected a positive number of bits, written as one number");
+#undef TIGON_TILE_CAPACITY_BITS
+#define TIGON_TILE_CAPACITY_BITS 0
+#else
+static_assert(tigon::detail::is_one_number(TIGON_STRING(TIGON_TILE_CAPACITY_BITS)),
+              "tigon: TIGON_TILE_CAPACITY_BITS is " TIGON_STRING(
+                  TIGON_TILE_CAPACITY_BITS) "; expected a positive number of bits, written as one number");
+#endif
+#else
+#undef TIGON_TILE_CAPACITY_BITS
+#define TIGON_TILE_CAPACITY_BITS 0
+#endif
+#if defined(TIGON_VECTOR_CORES) && TIGON_IS_SET(TIGON_VECTOR_CORES)
+#if TIGON_VECTOR_CORES < 1
+static_assert(false, "tigon: TIGON_VECTOR_CORES is " TIGON_STRING(
+                         TIGON_VECTOR_CORES) "; expected a positive number, written as one number");
+#undef TIGON_VECTOR_CORES
+#define TIGON_VECTOR_CORES 0
+#else
+static_assert(tigon::detail::is_one_number(TIGON_STRING(TIGON_VECTOR_CORES)),
+              "tigon: TIGON_VECTOR_CORES is " TIGON_STRING(
+                  TIGON_VECTOR_CORES) "; expected a positive number, written as one number");
+#endif
+#else
+#undef TIGON_VECTOR_CORES
+#define TIGON_VECTOR_CORES 0
+#endif
+
+#define TIGON_PASTE_(a, b, c, d) a##b##_checks##c##_##d
+#define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
+#define TIGON_PASTE_CHIP_(a, b, c, d, bits, cores) a##b##_checks##c##_##d##_chip##bits##x##cores
+#define TIGON_PASTE_CHIP(a, b, c, d, bits, cores) TIGON_PASTE_CHIP_(a, b, c, d, bits, cores)
+#if TIGON_TILE_CAPACITY_BITS || TIGON_VECTOR_CORES
+#define TIGON_ABI \
+  TIGON_PASTE_CHIP(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE, TIGON_TILE_CAPACITY_BITS, TIGON_VECTOR_CORES)
+#else
+#define TIGON_ABI TIGON_PASTE(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
+#endif
 
 // On a function of a type that crosses translation units (a context, an executor) and that is too long to be inlined
 // into its caller: the symbol of the function names the instruction set, the type does not.

@@ -43,6 +43,21 @@ TEST(Registry, TheSentenceNamesEveryLine) {
   EXPECT_TRUE(std::string_view(TIGON_REGISTERED).starts_with(sentence)) << sentence;
 }
 
+// Both lists of choices.hpp: the names, and the condition under which they are read.
+TEST(Registry, EveryOperatorMayBeChosen) {
+#define TIGON_TESTS_NAME(op) #op,
+  constexpr std::string_view names[] = {TIGON_OPERATORS(TIGON_TESTS_NAME)};
+#undef TIGON_TESTS_NAME
+  const auto check = []<class... Op>(tigon::op_list<Op...>) {
+    std::vector<std::string_view> all{Op::name...};
+    std::ranges::sort(all);
+    return all;
+  };
+  std::vector<std::string_view> sorted(std::begin(names), std::end(names));
+  std::ranges::sort(sorted);
+  EXPECT_EQ(sorted, check(tigon::all_ops{}));
+}
+
 TEST(Registry, NamesWhatToInstall) {
   for (const auto& [info, found, needs] : tigon::registered_backends) {
     EXPECT_FALSE(needs.empty()) << info.name;
@@ -111,6 +126,19 @@ TEST(Coverage, OfAChildIsItsParents) {
   static_assert(std::same_as<tigon::provider_t<tigon::op::gemm, my_npu>, tb::highway>);
   static_assert(my_npu::tile_capacity_bits == 64 * 8192 && my_named_npu::vector_cores == 2);
   static_assert(tigon::audit<my_npu>(tigon::all_ops{}) && tigon::audit<my_named_npu>(tigon::all_ops{}));
+}
+
+TEST(Lookup, ByDevice) {
+  using list = tigon::backend_list<tb::xsimd, tb::ascend, my_named_npu, tb::highway, tb::generic>;
+  static_assert(std::same_as<tigon::backend_on<tigon::device::npu, list>, tb::ascend>);
+  static_assert(std::same_as<tigon::backend_on<tigon::device::cpu, list>, tb::highway>);
+  static_assert(std::is_void_v<tigon::backend_on<tigon::device::gpu, list>>);
+  EXPECT_EQ(tigon::find_backend("npu")->info.name, "ascend");
+  EXPECT_EQ(tigon::find_backend("gpu"), nullptr);
+  static_assert(tigon::find_backend("npu", tigon::library_backends)->info.name == "ascend");
+  constexpr tigon::registered_backend opt_in[] = {{{"one", {tigon::device::gpu}}, false, "a toolkit"},
+                                                  {{"two", {tigon::device::gpu}}, true, "nothing"}};
+  static_assert(tigon::find_backend("gpu", opt_in)->info.name == "two" && !tigon::find_backend("cpu", opt_in));
 }
 
 struct vendor_op {

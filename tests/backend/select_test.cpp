@@ -24,7 +24,16 @@ TEST(Select, DevicesOfABackend) {
   constexpr tigon::backend_info info{"both", {tigon::device::cpu, tigon::device::npu}, {tigon::device::npu}};
   static_assert(info.devices.contains(tigon::device::cpu) && info.devices.contains(tigon::device::npu));
   static_assert(!info.default_devices.contains(tigon::device::cpu) && !info.default_devices.empty());
-  EXPECT_EQ(tigon::device_name(tigon::device::npu), "npu");
+  EXPECT_EQ(tigon::device::npu.name, "npu");
+}
+
+TEST(Select, TheRegistryShowsTheDefaultOfOnesOwn) {
+  const auto& first = *tigon::registered_backends.begin();
+  EXPECT_EQ(first.info.name, "acme");
+  EXPECT_TRUE(first.found);
+  EXPECT_EQ(tigon::registered_backends.end() - tigon::registered_backends.begin(),
+            static_cast<std::ptrdiff_t>(1 + std::size(tigon::library_backends)));
+  EXPECT_EQ((&first)[1].info.name, tigon::library_backends[0].info.name);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "two_targets.hpp"
 
 #include <cmath>
+#include <tigon/backend/mix.hpp>
 #include <tigon/backends/eigen/backend.hpp>
 #include <tigon/backends/generic/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
@@ -100,4 +101,6 @@ void TIGON_TESTS_LINK_NAME(answer (&answers)[backends_compared]) {
   answers[1] = answer_of<tb::eigen>();
   answers[2] = answer_of<tb::xsimd>();
   answers[3] = answer_of<tb::highway>();
+  answers[4] = answer_of<tigon::mix<tb::highway, tigon::from<tb::xsimd, tigon::op::rms_norm, tigon::op::softmax>,
+                                    tigon::from<tb::generic, tigon::op::gemm>>>();
 }

@@ -13,7 +13,7 @@ bool right(const answer (&answers)[backends_compared], const char* instruction_s
     const std::size_t expected = std::strcmp(a.backend, "generic") == 0 ? 1 : lanes;
     const bool good =
         a.lanes == expected && std::strcmp(a.instruction_set, instruction_set) == 0 && a.worst_error < 2e-6;
-    std::printf("%-8s %-8s %2zu lanes, worst error %.1e%s\n", a.instruction_set, a.backend, a.lanes, a.worst_error,
+    std::printf("%-8s %-28s %2zu lanes, worst error %.1e%s\n", a.instruction_set, a.backend, a.lanes, a.worst_error,
                 good ? "" : "   WRONG");
     ok = ok && good;
   }

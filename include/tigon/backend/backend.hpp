@@ -2,38 +2,14 @@
 #ifndef TIGON_BACKEND_BACKEND_HPP
 #define TIGON_BACKEND_BACKEND_HPP
 
+#include <tigon/backend/device.hpp>
 #include <tigon/backend/tuning.hpp>
 #include <tigon/core/element.hpp>
 
 #include <concepts>
-#include <initializer_list>
 #include <string_view>
 
 namespace tigon {
-
-enum class device : unsigned { cpu, npu };
-
-constexpr std::string_view device_name(device d) { return d == device::cpu ? "cpu" : "npu"; }
-
-class device_set {
- public:
-  consteval device_set(std::initializer_list<device> devices) {
-    for (const device d : devices) bits_ |= 1u << static_cast<unsigned>(d);
-  }
-  constexpr bool contains(device d) const { return (bits_ >> static_cast<unsigned>(d) & 1u) != 0; }
-  constexpr bool contains(device_set other) const { return (other.bits_ & ~bits_) == 0; }
-  constexpr bool empty() const { return bits_ == 0; }
-  friend constexpr bool operator==(device_set, device_set) = default;
-
- private:
-  unsigned bits_ = 0;
-};
-
-namespace detail {
-// Not constexpr and nowhere defined: a call in a constant expression is an error that shows the sentence, with and
-// without exceptions.
-void refuse(const char* sentence);
-}  // namespace detail
 
 /// Name of a backend, devices it runs on, devices for which it is the default.
 struct backend_info {

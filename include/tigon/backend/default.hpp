@@ -1,9 +1,10 @@
-// The default backend by name. The type is only declared here; select.hpp, at the end of every operator header,
-// brings its definition and its kernels.
+// The default backend by name, or a mix of several (backend/choices.hpp). The types are only declared here; select.hpp, at
+// the end of every operator header, brings their definitions and their kernels.
 #ifndef TIGON_BACKEND_DEFAULT_HPP
 #define TIGON_BACKEND_DEFAULT_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/choices.hpp>
 #include <tigon/backend/registry.hpp>
 
 // clang-format off
@@ -27,18 +28,27 @@ struct TIGON_BACKEND;
 }  // namespace backends
 
 /// What a door uses when it is given no backend.
+#if TIGON_CHOICES
+using default_backend = detail::chosen_backend<backends::TIGON_BACKEND, backends::TIGON_BACKEND,
+                                               TIGON_OPERATORS(TIGON_CHOICE) detail::no_choice>::type;
+#else
 using default_backend = backends::TIGON_BACKEND;
+#endif
 
 /// Why it is that one, for logs. Without `inline`: translation units of one program may be configured differently.
 constexpr std::string_view default_backend_reason =
 #if TIGON_BACKEND_NAMED
-    "TIGON_BACKEND names it";
+    "TIGON_BACKEND names it"
 #elif TIGON_BACKEND_FELL_BACK
     "the first choice is missing: backend " TIGON_STRING(
-        TIGON_FIRST_CHOICE) " needs <hwy/highway.h>; install libhwy-dev";
+        TIGON_FIRST_CHOICE) " needs <hwy/highway.h>; install libhwy-dev"
 #else
-    "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE);
+    "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE)
 #endif
+#if TIGON_CHOICES
+    ", with TIGON_BACKEND_OF_<op> for single operators"
+#endif
+    ;
 
 namespace detail {
 
@@ -46,7 +56,7 @@ namespace detail {
 template <class B>
 consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)
-    static_assert(B::info.devices.contains(device::TIGON_DEVICE),
+    static_assert(B::info.devices.contains(TIGON_STRING(TIGON_DEVICE)),
                   "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(
                       TIGON_DEVICE) " (TIGON_BACKEND, TIGON_DEVICE); there are " TIGON_REGISTERED);
   return true;

@@ -189,21 +189,30 @@ consteval bool audit(op_list<Ops...> all) {
 }
 
 namespace detail {
-template <class P>
-inline constexpr std::string_view name_of = P::info.name;
-template <>
-inline constexpr std::string_view name_of<void> = {};
+template <class Op, class P>
+inline constexpr std::string_view provider_name = P::info.name;
+template <class Op>
+inline constexpr std::string_view provider_name<Op, void> = {};
+
+// The largest f.operator()<P>() of B and of the backends that a mix takes operators from.
+template <class B, class F>
+constexpr std::size_t most_of_parts(const F& f) {
+  if constexpr (requires { typename B::parts; })
+    return B::parts::most(f);
+  else
+    return f.template operator()<B>();
+}
 }  // namespace detail
 
 struct coverage_row {
   std::string_view op;
-  std::string_view provider;  ///< empty: another vendor's operator
+  std::string_view provider;  ///< "generic on xsimd" where a mix takes it from there; empty: another vendor's operator
 };
 
 /// (operator, provider) for every operator of the list.
 template <backend B, class... Ops>
 constexpr std::array<coverage_row, sizeof...(Ops)> coverage(op_list<Ops...>) {
-  return {{coverage_row{Ops::name, detail::name_of<provider_t<Ops, B>>}...}};
+  return {{coverage_row{Ops::name, detail::provider_name<Ops, provider_t<Ops, B>>}...}};
 }
 
 template <std::size_t N>

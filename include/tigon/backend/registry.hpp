@@ -1,8 +1,8 @@
 // The backends of the library, and which of them is the default where none is named. Metadata alone: no vendor's header
 // is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and TIGON_BACKEND_HEADER choose it,
-// or the template argument of a call.
+// or the template argument of a call; `registered_backends` (backend/lookup.hpp) shows it before these.
 //
-// A new backend is a line of `registered_backends`, its name in TIGON_REGISTERED and, if it is a default, a case of the
+// A new backend of the library is a line of `library_backends`, its name in TIGON_REGISTERED and, if it is a default, a case of the
 // default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all of them.
 #ifndef TIGON_BACKEND_REGISTRY_HPP
 #define TIGON_BACKEND_REGISTRY_HPP
@@ -49,15 +49,14 @@
   "ascend (npu), amx (cpu), avx512_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen (cpu), generic (cpu " \
   "and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
 
-// A setting that is empty is not set.
-#define TIGON_IS_SET_(...) (0 __VA_OPT__(+1))
-#define TIGON_IS_SET(...) TIGON_IS_SET_(__VA_ARGS__)
-
 #if !TIGON_IS_SET(TIGON_DEVICE)  // config.hpp defines it
 #undef TIGON_DEVICE
 #define TIGON_DEVICE cpu
-#elif TIGON_DEVICE_NUMBER(TIGON_DEVICE) == 0
-static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(TIGON_DEVICE) "; expected cpu or npu");
+#elif TIGON_DEVICE_NUMBER(TIGON_DEVICE) == 0 && \
+    !(defined(TIGON_BACKEND) && TIGON_IS_SET(TIGON_BACKEND) && defined(TIGON_BACKEND_HEADER))
+static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
+                         TIGON_DEVICE) "; expected cpu or npu, or a device of a vendor's backend, which TIGON_BACKEND "
+                                       "and TIGON_BACKEND_HEADER name");
 #undef TIGON_DEVICE
 #define TIGON_DEVICE cpu
 #endif
@@ -103,9 +102,10 @@ struct registered_backend {
 
 // Constants without `inline`: translation units of one program may find other libraries.
 
-/// The registry, in order of preference: the first line that is a default on TIGON_DEVICE, and that is found, is the
-/// default backend. A line without default devices is opt-in.
-constexpr registered_backend registered_backends[] = {
+/// The backends of the library, in order of preference: the first line that is a default on TIGON_DEVICE, and that is
+/// found, is the default backend. A line without default devices is opt-in. With a program's own: registered_backends
+/// (backend/lookup.hpp).
+constexpr registered_backend library_backends[] = {
     {{"ascend", {device::npu}, {device::npu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
 #if TIGON_FLAGS_amx
     {{"amx", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},

@@ -9,6 +9,7 @@
 #define TIGON_BACKEND_TILING_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/capacity.hpp>
 
 #include <algorithm>
 #include <array>
@@ -239,7 +240,7 @@ inline constexpr std::size_t tile_buffers_of<B> = B::tile_buffers;
 /// What the pass may take on B for so many live tiles of accumulators of type A.
 template <class Op, tiling::pass P, class B, class A>
 constexpr tiling::budget budget_of(tiling::ratio tiles) {
-  return {B::tile_capacity_bits, rule_for<Op, P, B>.margin, {tiles.n * tile_buffers_of<B>, tiles.d}, sizeof(A)};
+  return {tile_capacity_of<B>, rule_for<Op, P, B>.margin, {tiles.n * tile_buffers_of<B>, tiles.d}, sizeof(A)};
 }
 
 /// Elements of the largest block of accumulators of type A that the pass may use on B: a power of two, at least the

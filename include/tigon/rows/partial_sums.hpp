@@ -5,6 +5,7 @@
 #ifndef TIGON_ROWS_PARTIAL_SUMS_HPP
 #define TIGON_ROWS_PARTIAL_SUMS_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/rows/loop.hpp>
 #include <tigon/rows/row.hpp>
@@ -91,10 +92,12 @@ struct parameter_gradient {
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  const std::size_t tasks = detail::partial_tasks<B>(rows);
-  const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
-  return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
-                                 detail::page / sizeof(A));
+  return tigon::detail::most_of_parts<B>([=]<class P>() {
+    const std::size_t tasks = detail::partial_tasks<P>(rows);
+    const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
+    return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
+                                   detail::page / sizeof(A));
+  });
 }
 
 namespace detail {

@@ -1,10 +1,12 @@
 // Acme's backend, in acme's own repository: a child of highway for a core with little memory near it and a fast exp.
-// tigon has never heard of it; what links acme::acme has it as the default on cpu (CMakeLists.txt).
+// tigon has never heard of it, nor of acme's card; what links acme::acme has it as the default on cpu (CMakeLists.txt).
 #ifndef ACME_BACKEND_HPP
 #define ACME_BACKEND_HPP
 
+#include <acme/card.hpp>
 #include <acme/clip.hpp>
 #include <acme/tile_rows.hpp>
+#include <tigon/backend/mix.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/ops/softmax.hpp>
 
@@ -15,10 +17,11 @@ inline namespace TIGON_ABI {
 struct acme : highway {
   using self = acme;
   using parent = highway;
-  static constexpr backend_info info{"acme", {device::cpu}, {device::cpu}};
+  static constexpr backend_info info{"acme", {device::cpu, ::acme::card}, {device::cpu, ::acme::card}};
   using overrides = op_list<op::softmax, ::acme::clip, ::acme::clip_norm>;
   static constexpr row_tuning row{.unroll = 2};
-  static constexpr std::size_t tile_capacity_bits = 16 * 8192;
+  static constexpr std::size_t tile_capacity_bits = 16 * 8192;  ///< what every chip of acme's has
+  static std::size_t query_tile_capacity_bits() { return ::acme::card_memory_bits(); }
 };
 
 }  // namespace TIGON_ABI
@@ -65,5 +68,12 @@ struct tigon::kernel<acme::clip_norm, tigon::backends::acme> {
     kernel<::acme::clip_norm, backends::generic>::forward<::acme::on_tiles<B>, T>(x, y, limit, ctx);
   }
 };
+
+namespace acme {
+
+/// For long rows, whose exponentials acme would compute twice: softmax by its parent, all else by acme.
+using balanced = tigon::mix<tigon::backends::acme, tigon::from<tigon::backends::highway, tigon::op::softmax>>;
+
+}  // namespace acme
 
 #endif  // ACME_BACKEND_HPP

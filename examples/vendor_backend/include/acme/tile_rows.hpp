@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <tigon/backend/capacity.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace acme {
@@ -16,7 +17,7 @@ inline std::atomic<std::size_t> copied_in{0};
 /// The scratch memory of a core: a tile for each of `Count` operands.
 template <class B, class T, std::size_t Count>
 struct tiles {
-  static constexpr std::size_t width = B::tile_capacity_bits / 8 / Count / sizeof(T);
+  static constexpr std::size_t width = tigon::tile_capacity_of<B> / 8 / Count / sizeof(T);
   alignas(64) T data[Count][width];
 
   TIGON_INLINE tigon::vector_view<const T> load(std::size_t k, const T* from, std::size_t n) {
@@ -39,6 +40,7 @@ struct on_tiles : B {
                            tigon::writes<tigon::matrix_view<T>> out) {
       using A = tigon::accumulator_t<T>;
       using tile = tiles<B, T, 2>;
+      tigon::expect_capacity<B>();
       const auto [x] = in.x;
       const auto [y] = out.y;
       tigon::for_rows<B, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
@@ -63,6 +65,7 @@ struct on_tiles : B {
     static void map_rows(tigon::context& ctx, P program, tigon::reads<tigon::matrix_view<const T>> in,
                          tigon::writes<tigon::matrix_view<T>> out, tigon::adds_to<>) {
       using tile = tiles<B, T, 2>;
+      tigon::expect_capacity<B>();
       const auto [x] = in.x;
       const auto [y] = out.y;
       tigon::for_rows<B, tigon::accumulator_t<T>>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
@@ -80,6 +83,7 @@ struct on_tiles : B {
                          tigon::reads<tigon::matrix_view<const T>, tigon::matrix_view<const T>> in,
                          tigon::writes<tigon::matrix_view<T>> out, tigon::adds_to<>) {
       using tile = tiles<B, T, 3>;
+      tigon::expect_capacity<B>();
       const auto [a, b] = in.x;
       const auto [y] = out.y;
       tigon::for_rows<B, tigon::accumulator_t<T>>(ctx, a.rows, a.cols, [=] TIGON_FN(auto row) {

@@ -23,8 +23,10 @@ struct ascend : highway {
   static constexpr std::size_t tile_capacity_bits = 192 * 8192;  ///< one core's unified buffer
   static constexpr std::size_t tile_buffers = 1;                 ///< places of a tile; 2: double buffering
   static constexpr std::size_t vector_cores = 20;
-  static constexpr row_tuning row{.partials = 2 * vector_cores};  ///< a partial row for every program
-  using ledger = unified_buffer::abort_on_damage;                 ///< told what every program did with its buffer
+  /// A partial row for every program.
+  static constexpr row_tuning row{.partials = 2 * (TIGON_VECTOR_CORES != 0 ? TIGON_VECTOR_CORES : vector_cores)};
+  using ledger = unified_buffer::abort_on_damage;  ///< told what every program did with its buffer
+  using copier = unified_buffer::plain_copies;     ///< copies to the buffer and from it, with a hint of eviction
 };
 
 }  // namespace TIGON_ABI

@@ -14,12 +14,12 @@ struct kernel<op::layer_norm, backends::ascend> : ub::kernel_on_tiles<op::layer_
   template <class Plan>
   static constexpr ub::cut forward_cut(std::size_t rows, std::size_t cols) {
     using B = typename Plan::backend;
-    ub::cut by{1, std::min(cols, Plan::block), 2 * B::vector_cores};
+    ub::cut by{1, std::min(cols, Plan::block), 2 * vector_cores_of<B>};
     if (cols > Plan::block) return by;
     const tiling::answer whole =
         tiling::strict(Plan::budget({cols >= 2048 ? 4u : 6u}), {{Plan::most_rows, cols}}, {{0}});
     if (whole) by.rows = whole[0][0];
-    by.programs = (rows >= 8192 ? 4 : rows <= 1024 || rows >= 4096 ? 2 : 1) * B::vector_cores;
+    by.programs = (rows >= 8192 ? 4 : rows <= 1024 || rows >= 4096 ? 2 : 1) * vector_cores_of<B>;
     return by;
   }
 };

@@ -11,6 +11,7 @@ inline namespace TIGON_ABI {
 /// f(core, items) for every program: `items(g)` calls g(item) for the program's share of the work.
 template <class Plan, class F>
 void for_programs(context& ctx, std::size_t items, std::size_t most_programs, F f) {
+  expect_capacity<typename Plan::backend>();
   const std::size_t grid = std::min(most_programs, items);
   const std::size_t chunk = grid == 0 ? 0 : ceil_div(items, grid);
   ctx.executor().run(grid, [&](std::size_t program, std::size_t worker) TIGON_FLATTEN {
@@ -52,6 +53,7 @@ void for_blocks(context& ctx, F f, matrix_view<T> first, M... more) {
   for_programs<Plan>(ctx, ceil_div(rows, by.rows) * across, by.programs,
                      [=](auto& core, std::size_t, auto blocks) TIGON_LAMBDA {
                        core.shape(rows, cols, by);
+                       core.visits_once();
                        auto tiles = core.place(first, more...);
                        blocks([&](std::size_t block) TIGON_LAMBDA {
                          core.rows_at(block / across);

@@ -139,6 +139,7 @@ void map_strips(context& ctx, F f, const std::tuple<simd::parameter_gradient<W>.
     for_strips<Plan>(
         ctx, rows, cols, s,
         [=](auto& core, std::size_t strip, auto blocks, auto&... t) TIGON_LAMBDA {
+          core.visits_once();
           const std::tuple<decltype(t)...> tiles(t...);
           const auto in = std::tuple_cat(some<0, X>(tiles), some<X + Y, K>(tiles));
           const auto map = [&]() TIGON_LAMBDA {

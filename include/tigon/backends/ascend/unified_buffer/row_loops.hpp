@@ -44,7 +44,7 @@ class recent_blocks {
       hold(to, from);
       tile<vector_view<const T>> block{from, reinterpret_cast<T*>(to.data)};
       core_.shape(1, from.size, {1, from.size, 1});
-      core_.fetch(block);
+      core_.fetch(block, evict::normally);  // a part of a row, or a parameter: a loop does not say which
     }
     return {in_tile(to, from), from.size};
   }

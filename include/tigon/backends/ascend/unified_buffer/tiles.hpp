@@ -8,17 +8,35 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
 namespace tigon::unified_buffer {
 inline namespace TIGON_ABI {
 
+/// When the lines of a copy may leave the cache that the cores share, relative to others. A hint to the copy, which changes
+/// no result: what is copied once makes room for what every program copies again.
+enum class evict {
+  normally,  ///< parts of a row that further passes copy again, and numbers of rows
+  first,     ///< blocks that a kernel copies once, and results
+  last,      ///< parameters that all rows share, and partial rows of their gradients
+};
+inline constexpr std::size_t evict_hints = 3;
+
+/// The copies of a backend that states none (`copier`): the CPU that plays the chip has no such hint.
+struct plain_copies {
+  static TIGON_INLINE void in(void* to, const void* from, std::size_t bytes, evict) { std::memcpy(to, from, bytes); }
+  static TIGON_INLINE void out(void* to, const void* from, std::size_t bytes, evict) { std::memcpy(to, from, bytes); }
+};
+
 /// What one program did with its core's buffer.
 struct usage {
   std::size_t bytes = 0, capacity = 0;        ///< of all tiles and guard zones, of the buffer
   std::size_t copied_in = 0, copied_out = 0;  ///< bytes
-  bool intact = true;                         ///< no guard zone was written to
+  std::size_t in_by[evict_hints]{};           ///< the same bytes by hint
+  std::size_t out_by[evict_hints]{};
+  bool intact = true;  ///< no guard zone was written to
 };
 
 /// The ledger of a backend that states none. It cannot throw: programs run on any thread.
@@ -75,13 +93,13 @@ struct plan {
   using backend = B;
   using accumulator = A;
   static constexpr const tiling::rule& rule = rule_for<Op, P, B>;
-  static constexpr std::size_t capacity = B::tile_capacity_bits / 8;
+  static constexpr std::size_t capacity = tile_capacity_of<B> / 8;
   static constexpr std::size_t buffers = tile_buffers_of<B>;
-  static constexpr std::size_t safe = tiling::budget{B::tile_capacity_bits, rule.margin}.safe_bits() / 8;
+  static constexpr std::size_t safe = tiling::budget{tile_capacity_of<B>, rule.margin}.safe_bits() / 8;
   static constexpr std::size_t block = block_of<Op, P, B, A>();
   static constexpr std::size_t area = area_of<Op, P, B, A>();
   static constexpr std::size_t matrix_elements = std::max(block, area);
-  static constexpr std::size_t programs = rule.programs * B::vector_cores;
+  static constexpr std::size_t programs = rule.programs * vector_cores_of<B>;
   /// Blocks of rows that share a block of columns where a row has several.
   static constexpr std::size_t group = 16;
   static constexpr std::size_t most_rows = std::min(rule.most_rows, area);

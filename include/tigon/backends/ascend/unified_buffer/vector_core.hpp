@@ -60,8 +60,14 @@ class vector_core {
     return data;
   }
   /// Bytes that were copied to such memory, and from it.
-  TIGON_INLINE void count_in(std::size_t bytes) { used_.copied_in += bytes; }
-  TIGON_INLINE void count_out(std::size_t bytes) { used_.copied_out += bytes; }
+  TIGON_INLINE void count_in(std::size_t bytes, evict hint = evict::normally) {
+    used_.copied_in += bytes;
+    used_.in_by[static_cast<std::size_t>(hint)] += bytes;
+  }
+  TIGON_INLINE void count_out(std::size_t bytes, evict hint = evict::normally) {
+    used_.copied_out += bytes;
+    used_.out_by[static_cast<std::size_t>(hint)] += bytes;
+  }
 
   /// Extents of the operands and of their blocks, where one program works on several.
   TIGON_INLINE void shape(std::size_t rows, std::size_t cols, cut by) {
@@ -70,6 +76,8 @@ class vector_core {
     col = 0, col_count = std::min(by.cols, cols);
   }
   TIGON_INLINE bool whole_rows() const { return by_.cols >= cols_; }
+  /// Says that the kernel comes to every block once. Of whole rows that is so without saying.
+  TIGON_INLINE void visits_once() { once_ = true; }
   TIGON_INLINE void rows_at(std::size_t block) {
     row = block * by_.rows;
     row_count = std::min(by_.rows, rows_ - row);
@@ -137,14 +145,16 @@ class vector_core {
     t.held_row = row, t.held_col = col;
     t.places.swap(t.data);
     if (t.global.data == nullptr) return std::fill(t.data, t.data + row_count * by_.cols, T());
-    for (std::size_t i = 0; i < row_count; ++i) copy_in(t.data + i * by_.cols, t.global.row(row + i) + col, col_count);
+    const evict hint = once_ || whole_rows() ? evict::first : evict::normally;
+    for (std::size_t i = 0; i < row_count; ++i)
+      copy_in(t.data + i * by_.cols, t.global.row(row + i) + col, col_count, hint);
   }
   template <class T>
-  TIGON_INLINE void fetch(tile<vector_view<const T>>& t) {
+  TIGON_INLINE void fetch(tile<vector_view<const T>>& t, evict hint = evict::last) {
     if (t.held_col == col) return;
     t.held_col = col;
     t.places.swap(t.data);
-    copy_in(t.data, t.global.data + col, col_count);
+    copy_in(t.data, t.global.data + col, col_count, hint);
   }
   template <class T, int Value>
   TIGON_INLINE void fetch(tile<simd::given_or<vector_view<const T>, Value>>& t) {
@@ -159,11 +169,11 @@ class vector_core {
     flush(t);
     t.held_col = col, t.held_count = col_count;
     t.places.swap(t.data);
-    copy_in(t.data, t.global.data + col, col_count);
+    copy_in(t.data, t.global.data + col, col_count, evict::last);
   }
   template <class T>
   TIGON_INLINE void fetch(tile<column<T>>& t) {
-    copy_in(t.data, t.global.data + row, row_count);
+    copy_in(t.data, t.global.data + row, row_count, evict::normally);
   }
   template <class T>
   TIGON_INLINE void fetch(tile<scratch<T>>&) {}
@@ -178,20 +188,20 @@ class vector_core {
   template <class T>
   TIGON_INLINE void store_row(tile<matrix_view<T>>& t, std::size_t i) {
     if (t.global.data == nullptr) return;
-    copy_out(t.global.row(row + i) + col, t.data + i * by_.cols, col_count);
+    copy_out(t.global.row(row + i) + col, t.data + i * by_.cols, col_count, evict::first);
   }
   template <class T>
   TIGON_INLINE void store(tile<vector_view<T>>& t) {
-    copy_out(t.global.data + col, t.data, col_count);
+    copy_out(t.global.data + col, t.data, col_count, evict::first);
   }
   template <class T>
   TIGON_INLINE void store(tile<column<T>>& t) {
-    copy_out(t.global.data + row, t.data, row_count);
+    copy_out(t.global.data + row, t.data, row_count, evict::normally);
   }
   /// Writes a partial row back.
   template <class T>
   TIGON_INLINE void flush(tile<partial<T>>& t) {
-    if (t.held_col != nothing) copy_out(t.global.data + t.held_col, t.data, t.held_count);
+    if (t.held_col != nothing) copy_out(t.global.data + t.held_col, t.data, t.held_count, evict::last);
     t.held_col = nothing;
   }
   template <class Operand>
@@ -234,14 +244,14 @@ class vector_core {
     guard_[guards_++] = at;
   }
   template <class T>
-  TIGON_INLINE void copy_in(T* to, const T* from, std::size_t n) {
-    std::memcpy(static_cast<void*>(to), from, n * sizeof(T));
-    used_.copied_in += n * sizeof(T);
+  TIGON_INLINE void copy_in(T* to, const T* from, std::size_t n, evict hint) {
+    B::copier::in(static_cast<void*>(to), static_cast<const void*>(from), n * sizeof(T), hint);
+    count_in(n * sizeof(T), hint);
   }
   template <class T>
-  TIGON_INLINE void copy_out(T* to, const T* from, std::size_t n) {
-    std::memcpy(static_cast<void*>(to), from, n * sizeof(T));
-    used_.copied_out += n * sizeof(T);
+  TIGON_INLINE void copy_out(T* to, const T* from, std::size_t n, evict hint) {
+    B::copier::out(static_cast<void*>(to), static_cast<const void*>(from), n * sizeof(T), hint);
+    count_out(n * sizeof(T), hint);
   }
 
   template <class T>
@@ -279,6 +289,7 @@ class vector_core {
   }
 
   std::byte* memory_;
+  bool once_ = false;
   std::size_t rows_, cols_;
   cut by_;
   usage used_;
