@@ -19,7 +19,7 @@
 #include <string_view>
 
 #include "../support/profile.hpp"
-#include "products.hpp"
+#include "../support/products.hpp"
 
 namespace example {
 

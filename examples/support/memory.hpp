@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
-#define EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
+#ifndef EXAMPLE_SUPPORT_MEMORY_HPP
+#define EXAMPLE_SUPPORT_MEMORY_HPP
 
 #include <tigon/core/views.hpp>
 
