@@ -24,7 +24,7 @@ struct finetune_options {
   std::size_t seq_len = 512;
   std::size_t batch = 1;       ///< windows of a pass
   std::size_t accumulate = 1;  ///< passes of a step
-  std::size_t steps = 100, eval_every = 0, save_every = 0, patience = 0;
+  std::size_t steps = 100, stop_at = 0, eval_every = 0, save_every = 0, patience = 0;
   double lr = 2e-5, min_lr = 0, weight_decay = 0.01, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, clip = 1;
   std::size_t warmup = 0;
   std::string schedule = "cosine";
@@ -74,6 +74,9 @@ inline void add_options(CLI::App& app, finetune_options& o) {
   app.add_option("--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
 
   app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
+  app.add_option("--stop-at", o.stop_at, "end after this step, as if interrupted; 0: at the last one")
+      ->check(whole(0, steps))
+      ->group("Run");
   app.add_option("--eval-every", o.eval_every, "steps between evaluations; 0: at the end only")
       ->check(whole(0, steps))
       ->group("Run");
@@ -126,6 +129,7 @@ inline void add_options(CLI::App& app, finetune_options& o) {
 }
 
 inline void check_together(const finetune_options& o) {
+  if (o.stop_at > o.steps) throw std::runtime_error("--stop-at is above --steps");
   if (o.min_lr > o.lr) throw std::runtime_error("--min-lr is larger than --lr");
   if (o.batch > (std::size_t{1} << 30) / o.seq_len) throw std::runtime_error("--batch times --seq-len is above 2^30");
   if (o.lora.rank == 0 && o.merge) throw std::runtime_error("--merge needs adapters: --lora-rank");
