@@ -101,12 +101,13 @@ refuses)
   ;;
 
 learns)
+  small="--ids ids --seq-len 32 --steps 40 --lr 1e-2 --batch 4 --threads 2"
   "$program" "$model" $small --eval-ids held --csv run.csv --svg run.svg --out saved > out 2> err || fail "$(cat err)"
   grep -q "saved in saved" out || fail "it does not say where the model is: $(cat out)"
   grep -q "<svg" run.svg || fail "no picture"
   cmp "$model/config.json" saved/config.json || fail "config.json was changed"
   awk -v first="$(loss_of run.csv | head -1)" -v last="$(loss_of run.csv | tail -1)" \
-    'BEGIN { exit !(last < 0.9 * first) }' || fail "the loss did not fall: $(loss_of run.csv)"
+    'BEGIN { exit !(last < 0.6 * first) }' || fail "the loss did not fall: $(loss_of run.csv)"
   # The same losses for any number of threads, and with layers made again; near ones in bf16.
   "$program" "$model" $small --eval-ids held --csv one.csv --threads 1 > out 2>&1 || fail "$(cat out)"
   cmp run.csv one.csv || fail "the losses depend on the threads"
@@ -125,7 +126,7 @@ learns)
   # The run ends where held-out loss no longer falls: at a rate of 1e-12 it does not.
   "$program" "$model" $small --lr 1e-12 --eval-ids held --eval-every 1 --patience 3 --csv early.csv > out 2>&1 ||
     fail "$(cat out)"
-  [ "$(wc -l < early.csv)" -lt 12 ] || fail "--patience 3 did not end the run"
+  [ "$(wc -l < early.csv)" -lt 40 ] || fail "--patience 3 did not end the run"
   ;;
 
 resume)
@@ -162,14 +163,21 @@ adapters)
   ;;
 
 crash)
-  "$program" "$model" $small --out kept > out 2>&1 || fail "$(cat out)"
-  cp kept/model.safetensors old
-  # The second run dies while it writes: no file may be longer than 4 KiB.
-  code=0
-  (ulimit -f 8 && exec "$program" "$model" $small --lr 1e-3 --out kept) > out 2>&1 || code=$?
-  [ $code -ne 0 ] || fail "a run that could not write its model ended well"
-  cmp old kept/model.safetensors || fail "the old model did not survive"
-  "$program" kept $small --steps 1 > out 2>&1 || fail "the old model cannot be read: $(cat out)"
+  # A second run dies while it writes: no file may be longer than 4 KiB (its state dies), or 8 KiB (its model does, whose
+  # state, of adapters, is shorter).
+  merged="--lora-rank 1 --lora-targets q_proj --merge"
+  for kind in "8:" "16:$merged"; do
+    rm -rf kept
+    "$program" "$model" $small ${kind#*:} --out kept > out 2>&1 || fail "$(cat out)"
+    cp kept/model.safetensors old && cp kept/training_state.safetensors old_state
+    code=0
+    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 || code=$?
+    [ $code -ne 0 ] || fail "a run that could not write its model ended well"
+    cmp old kept/model.safetensors || fail "the old model did not survive"
+    [ -z "${kind#*:}" ] && { cmp old_state kept/training_state.safetensors || fail "the old state did not survive"; }
+    [ -n "${kind#*:}" ] && { ! cmp -s old_state kept/training_state.safetensors || fail "it died before its model"; }
+    "$program" kept $small --steps 1 > out 2>&1 || fail "the old model cannot be read: $(cat out)"
+  done
   ;;
 
 *) fail "no such part" ;;
