@@ -19,7 +19,7 @@
 #include "../train_llama/checkpoint.hpp"
 #include "../train_llama/fused_model.hpp"
 #include "../train_llama/parameters.hpp"
-#include "../train_llama/progress.hpp"
+#include "../support/progress.hpp"
 #include "../train_llama/run_files.hpp"
 #include "../train_llama/text.hpp"
 #include "../train_llama/tokenizer.hpp"

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -200,6 +201,13 @@ inline void replace_file(const std::filesystem::path& path, std::span<const std:
 inline void replace_file(const std::filesystem::path& path, std::string_view text) {
   const std::span<const std::byte> part = std::as_bytes(std::span(text));
   replace_file(path, std::span(&part, 1));
+}
+
+/// A number of a CSV table; nothing for NaN.
+inline std::string csv_number(double v) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", v);
+  return std::isnan(v) ? std::string() : std::string(text);
 }
 
 }  // namespace example

@@ -1,6 +1,11 @@
 #ifndef EXAMPLE_SUPPORT_SAFETENSORS_HPP
 #define EXAMPLE_SUPPORT_SAFETENSORS_HPP
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -83,7 +88,7 @@ inline std::string printable(const std::string& text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-/// A whole file in memory. Every error is one sentence that names the file.
+/// A file, read or mapped as a whole. Every error is one sentence that names the file.
 class safetensors_file {
  public:
   /// The format's own limit; a larger claim is a damaged or foreign file.
@@ -91,38 +96,46 @@ class safetensors_file {
 
   static safetensors_file load(const std::filesystem::path& path) {
     safetensors_file file;
-    file.path_ = path;
-    std::error_code code;
-    // Opening a pipe would wait for somebody to write.
-    if (!std::filesystem::is_regular_file(path, code)) file.fail("cannot be opened");
-    std::ifstream in(path, std::ios::binary);
-    // Of the open file: another one may get its name meanwhile.
-    const auto file_bytes = static_cast<std::uint64_t>(in.seekg(0, std::ios::end).tellg());
-    if (!in.seekg(0)) file.fail("cannot be opened");
-
-    std::uint64_t header_bytes = 0;
-    if (file_bytes < sizeof header_bytes) file.fail("is too short for a header length");
-    in.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
-    if (header_bytes > max_header_bytes)
-      file.fail("claims a header of " + std::to_string(header_bytes) + " bytes, more than the format allows");
-    if (header_bytes > file_bytes - sizeof header_bytes)
-      file.fail("claims a header of " + std::to_string(header_bytes) + " bytes, but is only " +
-                std::to_string(file_bytes) + " bytes long");
-    std::string header(header_bytes, '\0');
-    in.read(header.data(), static_cast<std::streamsize>(header.size()));
-    file.data_bytes_ = file_bytes - sizeof header_bytes - header_bytes;
+    const std::string header = file.read_header(path);
     // The data get a buffer of their own, so that they start aligned whatever the header's length.
+    std::shared_ptr<std::byte[]> data;
     try {
-      file.data_ = std::make_unique_for_overwrite<std::byte[]>(file.data_bytes_);
+      data = std::make_shared_for_overwrite<std::byte[]>(file.data_bytes_);
     } catch (const std::bad_alloc&) {
       file.fail("holds " + std::to_string(file.data_bytes_) + " bytes of data, more than fit into memory");
     }
-    in.read(reinterpret_cast<char*>(file.data_.get()), static_cast<std::streamsize>(file.data_bytes_));
-    if (!in) file.fail("could not be read to its end");
+    file.in_.read(reinterpret_cast<char*>(data.get()), static_cast<std::streamsize>(file.data_bytes_));
+    if (!file.in_) file.fail("could not be read to its end");
+    file.data_ = {data, data.get()};
+    file.in_.close();
     file.parse(header);
     return file;
   }
 
+  /// The same, with tensors that are the file's own pages: the system reads what is used and may drop it again. Nobody
+  /// may shorten the file meanwhile. Tensors are aligned to their elements where the header's length is.
+  static safetensors_file map(const std::filesystem::path& path) {
+    safetensors_file file;
+    const std::string header = file.read_header(path);
+    file.in_.close();
+    const std::size_t begin = sizeof(std::uint64_t) + header.size(), bytes = begin + file.data_bytes_;
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) file.fail("cannot be opened");
+    struct stat there;
+    const bool same = ::fstat(fd, &there) == 0 && static_cast<std::uint64_t>(there.st_size) == bytes;
+    void* const pages = same ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    ::close(fd);
+    if (!same) file.fail("changes while it is read");
+    if (pages == MAP_FAILED) file.fail("cannot be mapped into memory");
+    const std::shared_ptr<const std::byte> all(static_cast<const std::byte*>(pages), [bytes](const std::byte* p) {
+      ::munmap(const_cast<std::byte*>(p), bytes);
+    });
+    file.data_ = {all, all.get() + begin};
+    file.parse(header);
+    return file;
+  }
+
+  const std::filesystem::path& path() const { return path_; }
   const std::map<std::string, tensor_view>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
@@ -148,6 +161,32 @@ class safetensors_file {
   using json = nlohmann::json;
 
   static std::string quoted(const std::string& name) { return '"' + printable(name) + '"'; }
+
+  /// Opens the file, and knows its length and its header then.
+  std::string read_header(const std::filesystem::path& path) {
+    path_ = path;
+    std::error_code code;
+    // Opening a pipe would wait for somebody to write.
+    if (!std::filesystem::is_regular_file(path, code)) fail("cannot be opened");
+    in_.open(path, std::ios::binary);
+    // Of the open file: another one may get its name meanwhile.
+    const auto file_bytes = static_cast<std::uint64_t>(in_.seekg(0, std::ios::end).tellg());
+    if (!in_.seekg(0)) fail("cannot be opened");
+
+    std::uint64_t header_bytes = 0;
+    if (file_bytes < sizeof header_bytes) fail("is too short for a header length");
+    in_.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+    if (header_bytes > max_header_bytes)
+      fail("claims a header of " + std::to_string(header_bytes) + " bytes, more than the format allows");
+    if (header_bytes > file_bytes - sizeof header_bytes)
+      fail("claims a header of " + std::to_string(header_bytes) + " bytes, but is only " + std::to_string(file_bytes) +
+           " bytes long");
+    std::string header(header_bytes, '\0');
+    in_.read(header.data(), static_cast<std::streamsize>(header.size()));
+    if (!in_) fail("could not be read to its end");
+    data_bytes_ = file_bytes - sizeof header_bytes - header_bytes;
+    return header;
+  }
 
   void parse(const std::string& header) {
     // The JSON reader skips a mark of byte order and ends at a zero; the format has neither.
@@ -241,7 +280,8 @@ class safetensors_file {
   }
 
   std::filesystem::path path_;
-  std::unique_ptr<std::byte[]> data_;
+  std::ifstream in_;
+  std::shared_ptr<const std::byte> data_;
   std::size_t data_bytes_ = 0;
   std::map<std::string, tensor_view> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "products.hpp"
+#include "../support/products.hpp"
 
 namespace example {
 

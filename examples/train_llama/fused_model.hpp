@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "balance.hpp"
-#include "memory.hpp"
+#include "../support/memory.hpp"
 #include "operators.hpp"
 #include "parameters.hpp"
 #include "rotary.hpp"

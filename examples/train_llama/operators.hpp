@@ -21,7 +21,7 @@
 #include <type_traits>
 
 #include "../support/profile.hpp"
-#include "products.hpp"
+#include "../support/products.hpp"
 
 namespace example {
 

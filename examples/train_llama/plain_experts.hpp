@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "memory.hpp"
+#include "../support/memory.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
-#include "products.hpp"
+#include "../support/products.hpp"
 
 namespace example {
 

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "../support/profile.hpp"
-#include "memory.hpp"
+#include "../support/memory.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
 #include "plain_experts.hpp"
-#include "products.hpp"
+#include "../support/products.hpp"
 #include "rotary.hpp"
 
 namespace example {

@@ -1,18 +1,14 @@
-// What the training examples do alike about their files: outputs checked before the run, tables, checkpoints' identity.
+// What the training examples do alike about their files: outputs checked before the run, checkpoints' identity.
 #ifndef EXAMPLE_TRAIN_LLAMA_RUN_FILES_HPP
 #define EXAMPLE_TRAIN_LLAMA_RUN_FILES_HPP
 
-#include <unistd.h>
-
-#include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <filesystem>
-#include <new>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "../support/memory.hpp"
 #include "../support/output_file.hpp"
 #include "checkpoint.hpp"
 #include "options.hpp"
@@ -36,13 +32,6 @@ inline double least_bytes(const run_options& o, std::size_t windows) {
                tokens = static_cast<double>(windows) * static_cast<double>(o.seq_len),
                kept = static_cast<double>(2 * c.hidden + c.qkv() + c.mlps_of_token() * 2 * c.intermediate);
   return 16 * parameters + tokens * static_cast<double>(c.layers) * kept * (o.dtype == "bf16" ? 2 : 4);
-}
-
-/// Refuses more than the machine has, as an allocation does. The system may give memory out that it does not have, and
-/// end the program when it is used.
-inline void check_memory(double bytes) {
-  const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES)), page = static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (pages > 0 && bytes > pages * page) throw std::bad_alloc();
 }
 
 /// Of a path of folders those that are not there.
@@ -80,13 +69,6 @@ inline checkpoint_identity identity_of(const model_config& c, const tokenizer& p
                           {"tokenizer", pieces.name()}};
   if (c.experts != 0) out["experts"] = number(c.experts), out["top_k"] = number(c.top_k);
   return out;
-}
-
-/// A number of a CSV table; nothing for NaN.
-inline std::string csv_number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", v);
-  return std::isnan(v) ? std::string() : std::string(text);
 }
 
 }  // namespace example

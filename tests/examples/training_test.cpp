@@ -27,7 +27,7 @@
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/optimizer.hpp"
 #include "../../examples/train_llama/parameters.hpp"
-#include "../../examples/train_llama/progress.hpp"
+#include "../../examples/support/progress.hpp"
 #include "../../examples/train_llama/rng.hpp"
 
 namespace {

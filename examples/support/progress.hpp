@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_PROGRESS_HPP
-#define EXAMPLE_TRAIN_LLAMA_PROGRESS_HPP
+#ifndef EXAMPLE_SUPPORT_PROGRESS_HPP
+#define EXAMPLE_SUPPORT_PROGRESS_HPP
 
 #include <unistd.h>
 
@@ -31,7 +31,8 @@ class progress {
     tenth_ = tenth;
 
     const double per_step = seconds / static_cast<double>(std::max<std::size_t>(done - first_, 1));
-    const double rate = static_cast<double>(tokens_per_step_) / std::max(per_step, 1e-9);
+    const double rate = counted_ != 0 ? static_cast<double>(counted_) / std::max(seconds, 1e-9)
+                                      : static_cast<double>(tokens_per_step_) / std::max(per_step, 1e-9);
     const double left = per_step * static_cast<double>(steps_ - done);
     constexpr std::size_t width = 24;
     const std::size_t filled = done * width / std::max<std::size_t>(steps_, 1);
@@ -47,6 +48,9 @@ class progress {
       out_ << label_ << numbers << '\n' << std::flush;
   }
 
+  /// Of steps of different sizes: so many tokens since the construction.
+  void count_tokens(std::size_t tokens) { counted_ = tokens; }
+
   /// A resumed run counts its own steps for the speed.
   void start_at(std::size_t done) {
     first_ = done;
@@ -61,7 +65,7 @@ class progress {
   bool terminal_;
   clock::time_point start_ = clock::now();
   double drawn_ = -1;
-  std::size_t first_ = 0, tenth_ = 0;
+  std::size_t first_ = 0, tenth_ = 0, counted_ = 0;
 };
 
 }  // namespace example

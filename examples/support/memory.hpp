@@ -1,6 +1,7 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
-#define EXAMPLE_TRAIN_LLAMA_MEMORY_HPP
+#ifndef EXAMPLE_SUPPORT_MEMORY_HPP
+#define EXAMPLE_SUPPORT_MEMORY_HPP
 
+#include <unistd.h>
 #include <tigon/core/views.hpp>
 
 #include <algorithm>
@@ -15,6 +16,13 @@
 #endif
 
 namespace example {
+
+/// Refuses more than the machine has, as an allocation does. The system may give memory out that it does not have, and
+/// end the program when it is used.
+inline void check_memory(double bytes) {
+  const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES)), page = static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (pages > 0 && bytes > pages * page) throw std::bad_alloc();
+}
 
 /// Large blocks lie on huge pages where the system has them, for either model alike.
 struct block_delete {

@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_PRODUCTS_HPP
-#define EXAMPLE_TRAIN_LLAMA_PRODUCTS_HPP
+#ifndef EXAMPLE_SUPPORT_PRODUCTS_HPP
+#define EXAMPLE_SUPPORT_PRODUCTS_HPP
 
 #include <tigon/core/executor.hpp>
 #include <tigon/gemm/gemm.hpp>

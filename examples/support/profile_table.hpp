@@ -1,12 +1,12 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_PROFILE_TABLE_HPP
-#define EXAMPLE_TRAIN_LLAMA_PROFILE_TABLE_HPP
+#ifndef EXAMPLE_SUPPORT_PROFILE_TABLE_HPP
+#define EXAMPLE_SUPPORT_PROFILE_TABLE_HPP
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
 
-#include "../support/limits.hpp"
-#include "../support/profile.hpp"
+#include "limits.hpp"
+#include "profile.hpp"
 
 namespace example {
 

@@ -1,0 +1,176 @@
+// What a run leaves in its folder: a model that transformers loads, adapters that PEFT loads, and the state to go on from.
+#ifndef EXAMPLE_FINETUNE_CHECKPOINT_HPP
+#define EXAMPLE_FINETUNE_CHECKPOINT_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "../support/output_file.hpp"
+#include "../support/safetensors.hpp"
+#include "model_lora.hpp"
+#include "trainer.hpp"
+
+namespace example {
+
+/// What has to be the same before a run may go on; kept as the state's metadata.
+using run_identity = std::map<std::string, std::string>;
+
+inline constexpr const char* state_name = "training_state.safetensors";
+
+/// FNV-1a of bytes, eight at a time.
+inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash = 0xcbf29ce484222325u) {
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    hash = (hash ^ word) * 0x100000001b3u;
+    hash ^= hash >> 29;
+  }
+  for (const std::byte b : bytes) hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001b3u;
+  return hash;
+}
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string out{std::istreambuf_iterator<char>(in), {}};
+  if (!in.is_open() || in.bad()) throw std::runtime_error(path.string() + " could not be read");
+  return out;
+}
+
+/// Files that lie beside the weights, those of them that the folder has.
+inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to, bool config) {
+  std::error_code code;
+  for (const char* const name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+        "chat_template.json"})
+    if ((config || std::string(name) != "config.json") && std::filesystem::is_regular_file(from / name, code))
+      replace_file(to / name, read_bytes(from / name));
+}
+
+namespace detail {
+
+template <class To>
+std::vector<To> rounded(std::span<const float> from) {
+  std::vector<To> out(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) out[i] = static_cast<To>(from[i]);
+  return out;
+}
+
+/// The tensors of a flat array. They point into it.
+template <class U>
+std::map<std::string, tensor_view> views_of(const std::vector<weight_tensor>& tensors, std::span<const U> flat,
+                                            dtype type) {
+  std::map<std::string, tensor_view> out;
+  for (const weight_tensor& t : tensors) out[t.name] = {type, t.shape(), std::as_bytes(weight_layout::of(flat, t))};
+  return out;
+}
+
+inline void save_tensors(const std::filesystem::path& path, const std::vector<weight_tensor>& tensors,
+                         std::span<const float> flat, const std::string& type) {
+  const std::map<std::string, std::string> metadata{{"format", "pt"}};
+  if (type == "f32") return save_safetensors(path, views_of(tensors, flat, dtype::f32), metadata);
+  if (type == "bf16") {
+    const auto narrow = rounded<tigon::bfloat16>(flat);
+    return save_safetensors(path, views_of(tensors, std::span(narrow), dtype::bf16), metadata);
+  }
+  const auto narrow = rounded<tigon::float16>(flat);
+  save_safetensors(path, views_of(tensors, std::span(narrow), dtype::f16), metadata);
+}
+
+}  // namespace detail
+
+/// A folder that transformers loads: what `from` has beside its weights, and these weights. The old ones are there until
+/// the new ones are on the disk.
+inline void save_model(const std::filesystem::path& from, const std::filesystem::path& to, const weight_layout& layout,
+                       std::span<const float> weights, const std::string& type) {
+  copy_companions(from, to, true);
+  detail::save_tensors(to / "model.safetensors", layout.tensors, weights, type);
+}
+
+/// A folder that PEFT loads beside the model.
+inline void save_adapters(const std::filesystem::path& from, const std::filesystem::path& to, const lora_layout& lora,
+                          std::span<const float> values, const std::string& type) {
+  copy_companions(from, to, false);
+  nlohmann::ordered_json config;
+  config["base_model_name_or_path"] = from.string();
+  config["peft_type"] = "LORA", config["task_type"] = "CAUSAL_LM";
+  config["r"] = lora.options.rank, config["lora_alpha"] = lora.options.alpha, config["lora_dropout"] = 0.0;
+  config["target_modules"] = lora.options.targets, config["bias"] = "none", config["fan_in_fan_out"] = false;
+  config["inference_mode"] = true, config["use_rslora"] = false, config["use_dora"] = false;
+  replace_file(to / "adapter_config.json", config.dump(2) + "\n");
+  detail::save_tensors(to / "adapter_model.safetensors", lora.tensors, values, type);
+}
+
+/// Where a run stands, beside its parameters.
+struct run_position {
+  std::int64_t step = 0, epoch = 0, taken = 0, evaluations_since_best = 0;
+  double best = std::numeric_limits<double>::infinity();
+};
+
+/// Bytes of the state's tensors.
+inline std::uintmax_t state_bytes(std::size_t trained) { return 3 * trained * sizeof(float) + sizeof(run_position); }
+
+inline void save_state(const std::filesystem::path& path, const trained_parameters& trained, const run_position& at,
+                       run_identity identity) {
+  const std::array<std::int64_t, 4> counts{at.step, at.epoch, at.taken, at.evaluations_since_best};
+  const std::array<double, 1> best{at.best};
+  std::map<std::string, tensor_view> tensors;
+  tensors["parameters"] = view_of(dtype::f32, {trained.values.size()}, trained.values);
+  tensors["adam.first"] = view_of(dtype::f32, {trained.values.size()}, trained.first_moment);
+  tensors["adam.second"] = view_of(dtype::f32, {trained.values.size()}, trained.second_moment);
+  tensors["counts"] = {dtype::i64, {counts.size()}, std::as_bytes(std::span(counts))};
+  tensors["best"] = {dtype::f64, {1}, std::as_bytes(std::span(best))};
+  identity["format"] = "tigon finetune 1";
+  save_safetensors(path, tensors, identity);
+}
+
+/// Nothing of `trained` changes unless the whole file fits.
+inline run_position load_state(const std::filesystem::path& path, trained_parameters& trained,
+                               const run_identity& identity) {
+  const auto file = safetensors_file::map(path);
+  if (const auto format = file.metadata().find("format");
+      format == file.metadata().end() || format->second != "tigon finetune 1")
+    file.fail("is not a state of this program");
+  for (const auto& [key, wanted] : identity)
+    if (const std::string& found = file.meta(key); found != wanted)
+      file.fail("is of a run with another " + key + ": " + printable(found) + ", not " + wanted);
+  const auto checked = [&](const char* name, dtype type, std::size_t size) -> const tensor_view& {
+    const tensor_view& tensor = file.at(name);
+    if (tensor.type != type || tensor.shape != std::vector<std::size_t>{size})
+      file.fail(std::string("holds a tensor \"") + name + "\" of another shape or type");
+    return tensor;
+  };
+  const std::size_t size = trained.values.size();
+  const auto read = [&](const char* name, bool negative) {
+    std::vector<float> out = checked(name, dtype::f32, size).values<float>();
+    for (const float v : out)
+      if (!std::isfinite(v) || (!negative && v < 0))
+        file.fail(std::string("holds a tensor \"") + name + "\" with numbers that no training leaves");
+    return out;
+  };
+  std::vector<float> values = read("parameters", true), first = read("adam.first", true),
+                     second = read("adam.second", false);
+  const std::vector<std::int64_t> counts = checked("counts", dtype::i64, 4).values<std::int64_t>();
+  run_position at{counts[0], counts[1], counts[2], counts[3], checked("best", dtype::f64, 1).values<double>()[0]};
+  if (*std::min_element(counts.begin(), counts.end()) < 0 || std::isnan(at.best))
+    file.fail("holds counts that no training leaves");
+  trained.values = std::move(values), trained.first_moment = std::move(first), trained.second_moment = std::move(second);
+  return at;
+}
+
+}  // namespace example
+#endif

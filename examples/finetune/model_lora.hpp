@@ -1,0 +1,115 @@
+// Low-rank adapters beside frozen projections.
+#ifndef EXAMPLE_FINETUNE_MODEL_LORA_HPP
+#define EXAMPLE_FINETUNE_MODEL_LORA_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "weights.hpp"
+
+namespace example {
+
+/// y = W x + (alpha / rank) B A x (Hu et al., "LoRA", 2021), of every projection whose name ends in one of `targets`.
+struct lora_options {
+  std::size_t rank = 0;  ///< 0: no adapters, all weights are trained
+  double alpha = 16;
+  std::vector<std::string> targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+  double scale() const { return alpha / static_cast<double>(rank); }
+};
+
+/// A [rank, in] and B [out, rank] beside the rows [first, first + out) of a projection.
+struct lora_adapter {
+  std::size_t a, b;  ///< offsets
+  std::size_t in, out, first;
+};
+
+/// All adapters in one flat array, under the names that PEFT has for them.
+struct lora_layout {
+  struct layer {
+    std::vector<lora_adapter> qkv, out, gate_up, down;
+  };
+  lora_options options;
+  std::vector<weight_tensor> tensors;  ///< A, then B
+  std::vector<layer> layers;
+  std::size_t total = 0;
+
+  lora_layout() = default;
+  lora_layout(const weight_layout& of, lora_options o) : options(std::move(o)) {
+    if (options.rank == 0) return;
+    std::vector<bool> used(options.targets.size());
+    for (const weight_layout::layer& at : of.layers) {
+      const bool dense = at.router == nowhere;
+      layer out;
+      add(at.qkv, out.qkv, used);
+      add(at.out, out.out, used);
+      if (dense) add(at.gate_up, out.gate_up, used);
+      if (dense) add(at.down, out.down, used);
+      layers.push_back(std::move(out));
+    }
+    for (std::size_t i = 0; i < used.size(); ++i)
+      if (!used[i]) throw std::runtime_error("the model has no projection " + options.targets[i] + " for an adapter");
+  }
+
+  bool empty() const { return tensors.empty(); }
+
+  /// A uniform in +-1 / sqrt(in), as PEFT begins; B is 0.
+  std::vector<float> initial(std::uint64_t seed) const {
+    std::vector<float> flat(total);
+    std::mt19937_64 draw(seed);
+    for (std::size_t i = 0; i < tensors.size(); i += 2) {
+      const double bound = 1 / std::sqrt(static_cast<double>(tensors[i].cols));
+      for (float& v : weight_layout::of(std::span(flat), tensors[i]))
+        v = static_cast<float>(bound * (static_cast<double>(draw() >> 11) * 0x1p-52 - 1));
+    }
+    return flat;
+  }
+
+  /// weights += scale B A, for a folder without adapters.
+  void merge(const weight_layout& of, std::span<const float> adapters, std::span<float> weights) const {
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const auto each = [&](const projection& p, const std::vector<lora_adapter>& list) {
+        for (const lora_adapter& one : list)
+          for (std::size_t i = 0; i < one.out; ++i)
+            for (std::size_t r = 0; r < options.rank; ++r) {
+              const auto b = static_cast<float>(options.scale()) * adapters[one.b + i * options.rank + r];
+              const float* a = &adapters[one.a + r * one.in];
+              float* w = &weights[p.offset + (one.first + i) * p.cols];
+              for (std::size_t j = 0; j < one.in; ++j) w[j] += b * a[j];
+            }
+      };
+      each(of.layers[l].qkv, layers[l].qkv), each(of.layers[l].out, layers[l].out);
+      each(of.layers[l].gate_up, layers[l].gate_up), each(of.layers[l].down, layers[l].down);
+    }
+  }
+
+ private:
+  void add(const projection& p, std::vector<lora_adapter>& to, std::vector<bool>& used) {
+    for (const projection::part& part : p.parts) {
+      const auto named = [&](const std::string& target) { return part.module.ends_with("." + target); };
+      const auto found = std::find_if(options.targets.begin(), options.targets.end(), named);
+      if (found == options.targets.end()) continue;
+      used[static_cast<std::size_t>(found - options.targets.begin())] = true;
+      const std::string name = "base_model.model." + part.module;
+      const std::size_t a = put(name + ".lora_A.weight", options.rank, p.cols);
+      const std::size_t b = put(name + ".lora_B.weight", part.rows, options.rank);
+      to.push_back({a, b, p.cols, part.rows, part.first});
+    }
+  }
+  std::size_t put(std::string name, std::size_t rows, std::size_t cols) {
+    total = (total + 31) / 32 * 32;
+    tensors.push_back({std::move(name), total, rows, cols, true});
+    total += rows * cols;
+    return tensors.back().offset;
+  }
+};
+
+}  // namespace example
+#endif

@@ -1,0 +1,164 @@
+#ifndef EXAMPLE_FINETUNE_OPTIONS_HPP
+#define EXAMPLE_FINETUNE_OPTIONS_HPP
+
+#include <CLI/CLI.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <numbers>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../support/options.hpp"
+#include "model_lora.hpp"
+
+namespace example {
+
+struct finetune_options {
+  std::string folder, out;
+  std::string ids, eval_ids;
+  std::size_t seq_len = 512;
+  std::size_t batch = 1;       ///< windows of a pass
+  std::size_t accumulate = 1;  ///< passes of a step
+  std::size_t steps = 100, stop_at = 0, eval_every = 0, save_every = 0, patience = 0;
+  double lr = 2e-5, min_lr = 0, weight_decay = 0.01, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, clip = 1;
+  std::size_t warmup = 0;
+  std::string schedule = "cosine";
+  std::string dtype = "f32", save_dtype = "f32";
+  bool recompute = false, merge = false, profile = false, resume = false;
+  lora_options lora;
+  std::uint64_t seed = 0;
+  std::size_t threads = 0;
+  std::string csv, svg, trace;
+};
+
+/// Linear warm-up to lr, then down to min_lr at the last step; step counts from 0.
+inline double learning_rate(const finetune_options& o, std::size_t step) {
+  if (step < o.warmup) return o.lr * static_cast<double>(step + 1) / static_cast<double>(o.warmup);
+  if (o.schedule == "constant" || o.steps <= o.warmup + 1) return o.lr;
+  const double way = std::min(1.0, static_cast<double>(step - o.warmup) / static_cast<double>(o.steps - o.warmup - 1));
+  const double share = o.schedule == "linear" ? 1 - way : 0.5 * (1 + std::cos(std::numbers::pi * way));
+  return o.min_lr + (o.lr - o.min_lr) * share;
+}
+
+/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help.
+struct parsed_finetune_options {
+  std::optional<finetune_options> options;
+  int exit_code = 0;
+};
+
+namespace detail {
+
+inline CLI::Validator word_of(const std::string& words) {
+  return {[=](std::string& text) -> std::string {
+            const bool word = !text.empty() && text.find(' ') == std::string::npos;
+            return word && (" " + words + " ").find(" " + text + " ") != std::string::npos
+                       ? ""
+                       : text + " is not one of " + words;
+          },
+          ""};
+}
+
+inline void add_options(CLI::App& app, finetune_options& o) {
+  constexpr std::uint64_t many = 1u << 20, steps = 1'000'000'000;
+  app.add_option("folder", o.folder, "of a model as transformers saves it")->required();
+  app.add_option("--out", o.out, "folder for the model that was trained")->group("Output");
+  app.add_option("--ids", o.ids, "token ids to learn from, a document a line")->required()->group("Data");
+  app.add_option("--eval-ids", o.eval_ids, "token ids to evaluate")->group("Data");
+  app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(2, many))->group("Data");
+  app.add_option("--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
+  app.add_option("--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
+
+  app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
+  app.add_option("--stop-at", o.stop_at, "end after this step, as if interrupted; 0: at the last one")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_option("--eval-every", o.eval_every, "steps between evaluations; 0: at the end only")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_option("--patience", o.patience, "evaluations without a better one before the run ends; 0: no such end")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_option("--save-every", o.save_every, "steps between checkpoints; 0: at the end only")
+      ->check(whole(0, steps))
+      ->group("Run");
+  app.add_flag("--resume", o.resume, "go on from the state in --out")->group("Run");
+  app.add_option("--dtype", o.dtype, "of activations and products: f32 or bf16")
+      ->check(word_of("f32 bf16"))
+      ->group("Run");
+  app.add_flag("--recompute", o.recompute, "keep the inputs of layers alone, and make the rest again in backward")
+      ->group("Run");
+  app.add_option("--seed", o.seed, "of the order of the data and of adapters")->check(whole(0, ~0ull))->group("Run");
+  app.add_option("--threads", o.threads, "0: one per core; the results do not depend on it")
+      ->check(whole(0, 1024))
+      ->group("Run");
+
+  app.add_option("--lora-rank", o.lora.rank, "0: all weights are trained")->check(whole(0, 4096))->group("Adapters");
+  app.add_option("--lora-alpha", o.lora.alpha)->check(real(bound::positive))->group("Adapters");
+  app.add_option("--lora-targets", o.lora.targets, "names of projections, separated by commas")
+      ->delimiter(',')
+      ->group("Adapters");
+  app.add_flag("--merge", o.merge, "save the model with its adapters added in, not the adapters alone")
+      ->group("Adapters");
+
+  app.add_option("--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
+  app.add_option("--min-lr", o.min_lr, "at the last step")->check(real(bound::from_zero))->group("Optimizer");
+  app.add_option("--schedule", o.schedule, "cosine, linear or constant")
+      ->check(word_of("cosine linear constant"))
+      ->group("Optimizer");
+  app.add_option("--warmup", o.warmup, "steps in which the rate rises")->check(whole(0, steps))->group("Optimizer");
+  app.add_option("--weight-decay", o.weight_decay, "of matrices")->check(real(bound::from_zero))->group("Optimizer");
+  app.add_option("--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
+  app.add_option("--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
+  app.add_option("--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
+  app.add_option("--clip", o.clip, "largest norm of the gradient; 0: any")
+      ->check(real(bound::from_zero))
+      ->group("Optimizer");
+
+  app.add_option("--save-dtype", o.save_dtype, "of the saved weights: f32, bf16 or f16")
+      ->check(word_of("f32 bf16 f16"))
+      ->group("Output");
+  app.add_option("--csv", o.csv, "file for loss and rate of every step")->group("Output");
+  app.add_option("--svg", o.svg, "file for a picture of the loss")->group("Output");
+  app.add_flag("--profile", o.profile, "print where the time goes")->group("Output");
+  app.add_option("--trace", o.trace, "file for a trace of all operators (chrome://tracing)")->group("Output");
+}
+
+inline void check_together(const finetune_options& o) {
+  if (o.stop_at > o.steps) throw std::runtime_error("--stop-at is above --steps");
+  if (o.min_lr > o.lr) throw std::runtime_error("--min-lr is larger than --lr");
+  if (o.batch > (std::size_t{1} << 30) / o.seq_len) throw std::runtime_error("--batch times --seq-len is above 2^30");
+  if (o.lora.rank == 0 && o.merge) throw std::runtime_error("--merge needs adapters: --lora-rank");
+  if (o.out.empty() && (o.resume || o.save_every != 0))
+    throw std::runtime_error(std::string(o.resume ? "--resume" : "--save-every") + " needs --out");
+  if (o.eval_ids.empty() && (o.eval_every != 0 || o.patience != 0))
+    throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") + " needs --eval-ids");
+  if (o.patience != 0 && o.eval_every == 0) throw std::runtime_error("--patience needs --eval-every");
+}
+
+}  // namespace detail
+
+inline parsed_finetune_options parse_finetune_options(int argc, const char* const* argv) {
+  finetune_options o;
+  CLI::App app{"Fine-tunes a model of Hugging Face's: all of its weights, or adapters beside them."};
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  detail::add_options(app, o);
+  app.get_option("--lora-targets")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  try {
+    app.parse(argc, argv);
+    detail::check_together(o);
+  } catch (const CLI::Success& help) {
+    return {std::nullopt, app.exit(help)};
+  } catch (const std::runtime_error& error) {  // CLI::ParseError is one
+    std::cerr << "finetune: " << error.what() << '\n';
+    return {std::nullopt, 2};
+  }
+  return {o, 0};
+}
+
+}  // namespace example
+#endif

@@ -1,0 +1,242 @@
+// The parameters of a model: where each tensor of the file lies in one flat array, and the file's values in it.
+#ifndef EXAMPLE_FINETUNE_WEIGHTS_HPP
+#define EXAMPLE_FINETUNE_WEIGHTS_HPP
+
+#include <tigon/core/element.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../support/safetensors.hpp"
+#include "config.hpp"
+
+namespace example {
+
+inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// A tensor under the name that the file has for it. A vector has one row.
+struct weight_tensor {
+  std::string name;
+  std::size_t offset, rows, cols;
+  bool is_matrix;
+
+  std::size_t size() const { return rows * cols; }
+  std::vector<std::size_t> shape() const { return is_matrix ? std::vector{rows, cols} : std::vector{cols}; }
+};
+
+/// y = x w^T + b, with the matrices of one or several tensors of the file under one another as w: q, k and v are one
+/// product, and so are gate and up.
+struct projection {
+  struct part {
+    std::string module;  ///< the tensor's name without ".weight"
+    std::size_t first, rows;
+  };
+  std::size_t offset = nowhere, rows = 0, cols = 0;
+  std::size_t bias = nowhere;
+  std::vector<part> parts;
+};
+
+/// All tensors of a model in one flat array, so that the optimizer and the conversion to 16 bits see a single stretch.
+struct weight_layout {
+  struct layer {
+    std::size_t attention_norm, mlp_norm;
+    std::size_t attention_post_norm = nowhere, mlp_post_norm = nowhere, q_norm = nowhere, k_norm = nowhere;
+    projection qkv, out, gate_up, down;  ///< of the experts one under another, an expert's gate above its up
+    std::size_t router = nowhere;
+  };
+  std::vector<weight_tensor> tensors;
+  std::vector<layer> layers;
+  std::size_t embedding = 0, head = 0, final_norm = 0;  ///< head is embedding where they are tied
+  std::size_t total = 0;
+
+  explicit weight_layout(const architecture& a) {
+    embedding = begin("model.embed_tokens.weight", a.vocab, a.hidden);
+    for (std::size_t l = 0; l < a.layers; ++l) add_layer(a, l, "model.layers." + std::to_string(l) + ".");
+    final_norm = vector("model.norm", a.hidden);
+    head = a.tied ? embedding : begin("lm_head.weight", a.vocab, a.hidden);
+  }
+
+  template <class T>
+  static std::span<T> of(std::span<T> flat, const weight_tensor& t) {
+    return flat.subspan(t.offset, t.size());
+  }
+
+ private:
+  void add_layer(const architecture& a, std::size_t l, const std::string& at) {
+    layer out{};
+    const std::string attention = at + "self_attn.";
+    out.attention_norm = vector(at + "input_layernorm", a.hidden);
+    out.qkv = join({{attention + "q_proj", 0, a.q_width()},
+                    {attention + "k_proj", 0, a.kv_width()},
+                    {attention + "v_proj", 0, a.kv_width()}},
+                   a.hidden, a.qkv_bias);
+    if (a.head_norms) {
+      out.q_norm = vector(attention + "q_norm", a.head_dim);
+      out.k_norm = vector(attention + "k_norm", a.head_dim);
+    }
+    out.out = join({{attention + "o_proj", 0, a.hidden}}, a.q_width(), a.out_bias);
+    if (a.post_norms) {
+      out.attention_post_norm = vector(at + "post_attention_layernorm", a.hidden);
+      out.mlp_norm = vector(at + "pre_feedforward_layernorm", a.hidden);
+      out.mlp_post_norm = vector(at + "post_feedforward_layernorm", a.hidden);
+    } else {
+      out.mlp_norm = vector(at + "post_attention_layernorm", a.hidden);
+    }
+    if (a.of_layer[l].sparse) {
+      add_experts(a, out, at + (a.model_type == "mixtral" ? "block_sparse_moe." : "mlp."));
+    } else {
+      out.gate_up = join({{at + "mlp.gate_proj", 0, a.intermediate}, {at + "mlp.up_proj", 0, a.intermediate}}, a.hidden,
+                         a.mlp_bias);
+      out.down = join({{at + "mlp.down_proj", 0, a.hidden}}, a.intermediate, a.mlp_bias);
+    }
+    layers.push_back(std::move(out));
+  }
+
+  void add_experts(const architecture& a, layer& out, const std::string& at) {
+    const bool mixtral = a.model_type == "mixtral";
+    out.router = begin(at + "gate.weight", a.experts, a.hidden);
+    std::vector<projection::part> gate_up, down;
+    for (std::size_t e = 0; e < a.experts; ++e) {
+      const std::string expert = at + "experts." + std::to_string(e) + ".";
+      gate_up.push_back({expert + (mixtral ? "w1" : "gate_proj"), 0, a.expert_intermediate});
+      gate_up.push_back({expert + (mixtral ? "w3" : "up_proj"), 0, a.expert_intermediate});
+      down.push_back({expert + (mixtral ? "w2" : "down_proj"), 0, a.hidden});
+    }
+    out.gate_up = join(std::move(gate_up), a.hidden, false);
+    out.down = join(std::move(down), a.expert_intermediate, false);
+  }
+
+  /// Each begins on a cache line, in f32 and in 16 bits.
+  void align() { total = (total + 31) / 32 * 32; }
+  std::size_t begin(std::string name, std::size_t rows, std::size_t cols, bool is_matrix = true) {
+    align();
+    return put(std::move(name), rows, cols, is_matrix);
+  }
+  std::size_t vector(const std::string& module, std::size_t cols) { return begin(module + ".weight", 1, cols, false); }
+  std::size_t put(std::string name, std::size_t rows, std::size_t cols, bool is_matrix) {
+    tensors.push_back({std::move(name), total, rows, cols, is_matrix});
+    total += rows * cols;
+    return tensors.back().offset;
+  }
+  projection join(std::vector<projection::part> parts, std::size_t cols, bool biased) {
+    align();
+    projection out;
+    out.offset = total, out.cols = cols;
+    for (auto& part : parts) {
+      part.first = out.rows, out.rows += part.rows;
+      put(part.module + ".weight", part.rows, cols, true);
+    }
+    align();
+    if (biased) out.bias = total;
+    for (auto& part : parts)
+      if (biased) put(part.module + ".bias", 1, part.rows, false);
+    out.parts = std::move(parts);
+    return out;
+  }
+};
+
+/// Bytes of weights, gradients and two moments in f32: what training holds at the least.
+inline double training_bytes(const weight_layout& layout) { return 16 * static_cast<double>(layout.total); }
+
+namespace detail {
+
+/// to[i] = from[i] of a 16-bit type.
+template <class T>
+void widen(std::span<const std::byte> from, std::span<float> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    T value;
+    std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
+    to[i] = static_cast<float>(value);
+  }
+}
+
+/// The files of a folder: model.safetensors, or those that the index names.
+inline std::vector<safetensors_file> checkpoint_files(const std::filesystem::path& folder,
+                                                      std::map<std::string, std::size_t>& file_of) {
+  std::error_code code;
+  std::vector<safetensors_file> files;
+  const std::filesystem::path single = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+  if (std::filesystem::exists(single, code) || !std::filesystem::exists(index, code)) {
+    if (!std::filesystem::exists(single, code))
+      throw std::runtime_error(folder.string() + " holds neither model.safetensors nor model.safetensors.index.json");
+    files.push_back(safetensors_file::map(single));
+    for (const auto& [name, tensor] : files[0].tensors()) file_of[name] = 0;
+    return files;
+  }
+  const std::string name = index.string();
+  std::ifstream in(index, std::ios::binary);
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object())
+    throw std::runtime_error(name + " has no weight_map");
+  std::map<std::string, std::size_t> known;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string path = file.is_string() ? file.get<std::string>() : std::string();
+    if (path.empty() || path.find('/') != std::string::npos || path.find('\0') != std::string::npos || path == "..")
+      throw std::runtime_error(name + " gives tensor \"" + printable(tensor) +
+                               "\" a file that is not one of its folder");
+    const auto [at, fresh] = known.emplace(path, files.size());
+    if (fresh) files.push_back(safetensors_file::map(folder / path));
+    if (!files[at->second].contains(tensor))
+      throw std::runtime_error(name + " says that " + printable(path) + " holds a tensor \"" + printable(tensor) +
+                               "\", which it does not");
+    file_of[tensor] = at->second;
+  }
+  return files;
+}
+
+/// Tensors that files carry and models make themselves.
+inline bool is_made_anyway(const std::string& name, const architecture& a) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".self_attn.attention.bias") ||
+         (a.tied && name == "lm_head.weight");
+}
+
+}  // namespace detail
+
+/// The folder's weights in f32. Every tensor of the model has to be there, in its shape, and no other.
+inline void read_weights(const std::filesystem::path& folder, const architecture& a, const weight_layout& layout,
+                         std::span<float> out) {
+  std::map<std::string, std::size_t> file_of;
+  const std::vector<safetensors_file> files = detail::checkpoint_files(folder, file_of);
+  std::set<std::string> wanted;
+  for (const weight_tensor& t : layout.tensors) {
+    wanted.insert(t.name);
+    const auto found = file_of.find(t.name);
+    if (found == file_of.end())
+      throw std::runtime_error(folder.string() + " holds no tensor \"" + t.name + "\", which its config.json asks for");
+    const safetensors_file& file = files[found->second];
+    const tensor_view& tensor = file.at(t.name);
+    if (tensor.shape != t.shape()) {
+      std::string shape;
+      for (const std::size_t extent : t.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
+      file.fail("holds a tensor \"" + t.name + "\" of another shape than [" + shape + "], which config.json asks for");
+    }
+    const std::span<float> to = weight_layout::of(out, t);
+    switch (tensor.type) {
+      case dtype::f32: std::memcpy(to.data(), tensor.bytes.data(), to.size_bytes()); break;
+      case dtype::bf16: detail::widen<tigon::bfloat16>(tensor.bytes, to); break;
+      case dtype::f16: detail::widen<tigon::float16>(tensor.bytes, to); break;
+      default:
+        file.fail("holds a tensor \"" + t.name + "\" of type " + std::string(info(tensor.type).name) +
+                  ", where f32, bf16 or f16 is read");
+    }
+    for (const float v : to)
+      if (!std::isfinite(v)) file.fail("holds a tensor \"" + t.name + "\" with a number that is not finite");
+  }
+  for (const auto& [name, file] : file_of)
+    if (!wanted.contains(name) && !detail::is_made_anyway(name, a))
+      files[file].fail("holds a tensor \"" + printable(name) + "\", which the model of its config.json does not have");
+}
+
+}  // namespace example
+#endif
