@@ -146,8 +146,12 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
         padding = padding[:, kv_offset : kv_offset + kv_length]
     padded = padding is not None and (compiling or not bool(padding.all()))
     aligned = isinstance(q_offset, int) and kv_offset + kv_length == q_offset + q_length
+    device = kwargs.get("device", "cpu")
+    if compiling and padding is None and aligned and allow_is_causal_skip:
+        # What the mask is made of cannot be looked at here. These are the two that transformers lets sdpa leave out.
+        if local_size in (None, getattr(kwargs.get("config"), "sliding_window", None)):
+            return plain_mask(local_size, device)
     if not padded and aligned and not compiling:
-        device = kwargs.get("device", "cpu")
         if _is_causal(mask_function, local_size):
             return plain_mask(local_size, device)
         packed = _packed(mask_function, local_size) if q_length == kv_length else None
@@ -161,15 +165,16 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
 
 
 def plain_positions(masks: str | None):
-    """A hook before a model's forward, for torch.compile, which cannot see that positions simply count up, so that
-    transformers would make a mask for packed sequences. Where the caller gave neither mask nor positions nor a cache,
-    position alone decides. `masks`: how the family keeps them: None, one, "config", one with the config's window if
+    """A hook before a model's forward, for torch.compile. Without a cache transformers looks for packed sequences, and
+    compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions, there are none.
+    `masks`: how the family keeps them: None, one, "config", one with the config's window if
     it has one, or "layers", one for each type of layers."""
 
     def hook(model, args, kwargs):
         given = any(kwargs.get(name) is not None for name in ("attention_mask", "position_ids", "cache", "past_key_values"))
-        config = model.config
-        if given or len(args) > 1 or kwargs.get("use_cache") or not torch.compiler.is_compiling():
+        config, use_cache = model.config, kwargs.get("use_cache")
+        use_cache = getattr(config, "use_cache", False) if use_cache is None else use_cache
+        if given or len(args) > 1 or use_cache or not torch.compiler.is_compiling():
             return args, kwargs
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return args, kwargs
@@ -180,7 +185,7 @@ def plain_positions(masks: str | None):
             mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
         else:
             mask = plain_mask(window if masks == "config" else None, device)
-        return args, {**kwargs, "attention_mask": mask, "use_cache": False}
+        return args, {**kwargs, "attention_mask": mask}
 
     return hook
 
