@@ -1,0 +1,504 @@
+"""Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
+import os
+
+import pytest
+import torch
+import transformers
+from conftest import CONFIGS, VOCAB, batch, build, error, gradients, rms_error, twin
+
+import tigon_torch
+from tigon_torch import ops
+
+DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"]
+
+
+def patched(model, **switches):
+    copied = twin(model)
+    tigon_torch.apply(copied, **{"linear": True, **switches})
+    return copied
+
+
+def step(model, **inputs):
+    """Loss and gradients of one batch."""
+    model.zero_grad(set_to_none=True)
+    loss = model(**(inputs or batch())).loss
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each operator was called."""
+    counts = {}
+    for name in ("rms_norm", "fused_add_rms_norm", "swiglu", "geglu", "rope", "attention", "cross_entropy",
+                 "fused_linear_cross_entropy", "linear", "moe"):
+        def counted(*args, _name=name, _function=getattr(ops, name), **kwargs):
+            counts[_name] = counts.get(_name, 0) + 1
+            return _function(*args, **kwargs)
+
+        monkeypatch.setattr(ops, name, counted)
+    return counts
+
+
+def test_operators_are_called(family, calls):
+    model = patched(build(family))
+    step(model)
+    expected = {"rms_norm", "fused_add_rms_norm", "rope", "attention", "linear", "fused_linear_cross_entropy"}
+    expected |= {"geglu"} if family.startswith("gemma") else {"swiglu"} if family != "mixtral" else set()
+    expected |= {"moe"} if family in ("mixtral", "qwen2_moe", "qwen3_moe") else set()
+    assert set(calls) == expected
+    assert calls["attention"] == calls["rope"] == calls["fused_add_rms_norm"] == 2
+
+
+def exactness(family, dtype, measure=error, **changes):
+    """Errors against f64 of loss and of each gradient: transformers' and tigon's, for weights that dtype holds."""
+    model = build(family, dtype, **changes)
+    exact = twin(model).double()
+    loss, expected = step(exact)
+    results = []
+    for candidate in (model, patched(model)):
+        actual, grads = step(candidate)
+        assert grads.keys() == expected.keys()
+        assert all(grads[name].dtype == dtype for name in grads)
+        results.append((abs(actual.double() - loss).item() / abs(loss).item(),
+                        {name: measure(grads[name], expected[name]) for name in grads}))
+    return results
+
+
+def test_f32_loss_and_gradients(family):
+    (loss_eager, eager), (loss, actual) = exactness(family, torch.float32)
+    # Sums of another order are as exact, not equal: twice the error, and a floor for what eager has by luck.
+    assert loss <= 2 * loss_eager + 3e-7
+    for name in actual:
+        assert actual[name] <= 2 * eager[name] + 4e-6, name
+
+
+def sized_error(actual, expected):
+    return rms_error(actual, expected), expected.numel()
+
+
+def scatter(numbers: int) -> float:
+    """By how much two root mean squares of so many roundings to 8 bits may differ that are made in other places: the
+    ratio of the two scatters by 1 / sqrt(numbers), of which this allows four, and errors of a layer are correlated."""
+    return 1.3 + 4 / numbers**0.5
+
+
+def test_bf16_loss_and_gradients(family):
+    # All experts are chosen, because a choice that flips by rounding has nothing to do with an operator's error.
+    experts = {"num_experts_per_tok": 4} if family in ("mixtral", "qwen2_moe", "qwen3_moe") else {}
+    (loss_eager, eager), (loss, actual) = exactness(family, torch.bfloat16, sized_error, **experts)
+    assert loss <= 1.3 * loss_eager + 2e-3
+    for name, (value, numbers) in actual.items():
+        assert value <= scatter(numbers) * eager[name][0] + 2e-3, name
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_training(family):
+    """20 steps of AdamW: the losses stay as near to f64's as transformers' do."""
+
+    def train(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        losses = []
+        for i in range(20):
+            loss, _ = step(model, **batch(seed=i))
+            optimizer.step()
+            losses.append(loss.double())
+        return torch.stack(losses)
+
+    model = build(family)
+    copied = patched(model)
+    exact, eager, actual = train(twin(model).double()), train(model), train(copied)
+    assert exact[-1] < exact[0]
+    assert (actual - exact).abs().max() <= 3 * (eager - exact).abs().max() + 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
+def test_compiled(family):
+    """The graph has no break, and gives what eager gives."""
+    model = build(family)
+    loss, expected = step(model)
+    compiled = patched(model)
+    torch._dynamo.reset()
+    run = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    run(**batch()).loss.backward()
+    for name, actual in gradients(compiled).items():
+        assert error(actual, expected[name]) <= 3e-5, name
+
+
+@pytest.mark.parametrize("use_cache", [None, False])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
+def test_compiled_graph_holds_the_operators(family, use_cache):
+    """Compiled, without a mask and positions, attention is tigon's: the mask is known without looking at values."""
+    model = patched(build(family))
+    seen = []
+    torch._dynamo.reset()
+
+    def backend(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    run = torch.compile(model, backend=backend, fullgraph=True)
+    run(**batch(), use_cache=use_cache)
+    for name in ("attention", "rope", "rms_norm", "fused_add_rms_norm", "fused_linear_cross_entropy"):
+        assert any(node.startswith(f"tigon.{name}") for node in seen), name
+    assert not any("scaled_dot_product" in name for name in seen)
+
+
+@pytest.mark.skipif("TIGON_TORCH_INDUCTOR" not in os.environ, reason="minutes of g++: set TIGON_TORCH_INDUCTOR")
+def test_compiled_by_inductor():
+    """torch.compile as users call it."""
+    model = build("llama", num_hidden_layers=1)
+    loss, expected = step(model)
+    compiled = patched(model)
+    torch._dynamo.reset()
+    torch.compile(compiled)(**batch()).loss.backward()
+    for name, actual in gradients(compiled).items():
+        assert error(actual, expected[name]) <= 3e-5, name
+
+
+def test_gradient_checkpointing(family):
+    model = patched(build(family))
+    loss, expected = step(model)
+    model.gradient_checkpointing_enable()
+    again, actual = step(model)
+    assert again == loss
+    for name in expected:
+        assert torch.equal(actual[name], expected[name]), name
+
+
+def test_generate(family):
+    model = build(family).eval()
+    copied = patched(model)
+    ids = batch()["input_ids"][:, :17]
+    options = dict(max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)
+    expected, actual = (m.generate(ids, attention_mask=torch.ones_like(ids), **options) for m in (model, copied))
+    assert torch.equal(actual, expected)
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0  # padded on the left
+    expected, actual = (m.generate(ids, attention_mask=mask, **options) for m in (model, copied))
+    assert torch.equal(actual, expected)
+
+
+def test_save_and_load(family, tmp_path):
+    model = patched(build(family)).eval()
+    model.save_pretrained(tmp_path)
+    assert "tigon" not in (tmp_path / "config.json").read_text()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    state = loaded.state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(state[name], value), name
+    inputs = {"input_ids": batch()["input_ids"]}
+    tigon_torch.revert(model)
+    assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
+
+
+def test_revert(family):
+    model = build(family)
+    loss, expected = step(model)
+    attention = model.config._attn_implementation
+    tigon_torch.apply(model, linear=True)
+    assert any("forward" in vars(m) for m in model.modules())
+    tigon_torch.revert(model)
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert model.config._attn_implementation == attention and not hasattr(model, "_loss_function")
+    again, actual = step(model)
+    assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("switch", ["rope", "rms_norm", "fused_add_rms_norm", "swiglu", "attention", "cross_entropy",
+                                    "fused_linear_cross_entropy", "linear"])
+def test_each_switch_alone(switch, calls):
+    model = build("llama")
+    loss, expected = step(model)
+    copied = twin(model)
+    off = {name: False for name in tigon_torch.SWITCHES}
+    report = tigon_torch.apply(copied, **{**off, switch: True})
+    assert set(report.replaced) == {switch}
+    calls.clear()
+    again, actual = step(copied)
+    assert set(calls) == {switch}
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    for name in expected:
+        assert error(actual[name], expected[name]) <= 2e-5, name
+
+
+def same(model, copied, tolerance=2e-5, **inputs):
+    loss, expected = step(model, **inputs)
+    again, actual = step(copied, **inputs)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    for name in expected:
+        assert error(actual[name], expected[name]) <= tolerance, name
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
+@pytest.mark.parametrize("side", ["left", "right", "none"])
+def test_padding(family, side, calls):
+    """A mask with padding goes to transformers' attention; one without does not."""
+    model = build(family)
+    inputs = batch()
+    mask = torch.ones_like(inputs["input_ids"])
+    if side != "none":
+        where = slice(0, 7) if side == "left" else slice(-7, None)
+        mask[0, where] = 0
+        inputs["labels"][0, where] = -100
+    copied = patched(model)
+    calls.clear()
+    same(model, copied, attention_mask=mask, **inputs)
+    assert ("attention" in calls) == (side == "none")
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_packed_sequences(family, rows, calls):
+    """Positions that start again: each sequence for itself, by cumulative lengths; unequal rows by a mask."""
+    model = build(family)
+    copied = patched(model)
+    positions = torch.cat([torch.arange(n) for n in (5, 18, 1, 8)])[None].repeat(rows, 1)
+    same(model, copied, position_ids=positions, use_cache=False, **batch(rows=rows, seq=32))
+    assert calls["attention"] == 2
+    if rows == 2:
+        positions[1] = torch.cat([torch.arange(20), torch.arange(12)])
+        calls.clear()
+        same(model, copied, position_ids=positions, use_cache=False, **batch(rows=rows, seq=32))
+        assert "attention" not in calls
+
+
+def test_mask_of_ones_own(calls):
+    model = build("llama")
+    copied = patched(model)
+    seq = batch()["input_ids"].shape[1]
+    mask = torch.rand(2, 1, seq, seq, generator=torch.Generator().manual_seed(3)) > 0.3
+    mask |= torch.eye(seq, dtype=torch.bool)
+    same(model, copied, attention_mask=mask, **batch())
+    assert "attention" not in calls
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_dropout_of_attention_is_transformers_own(family, calls):
+    model = build(family, attention_dropout=0.25)
+    copied = patched(model)
+    results = []
+    for m in (model, copied):
+        torch.manual_seed(5)
+        results.append(step(m))
+    assert "attention" not in calls
+    # eager and sdpa draw the same numbers only where both are the same function
+    if family == "llama":
+        assert abs(results[0][0] - results[1][0]) <= 1e-6 * abs(results[0][0])
+
+
+def test_dropout_of_residuals_leaves_the_layer(calls):
+    model = build("phi3", resid_pdrop=0.1)
+    report = tigon_torch.apply(model, linear=False)
+    assert "fused_add_rms_norm" not in report.replaced and any("residuals" in line for line in report.left)
+
+
+def test_attention_weights_on_request():
+    model = build("llama", attn_implementation="eager").eval()
+    model.set_attn_implementation("eager")
+    copied = patched(model)
+    inputs = {"input_ids": batch()["input_ids"], "output_attentions": True}
+    expected, actual = model(**inputs).attentions, copied(**inputs).attentions
+    assert len(actual) == 2 and all(error(a, e) <= 1e-5 for a, e in zip(actual, expected))
+
+
+def test_hidden_states_on_request():
+    model = build("llama").eval()
+    inputs = {"input_ids": batch()["input_ids"], "output_hidden_states": True}
+    expected, actual = model(**inputs).hidden_states, patched(model)(**inputs).hidden_states
+    assert len(actual) == len(expected) == 3
+    assert all(error(a, e) <= 1e-5 for a, e in zip(actual, expected))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_what_the_loss_is_given(family, calls):
+    model = build(family)
+    copied = patched(model)
+    calls.clear()
+    inputs = batch()
+    for more in (dict(num_items_in_batch=17), dict(num_items_in_batch=torch.tensor(17)),
+                 dict(shift_labels=inputs["labels"].roll(-1, -1))):
+        same(model, copied, **inputs, **more)
+    same(model, copied, **batch(ignored=False), ignore_index=int(inputs["input_ids"][0, 3]))
+    assert calls["fused_linear_cross_entropy"] == 4 and "cross_entropy" not in calls
+    # The last positions only: transformers shifts the labels that it is given.
+    kept = {"input_ids": inputs["input_ids"], "labels": inputs["labels"][:, -9:], "logits_to_keep": 9}
+    same(model, copied, **kept)
+
+
+def test_all_labels_ignored():
+    model = patched(build("llama"))
+    inputs = batch()
+    inputs["labels"].fill_(-100)
+    loss, grads = step(model, num_items_in_batch=5, **inputs)
+    assert loss == 0 and all(g.abs().max() == 0 for g in grads.values())
+
+
+def test_when_logits_are_made(calls):
+    model = build("llama")
+    copied = patched(model)
+    inputs = batch()
+    assert copied(**inputs).logits is None
+    assert copied(**inputs, skip_logits=False).logits.shape == (2, 24, VOCAB)
+    assert copied(input_ids=inputs["input_ids"]).logits.shape == (2, 24, VOCAB)
+    assert isinstance(copied(**inputs, skip_logits=False, return_dict=False), tuple)
+    copied.eval()
+    assert copied(**inputs, skip_logits=True).logits is None
+    calls.clear()
+    actual, expected = copied(**inputs), model.eval()(**inputs)
+    assert calls["cross_entropy"] == 1
+    assert error(actual.logits, expected.logits) <= 1e-5 and abs(actual.loss - expected.loss) <= 1e-6 * expected.loss
+    tigon_torch.apply(copied, skip_logits=True)
+    assert copied(**inputs).logits is None
+
+
+def test_a_loss_function_of_ones_own_is_kept(calls):
+    model = build("llama")
+    model.loss_function = lambda logits, labels, vocab_size, **kwargs: logits.float().pow(2).mean()
+    copied = patched(model)
+    same(model, copied, **batch())
+    assert "cross_entropy" not in calls and "fused_linear_cross_entropy" not in calls
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe"])
+def test_balance_of_experts(family):
+    model = build(family, output_router_logits=True, router_aux_loss_coef=0.3)
+    model.router_aux_loss_coef = 0.3
+    copied = patched(model)
+    same(model, copied, **batch())
+    out = copied(**batch())
+    assert out.aux_loss is not None and len(out.router_logits) >= 1
+
+
+def test_frozen_parameters():
+    model = build("llama")
+    for name, p in model.named_parameters():
+        p.requires_grad_("layers.1" in name and "norm" not in name)
+    copied = patched(model)
+    same(model, copied, **batch())
+    assert copied.model.layers[0].mlp.up_proj.weight.grad is None
+    assert copied.model.norm.weight.grad is None
+
+
+def test_lora():
+    peft = pytest.importorskip("peft")
+    model = build("llama")
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False,
+                             lora_dropout=0.0)
+    torch.manual_seed(3)
+    wrapped = peft.get_peft_model(model, config)
+    loss, expected = step(wrapped)
+    report = tigon_torch.apply(wrapped, linear=True)
+    assert report.replaced["linear"] >= 15
+    again, actual = step(wrapped)
+    assert expected.keys() == actual.keys() and all("lora" in name for name in expected)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    for name in expected:
+        assert error(actual[name], expected[name]) <= 2e-5, name
+
+
+def test_autocast():
+    """f32 weights, products in bf16."""
+    model = build("qwen3")
+    exact, expected = step(twin(model).double())
+    errors = []
+    for m in (model, patched(model)):
+        m.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = m(**batch()).loss
+        loss.backward()
+        assert all(p.grad.dtype == torch.float32 for p in m.parameters())
+        grads = {name: sized_error(g, expected[name]) for name, g in gradients(m).items()}
+        errors.append((abs(loss.double() - exact) / exact, grads))
+    (loss_eager, eager), (loss, actual) = errors
+    assert loss <= 1.3 * loss_eager + 2e-3
+    for name, (value, numbers) in actual.items():
+        assert value <= scatter(numbers) * eager[name][0] + 2e-3, name
+
+
+def test_other_heads():
+    """A model without a language head has no loss to replace; the rest is."""
+    config = CONFIGS["llama"]()
+    config.num_labels = 3
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    copied = twin(model)
+    report = tigon_torch.apply(copied, linear=True)
+    assert "cross_entropy" not in report.replaced and report.replaced["rope"] == 2
+    inputs = {"input_ids": batch()["input_ids"], "labels": torch.tensor([0, 2])}
+    same(model, copied, **inputs)
+
+
+def test_classes(calls):
+    """Without an instance: every model that is built from now on."""
+    before = build("llama")
+    loss, expected = step(before)
+    tigon_torch.apply_to_llama(linear=True)
+    try:
+        after = build("llama")
+        other = build("qwen2")
+        assert calls.get("rope") is None
+        again, actual = step(after)
+        assert calls["rope"] == 2 and calls["fused_linear_cross_entropy"] == 1
+        assert abs(again - loss) <= 1e-6 * abs(loss)
+        for name in expected:
+            assert error(actual[name], expected[name]) <= 2e-5, name
+        assert not any("forward" in vars(m) for m in [*before.modules(), *other.modules()])
+    finally:
+        tigon_torch.revert()
+    assert not any("forward" in vars(m) for m in build("llama").modules())
+
+
+def test_classes_load_files(tmp_path):
+    build("mistral").save_pretrained(tmp_path)
+    tigon_torch.apply_to_mistral(linear=True)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).train()
+    finally:
+        tigon_torch.revert()
+    assert "forward" in vars(model) and model.config._attn_implementation == "tigon"
+    same(transformers.AutoModelForCausalLM.from_pretrained(tmp_path).train(), model, **batch())
+
+
+def test_twice_is_once():
+    model = build("llama")
+    copied = patched(model)
+    first = str(tigon_torch.apply(copied, linear=True))
+    assert str(tigon_torch.apply(copied, linear=True)) == first and "somebody else" not in first
+    same(model, copied, **batch())
+    tigon_torch.revert(copied)
+    assert not any("forward" in vars(m) for m in copied.modules())
+
+
+def test_models_of_one_config_do_not_mix():
+    config = CONFIGS["llama"]()
+    first, second = (transformers.LlamaForCausalLM(config) for _ in range(2))
+    tigon_torch.apply(first, linear=False)
+    assert second.config._attn_implementation == "sdpa" and first.config._attn_implementation == "tigon"
+
+
+def test_refusals():
+    gpt = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32))
+    with pytest.raises(ValueError, match="does not know models of type 'gpt2'; it knows llama, "):
+        tigon_torch.apply(gpt)
+    with pytest.raises(TypeError, match="expected a model of transformers"):
+        tigon_torch.apply(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="no switch rmsnorm; there are rope, "):
+        tigon_torch.apply(build("llama"), rmsnorm=True)
+    with pytest.raises(ValueError, match="linear is True, False or 'auto'"):
+        tigon_torch.apply(build("llama"), linear="yes")
+    with pytest.raises(ValueError, match="the model is of type 'llama', not 'qwen3'"):
+        tigon_torch.apply_to_qwen3(model=build("llama"))
+    relu = build("llama", hidden_act="relu")
+    report = tigon_torch.apply(relu, linear=False)
+    assert "swiglu" not in report.replaced and any("'relu'" in line for line in report.left)
+
+
+def test_linear_is_measured():
+    from tigon_torch.apply import measure
+
+    model = build("llama")
+    report = tigon_torch.apply(model)
+    faster = sum(measure.linear_is_faster(m.in_features, m.out_features, torch.float32)
+                 for m in model.modules() if type(m) is torch.nn.Linear)
+    assert report.replaced.get("linear", 0) == faster

@@ -1,0 +1,199 @@
+"""The attention "tigon" of transformers' registries: one function for the attention, one for its masks.
+
+The mask says what the attention needs to know, because not every family hands its sliding window to the attention:
+  [1, 1, 0, w]             position alone decides: causal, with a sliding window of w keys unless w is 0. No elements.
+  [w, 0, l1, ..., keys]    int32: the same within packed sequences, and where each of them ends
+  anything else            the boolean mask that "sdpa" would have; the call goes to transformers' own attention.
+"""
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from .. import ops
+from .patch import say_once
+
+NAME = "tigon"
+
+
+def plain_mask(window: int | None, device) -> torch.Tensor:
+    return torch.empty((1, 1, 0, window or 0), dtype=torch.bool, device=device)
+
+
+def _is_plain(mask) -> bool:
+    return mask is not None and mask.dim() == 4 and mask.shape[2] == 0
+
+
+def _is_packed(mask) -> bool:
+    return mask is not None and mask.dim() == 1
+
+
+def _visible(queries: int, keys: int, window: int | None, device) -> torch.Tensor:
+    """The boolean mask [1, 1, queries, keys] that positions stand for."""
+    position = torch.arange(queries, device=device)[:, None] + (keys - queries)
+    key = torch.arange(keys, device=device)[None]
+    mask = key <= position
+    return (mask & (key > position - window) if window else mask)[None, None]
+
+
+def _written_out(mask, queries: int, keys: int, device):
+    """The mask as transformers' own attention takes it."""
+    if _is_packed(mask):
+        of = torch.searchsorted(mask[1:].long(), torch.arange(keys, device=device), right=True)
+        return _visible(queries, keys, int(mask[0]), device) & (of[:, None] == of[None])
+    if _is_plain(mask):
+        window = mask.shape[3]
+        if queries in (1, keys) and not 0 < window < keys:
+            return None
+        return _visible(queries, keys, window, device)
+    return mask
+
+
+def _original(module, query, key, value, mask, dropout, scaling, softcap, **kwargs):
+    """transformers' own attention with an explicit mask: sdpa, or eager where sdpa lacks something."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    queries, keys = query.shape[2], key.shape[2]
+    mask = _written_out(mask, queries, keys, query.device)
+    if softcap is None and not kwargs.get("output_attentions"):
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
+    if mask is None and queries > 1:
+        mask = _visible(queries, keys, None, query.device)
+    if mask is not None and mask.dtype == torch.bool:
+        low = torch.finfo(query.dtype).min
+        mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(~mask, low)
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    extra = {} if softcap is None else {"softcap": softcap}
+    return eager(module, query, key, value, mask, dropout=dropout, scaling=scaling, **extra, **kwargs)
+
+
+def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
+    """Why a call is not for tigon's attention, or None."""
+    causal = kwargs.get("is_causal")
+    if dropout > 0:
+        return "attention with dropout is transformers' own"
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        return "attention that is not causal is transformers' own"
+    if not (_is_plain(mask) or _is_packed(mask)):
+        return "attention with another mask than causal, sliding or packed (padding, for example) is transformers' own"
+    if kwargs.get("output_attentions"):
+        return "attention whose weights are requested is transformers' own"
+    if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask", "s_aux")):
+        return "attention with a bias, a mask of heads or sinks is transformers' own"
+    if query.device.type != "cpu":
+        return "attention on another device than the CPU is transformers' own"
+    if not query.dtype == key.dtype == value.dtype:
+        return "attention of mixed types is transformers' own"
+    return None
+
+
+def attention_forward(module, query, key, value, attention_mask, dropout: float = 0.0, scaling: float | None = None,
+                      softcap: float | None = None, **kwargs):
+    """As transformers calls it: query [batch, heads, queries, d] -> ([batch, queries, heads, d], None)."""
+    why = _why_not(module, query, key, value, attention_mask, dropout, kwargs)
+    if why is not None:
+        say_once(f"tigon_torch: {why}")
+        return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, **kwargs)
+    lengths = None
+    if _is_packed(attention_mask):
+        window, lengths = int(attention_mask[0]), attention_mask[1:]
+    else:
+        window = attention_mask.shape[3]
+    out = ops.attention(query, key, value, scale=scaling, causal=True, window=window or None, softcap=softcap,
+                        cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
+    return out.transpose(1, 2), None
+
+
+def _captured(function, name: str) -> dict:
+    """The variables that one of transformers' mask functions has captured, if it is the one of this name."""
+    if getattr(function, "__qualname__", "").partition(".")[0] != name or function.__closure__ is None:
+        return {}
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__)))
+
+
+def _is_causal(function, window: int | None) -> bool:
+    """Whether a mask function of transformers is the causal one, with this sliding window if there is one."""
+    from transformers.masking_utils import causal_mask_function
+
+    if window is None:
+        return function is causal_mask_function
+    parts = _captured(function, "and_masks").get("mask_functions", ())
+    if len(parts) != 2 or parts[1] is not causal_mask_function:
+        return False
+    return _captured(parts[0], "sliding_window_overlay").get("sliding_window") == window
+
+
+def _packed(function, window: int | None) -> torch.Tensor | None:
+    """The number of the packed sequence of each key [batch, keys], if the mask is causal within them and no more."""
+    parts = _captured(function, "and_masks").get("mask_functions", ())
+    if len(parts) != 2:
+        return None
+    remapped = _captured(parts[0], "remap_positions_for_packed_sequence").get("mask_function")
+    if remapped is None or not _is_causal(remapped, window):
+        return None
+    return _captured(parts[1], "packed_sequence_mask_function").get("packed_sequence_mask")
+
+
+def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+                   local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **kwargs):
+    """As transformers calls it; what it returns is said at the top of this file."""
+    from transformers.masking_utils import prepare_padding_mask, sdpa_mask
+
+    compiling = torch.compiler.is_compiling()
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None and padding.shape[-1] > kv_length:
+        padding = padding[:, kv_offset : kv_offset + kv_length]
+    padded = padding is not None and (compiling or not bool(padding.all()))
+    aligned = isinstance(q_offset, int) and kv_offset + kv_length == q_offset + q_length
+    device = kwargs.get("device", "cpu")
+    if compiling and padding is None and aligned and allow_is_causal_skip:
+        # What the mask is made of cannot be looked at here. These are the two that transformers lets sdpa leave out.
+        if local_size in (None, getattr(kwargs.get("config"), "sliding_window", None)):
+            return plain_mask(local_size, device)
+    if not padded and aligned and not compiling:
+        if _is_causal(mask_function, local_size):
+            return plain_mask(local_size, device)
+        packed = _packed(mask_function, local_size) if q_length == kv_length else None
+        if packed is not None and bool((packed == packed[:1]).all()):
+            starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
+            ends = [starts.new_tensor([local_size or 0]), starts, starts.new_tensor([kv_length])]
+            return torch.cat(ends).to(torch.int32)
+    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
+                     kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
+                     local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **kwargs)
+
+
+def plain_positions(masks: str | None):
+    """A hook before a model's forward, for torch.compile. Without a cache transformers looks for packed sequences, and
+    compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions, there are none.
+    `masks`: how the family keeps them: None, one, "config", one with the config's window if
+    it has one, or "layers", one for each type of layers."""
+
+    def hook(model, args, kwargs):
+        given = any(kwargs.get(name) is not None for name in ("attention_mask", "position_ids", "cache", "past_key_values"))
+        config, use_cache = model.config, kwargs.get("use_cache")
+        use_cache = getattr(config, "use_cache", False) if use_cache is None else use_cache
+        if given or len(args) > 1 or use_cache or not torch.compiler.is_compiling():
+            return args, kwargs
+        if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
+            return args, kwargs
+        if getattr(config, "use_bidirectional_attention", False):
+            return args, kwargs
+        device, window = model.device, getattr(config, "sliding_window", None)
+        if masks == "layers":
+            mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
+        else:
+            mask = plain_mask(window if masks == "config" else None, device)
+        return args, {**kwargs, "attention_mask": mask}
+
+    return hook
+
+
+def register() -> None:
+    """Makes attn_implementation="tigon" known to transformers."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, attention_mask)

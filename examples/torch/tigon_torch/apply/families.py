@@ -1,0 +1,54 @@
+"""The families of models of transformers that apply() knows: the names of their classes and where they differ."""
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One modeling file of transformers. Names of classes are `prefix` plus what transformers calls the part."""
+
+    module: str  # transformers.models.<module>.modeling_<module>
+    prefix: str
+    activation: str = "hidden_act"  # the field of the config
+    window: str | None = None  # where its attention reads the window that it hands on: the module or the config
+    masks: str | None = None  # one mask with the "config"'s window, or one for each type of "layers"
+    softcap: bool = False  # its attention has one
+    sandwich: bool = False  # norms before and after attention and MLP
+    packed: bool = False  # query, key and value from one product, gate and up from another
+    experts: bool = False
+
+    def load(self):
+        return importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
+
+    def names(self, part: str) -> str:
+        return self.prefix + part
+
+    def window_of(self):
+        if self.window == "module":
+            return lambda attention: attention.sliding_window
+        if self.window == "config":
+            return lambda attention: getattr(attention.config, "sliding_window", None)
+        return None
+
+    def softcap_of(self):
+        return (lambda attention: attention.attn_logit_softcapping) if self.softcap else None
+
+
+# By config.model_type.
+FAMILIES: dict[str, Family] = {
+    "llama": Family("llama", "Llama"),
+    "mistral": Family("mistral", "Mistral", window="config", masks="config"),
+    "qwen2": Family("qwen2", "Qwen2", window="module", masks="layers"),
+    "qwen3": Family("qwen3", "Qwen3", window="module", masks="layers"),
+    "gemma": Family("gemma", "Gemma"),
+    "gemma2": Family("gemma2", "Gemma2", activation="hidden_activation", window="module", masks="layers", softcap=True,
+                     sandwich=True),
+    "gemma3_text": Family("gemma3", "Gemma3", activation="hidden_activation", window="module", masks="layers",
+                          sandwich=True),
+    "phi3": Family("phi3", "Phi3", window="config", masks="config", packed=True),
+    "mixtral": Family("mixtral", "Mixtral", window="config", masks="config", experts=True),
+    "qwen2_moe": Family("qwen2_moe", "Qwen2Moe", masks="layers", experts=True),
+    "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", window="module", masks="config", experts=True),
+}

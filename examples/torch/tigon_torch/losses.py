@@ -1,0 +1,339 @@
+"""tigon's losses as modules, for one's own training loop and for TRL's trainers.
+
+The classes named Fused... take hidden states and the weight of the head instead of logits: logits are never in memory
+as a whole. Preference losses take the chosen sequences first, then their rejected partners in the same order; targets
+are already shifted, and `ignore_index` marks tokens that do not count (the prompt).
+
+    loss = FusedLinearDPOLoss(beta=0.1)
+    hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state      # [2 pairs, len, hidden]
+    value = loss(hidden[:, :-1], model.lm_head.weight, ids_with_prompt_ignored[:, 1:], ref_logps=reference)
+
+use_in_trl(trainer) puts them into a trainer of TRL.
+"""
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from . import ops
+
+
+class _Loss(nn.Module):
+    """Keeps the options of an operator and shows them."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+class CrossEntropyLoss(_Loss):
+    """nn.CrossEntropyLoss of logits [..., vocab] and target [...], with z-loss and soft cap."""
+
+    def __init__(self, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+                 softcap: float | None = None, reduction: str = "mean"):
+        super().__init__(ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap,
+                         reduction=reduction)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, target, **self.options)
+
+
+class FusedLinearCrossEntropyLoss(CrossEntropyLoss):
+    """The same of hidden states x [..., hidden] and the head's weight [vocab, hidden]."""
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
+        return ops.fused_linear_cross_entropy(x, weight, target, bias, **self.options)
+
+
+class JSD(_Loss):
+    """Generalised Jensen-Shannon divergence of log-probabilities [..., vocab]; beta is the weight of the teacher."""
+
+    def __init__(self, beta: float = 0.5, ignore_index: int = -100):
+        super().__init__(beta=beta, ignore_index=ignore_index)
+
+    def forward(self, student_log_probs: Tensor, teacher_log_probs: Tensor, labels: Tensor | None = None) -> Tensor:
+        return ops.jsd(student_log_probs, teacher_log_probs, labels=labels, **self.options)
+
+
+class KLDiv(_Loss):
+    """nn.KLDivLoss: divergence of the teacher from the student's log-probabilities. batchmean divides by rows."""
+
+    def __init__(self, reduction: str = "batchmean", log_target: bool = False, eps: float = 0.0):
+        super().__init__(reduction=reduction, log_target=log_target, eps=eps)
+
+    def forward(self, student_log_probs: Tensor, teacher: Tensor) -> Tensor:
+        return ops.kl_div(student_log_probs, teacher, **self.options)
+
+
+class FusedLinearDPOLoss(_Loss):
+    """Direct preference optimisation; `loss` is one of sigmoid, hinge, exo_pair, nca_pair, robust, bco_pair, sppo_hard,
+    apo_zero, apo_down, discopop, ipo. The reference is a layer (ref_x, ref_weight, ref_bias), or its log-probabilities
+    ref_logps of every sequence or token, or none. With metrics=True: (loss, results)."""
+
+    def __init__(self, beta: float = 0.1, loss: str = "sigmoid", label_smoothing: float = 0.0,
+                 discopop_tau: float = 0.05, compute_nll_loss: bool = False, average_log_prob: bool = False,
+                 alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
+        super().__init__(beta=beta, loss=loss, label_smoothing=label_smoothing, discopop_tau=discopop_tau,
+                         compute_nll_loss=compute_nll_loss, average_log_prob=average_log_prob, alpha=alpha,
+                         ignore_index=ignore_index, metrics=metrics)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
+                ref_x: Tensor | None = None, ref_weight: Tensor | None = None, ref_bias: Tensor | None = None,
+                ref_logps: Tensor | None = None, nll_target: Tensor | None = None):
+        return ops.fused_linear_dpo(x, weight, target, bias, ref_x, ref_weight, ref_bias, ref_logps, nll_target,
+                                    **self.options)
+
+
+class FusedLinearORPOLoss(_Loss):
+    """Odds-ratio preference optimisation, without a reference."""
+
+    def __init__(self, beta: float = 0.1, compute_nll_loss: bool = True, alpha: float = 1.0, ignore_index: int = -100,
+                 metrics: bool = False):
+        super().__init__(beta=beta, compute_nll_loss=compute_nll_loss, alpha=alpha, ignore_index=ignore_index,
+                         metrics=metrics)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
+                nll_target: Tensor | None = None):
+        return ops.fused_linear_orpo(x, weight, target, bias, nll_target, **self.options)
+
+
+class FusedLinearSimPOLoss(_Loss):
+    """Simple preference optimisation, with the margin gamma and without a reference."""
+
+    def __init__(self, beta: float = 0.1, gamma: float = 0.5, label_smoothing: float = 0.0,
+                 compute_nll_loss: bool = False, alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
+        super().__init__(beta=beta, gamma=gamma, label_smoothing=label_smoothing, compute_nll_loss=compute_nll_loss,
+                         alpha=alpha, ignore_index=ignore_index, metrics=metrics)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None):
+        return ops.fused_linear_simpo(x, weight, target, bias, **self.options)
+
+
+class FusedLinearCPOLoss(_Loss):
+    """Contrastive preference optimisation, without a reference."""
+
+    def __init__(self, beta: float = 0.1, label_smoothing: float = 0.0, compute_nll_loss: bool = True,
+                 average_log_prob: bool = False, alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
+        super().__init__(beta=beta, label_smoothing=label_smoothing, compute_nll_loss=compute_nll_loss,
+                         average_log_prob=average_log_prob, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None):
+        return ops.fused_linear_cpo(x, weight, target, bias, **self.options)
+
+
+class FusedLinearKTOLoss(_Loss):
+    """Kahneman-Tversky optimisation of sequences that are desirable or not; kl: one number, one a sequence, or none."""
+
+    def __init__(self, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0,
+                 average_log_prob: bool = False, ignore_index: int = -100, metrics: bool = False):
+        super().__init__(beta=beta, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight,
+                         average_log_prob=average_log_prob, ignore_index=ignore_index, metrics=metrics)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, desirable: Tensor, bias: Tensor | None = None,
+                kl: Tensor | None = None, ref_x: Tensor | None = None, ref_weight: Tensor | None = None,
+                ref_bias: Tensor | None = None, ref_logps: Tensor | None = None):
+        return ops.fused_linear_kto(x, weight, target, desirable, bias, kl, ref_x, ref_weight, ref_bias, ref_logps,
+                                    **self.options)
+
+
+class GRPOLoss(_Loss):
+    """The losses of the GRPO family on logits [batch, len or len + 1, vocab] of sampled ids [batch, len].
+
+    type: grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo; further options as ops.grpo_loss has them."""
+
+    def __init__(self, type: str = "dapo", level: str = "token", temperature: float = 1.0, beta: float = 0.0,
+                 epsilon_low: float = 0.2, epsilon_high: float = 0.2, **options):
+        super().__init__(type=type, level=level, temperature=temperature, beta=beta, epsilon_low=epsilon_low,
+                         epsilon_high=epsilon_high, **options)
+
+    def forward(self, logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor | None = None,
+                ref_logp: Tensor | None = None, mask: Tensor | None = None, sampling_ratio: Tensor | None = None):
+        return ops.grpo_loss(logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, **self.options)
+
+
+# ---- TRL
+
+def _head_and_backbone(model):
+    model = getattr(model, "module", model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return inner.get_output_embeddings(), inner.base_model
+
+
+def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
+    """Hidden states of the tokens before each next one, and the head."""
+    head, backbone = _head_and_backbone(model)
+    return backbone(**inputs, use_cache=False).last_hidden_state[:, :-1], head
+
+
+def _refuse(trainer, *conditions) -> None:
+    for bad, what in conditions:
+        if bad:
+            raise ValueError(f"tigon_torch.losses.use_in_trl: {type(trainer).__name__} with {what} keeps TRL's loss")
+
+
+# TRL's loss_type that tigon has under the same name and with the same formula.
+_TRL_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down",
+            "discopop")
+
+
+def _log(trainer, mode: str, values: dict) -> None:
+    for name, value in values.items():
+        trainer._metrics[mode][name].append(float(value))
+
+
+def _dpo(trainer) -> None:
+    kinds = list(trainer.loss_types)
+    softcap = getattr(trainer.model.config, "final_logit_softcapping", None)
+    _refuse(trainer, (len(kinds) != 1 or kinds[0] not in _TRL_DPO, f"loss_type {kinds}"),
+            (trainer.f_divergence_type != "reverse_kl", f"f_divergence_type {trainer.f_divergence_type}"),
+            (trainer.ld_alpha is not None, "ld_alpha"), (trainer.use_weighting, "use_weighting"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
+            (hasattr(trainer.model, "peft_config"), "PEFT"), (softcap is not None, "soft-capped logits"))
+    smoothing = trainer.label_smoothing if kinds[0] in ("exo_pair", "robust") else 0.0
+    loss_of = FusedLinearDPOLoss(beta=trainer.beta, loss=kinds[0], label_smoothing=smoothing,
+                                 discopop_tau=getattr(trainer.args, "discopop_tau", 0.05), metrics=True)
+
+    def compute(model, inputs, return_outputs):
+        mode = "train" if trainer.model.training else "eval"
+        own = {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
+        passed = {name: value for name, value in inputs.items() if name not in own}
+        target = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)[:, 1:]
+        x, head = _hidden(model, passed)
+        reference = {}
+        if trainer.precompute_ref_logps:
+            reference["ref_logps"] = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]]).float()
+        else:
+            with torch.no_grad():
+                ref_x, ref_head = _hidden(trainer.ref_model, passed)
+            reference.update(ref_x=ref_x, ref_weight=ref_head.weight, ref_bias=ref_head.bias)
+        loss, results = loss_of(x, head.weight, target, head.bias, **reference)
+        chosen, rejected = results["chosen_rewards"], results["rejected_rewards"]
+        _log(trainer, mode, {"rewards/chosen": chosen.mean(), "rewards/rejected": rejected.mean(),
+                             "rewards/accuracies": (chosen > rejected).float().mean(),
+                             "rewards/margins": (chosen - rejected).mean(),
+                             "logps/chosen": results["chosen_logps"].mean(),
+                             "logps/rejected": results["rejected_logps"].mean()})
+        return (loss, None) if return_outputs else loss
+
+    trainer._compute_loss = compute
+
+
+def _orpo(trainer) -> None:
+    _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (hasattr(trainer.model, "peft_config"), "PEFT"),
+            (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
+    loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
+
+    def metrics_of(model, batch, train_eval="train"):
+        both = trainer.concatenated_inputs(batch, is_encoder_decoder=False, padding_value=trainer.padding_value,
+                                           device=trainer.accelerator.device)
+        ids, mask = both["concatenated_input_ids"], both["concatenated_attention_mask"]
+        x, head = _hidden(model, {"input_ids": ids, "attention_mask": mask})
+        # The likelihood is of the whole chosen text, the odds are of the completions.
+        everything = torch.where(mask == 1, ids, -100)[: ids.shape[0] // 2, 1:]
+        loss, results = loss_of(x, head.weight, both["concatenated_labels"][:, 1:], head.bias, everything)
+        chosen, rejected = results["chosen_rewards"], results["rejected_rewards"]
+        prefix = "eval_" if train_eval == "eval" else ""
+        values = {"rewards/chosen": chosen.mean(), "rewards/rejected": rejected.mean(),
+                  "rewards/accuracies": (chosen > rejected).float().mean(),
+                  "rewards/margins": (chosen - rejected).mean(), "logps/chosen": results["chosen_logps"].mean(),
+                  "logps/rejected": results["rejected_logps"].mean(), "nll_loss": results["nll_loss"].mean(),
+                  "log_odds_ratio": results["metrics"][0], "log_odds_chosen": results["metrics"][1]}
+        return loss, {prefix + name: value.item() for name, value in values.items()}
+
+    trainer.get_batch_loss_metrics = metrics_of
+
+
+def _kto(trainer) -> None:
+    _refuse(trainer, (trainer.loss_type != "kto", f"loss_type {trainer.loss_type}"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (hasattr(trainer.model, "peft_config"), "PEFT"),
+            (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
+    loss_of = FusedLinearKTOLoss(beta=trainer.beta, desirable_weight=trainer.desirable_weight,
+                                 undesirable_weight=trainer.undesirable_weight, metrics=True)
+
+    def compute(model, inputs, return_outputs):
+        mode = "train" if trainer.model.training else "eval"
+        passed = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        target = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)[:, 1:]
+        desirable = torch.as_tensor(inputs["label"], dtype=torch.bool)
+        x, head = _hidden(model, passed)
+        reference, kl = {}, None
+        with torch.no_grad():
+            own = trainer._compute_kl_logps(model, inputs)
+            if trainer.precompute_ref_logps:
+                reference["ref_logps"], theirs = inputs["ref_logps"].float(), inputs.get("ref_KL_logps")
+            else:
+                ref_x, ref_head = _hidden(trainer.ref_model, passed)
+                reference.update(ref_x=ref_x, ref_weight=ref_head.weight, ref_bias=ref_head.bias)
+                theirs = trainer._compute_kl_logps(trainer.ref_model, inputs)
+            if trainer.calculate_KL:
+                kl = trainer.accelerator.gather_for_metrics((own - theirs).mean()).mean().clamp(min=0).reshape(1)
+        loss, results = loss_of(x, head.weight, target, desirable.to(torch.uint8), head.bias, kl, **reference)
+        values = {"kl": 0.0 if kl is None else kl.item()}
+        for name, which in (("chosen", desirable), ("rejected", ~desirable)):
+            if which.any():
+                values[f"rewards/{name}"] = results["rewards"][which].mean()
+                values[f"logps/{name}"] = results["logps"][which].mean()
+        _log(trainer, mode, values)
+        return (loss, None) if return_outputs else loss
+
+    trainer._compute_loss = compute
+
+
+def _grpo(trainer) -> None:
+    args = trainer.args
+    kinds = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo")
+    _refuse(trainer, (trainer.loss_type not in kinds, f"loss_type {trainer.loss_type}"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (trainer.use_vllm, "vLLM"),
+            (trainer.top_entropy_quantile < 1, "top_entropy_quantile"), (trainer._entropy_bonus_enabled, "an entropy bonus"),
+            (trainer.off_policy_mask_threshold is not None, "off_policy_mask_threshold"))
+    loss_of = GRPOLoss(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
+                       temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
+                       epsilon_high=trainer.epsilon_high, delta=args.delta or 0.0,
+                       tau_positive=args.sapo_temperature_pos, tau_negative=args.sapo_temperature_neg,
+                       bias_corrected_kl=bool(args.use_bias_correction_kl), max_length=trainer.max_completion_length,
+                       metrics=True)
+
+    def compute(model, inputs):
+        mode = "train" if trainer.model.training else "eval"
+        ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+        both = {"input_ids": torch.cat([inputs["prompt_ids"], ids], 1),
+                "attention_mask": torch.cat([inputs["prompt_mask"], mask], 1)}
+        if "tool_mask" in inputs:
+            mask = mask * inputs["tool_mask"]
+        logits = model(**both, logits_to_keep=ids.shape[1] + 1, use_cache=False).logits
+        steps = trainer.current_gradient_accumulation_steps if mode == "train" else 1.0
+        if trainer.loss_type in ("dapo", "cispo"):
+            items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+            loss_of.options["denominator"] = float(items * steps / (args.steps_per_generation if mode == "train" else 1))
+        loss, results = loss_of(logits, ids, inputs["advantages"].float(), inputs.get("old_per_token_logps"),
+                                inputs.get("ref_per_token_logps") if trainer.beta else None, mask)
+        names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}
+        _log(trainer, mode, {names[name]: value for name, value in results.items()})
+        return loss if trainer.loss_type in ("dapo", "cispo") else loss / steps
+
+    trainer._compute_loss = compute
+
+
+_TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo}
+
+
+def use_in_trl(trainer) -> None:
+    """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
+
+    DPO, ORPO and KTO: hidden states go into a fused loss, logits are not made. GRPO: of the completion's logits.
+    Metrics that need logits or entropies are not logged. Raises ValueError where an option of the trainer has no equal.
+    """
+    use = _TRL.get(type(trainer).__name__)
+    if use is None:
+        raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, "
+                         f"not a {type(trainer).__name__}")
+    use(trainer)
+
+
+__all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
+           "FusedLinearORPOLoss", "FusedLinearSimPOLoss", "FusedLinearCPOLoss", "FusedLinearKTOLoss", "GRPOLoss",
+           "use_in_trl"]
