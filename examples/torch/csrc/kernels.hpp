@@ -1,0 +1,87 @@
+// What the library asks of its kernels, once for every instruction set: functions over pointers, sizes and strides.
+// Neither PyTorch's types nor tigon's cross this border, and element types are values.
+#ifndef TIGON_TORCH_KERNELS_HPP
+#define TIGON_TORCH_KERNELS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tigon_torch {
+
+enum class type : int { f32, f64, bf16, f16, i32, i64 };
+
+/// As tigon::matrix_view; without memory it stands for an argument that is not there.
+struct matrix {
+  void* data = nullptr;
+  type of = type::f32;
+  std::size_t rows = 0, cols = 0, stride = 0;
+};
+/// Contiguous.
+struct vector {
+  void* data = nullptr;
+  type of = type::f32;
+  std::size_t size = 0;
+};
+/// As tigon::heads_view.
+struct heads {
+  void* data = nullptr;
+  type of = type::f32;
+  std::size_t batch = 0, heads = 0, seq_len = 0, head_dim = 0;
+  std::size_t batch_stride = 0, head_stride = 0, seq_stride = 0;
+};
+
+/// What a call runs on: PyTorch's threads and PyTorch's memory.
+struct host {
+  std::size_t workers = 1;
+  /// work(of, i) once for every i below count, on up to count threads at once.
+  void (*parallel)(std::size_t count, void (*work)(void* of, std::size_t i), void* of) = nullptr;
+  /// So many bytes, which last as long as the call.
+  void* (*scratch)(void* memory, std::size_t bytes) = nullptr;
+  void* memory = nullptr;
+};
+
+// The numbers of the operators' schemas.
+enum class casting : int { llama, gemma, none };
+enum class reduction : int { mean, sum, none };
+
+/// Weights and their gradients have the type of the sums: f32, f64 beside f64.
+struct norm_options {
+  double eps, offset;
+  casting cast;
+};
+struct norm_kernels {
+  void (*rms_norm)(const host&, matrix x, vector w, matrix y, vector rstd, norm_options);
+  void (*rms_norm_backward)(const host&, matrix dy, matrix x, vector w, vector rstd, matrix dx, vector dw,
+                            norm_options);
+  void (*fused_add_rms_norm)(const host&, matrix x, matrix r, vector w, matrix y, matrix s, vector rstd, norm_options);
+  void (*fused_add_rms_norm_backward)(const host&, matrix dy, matrix ds, matrix s, vector w, vector rstd, matrix dx,
+                                      vector dw, norm_options);
+  void (*layer_norm)(const host&, matrix x, vector w, vector b, matrix y, vector mean, vector rstd, double eps);
+  void (*layer_norm_backward)(const host&, matrix dy, matrix x, vector w, vector mean, vector rstd, matrix dx,
+                              vector dw, vector db);
+};
+
+struct gate_kernels {
+  void (*swiglu)(const host&, matrix gate, matrix up, matrix y);
+  void (*swiglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup);
+  void (*geglu)(const host&, matrix gate, matrix up, matrix y, bool tanh);
+  void (*geglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, bool tanh);
+};
+
+/// Tables have the type of the sums; backwards, q and k are gradients of the rotated ones.
+struct rotary_kernels {
+  void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, bool backward);
+  void (*mrope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out,
+                const std::int64_t* sections, bool backward);
+};
+
+struct kernel_table {
+  const char* instruction_set;
+  const norm_kernels* norms;
+  const gate_kernels* gates;
+  const rotary_kernels* rotary;
+};
+
+}  // namespace tigon_torch
+
+#endif  // TIGON_TORCH_KERNELS_HPP

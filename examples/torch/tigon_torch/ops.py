@@ -1,0 +1,253 @@
+"""Functions over torch.ops.tigon, with autograd, fake implementations for torch.compile, and autocast.
+
+Tensors are on the CPU, f32, bf16, f16 or f64. f16 is computed in f32 and rounded once. Inputs may have strides: what
+lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
+biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
+and its gradient is not computed. Errors are ValueError or RuntimeError with tigon's sentence.
+"""
+import torch
+from torch import Tensor
+from torch.library import register_autograd, register_fake
+
+_ops = torch.ops.tigon
+_CASTING = {"llama": 0, "gemma": 1, "none": 2}
+_REDUCTION = {"mean": 0, "sum": 1, "none": 2}
+
+
+def _named(table, name, what, op):
+    if name not in table:
+        raise ValueError(f"tigon: {op}: {what} is {name!r}; expected one of {', '.join(map(repr, table))}")
+    return table[name]
+
+
+def _half(*tensors):
+    """Whether the first of the tensors is of f16."""
+    return tensors[0].dtype == torch.float16
+
+
+def _wide(t):
+    return None if t is None else t.float() if t.dtype == torch.float16 else t
+
+
+def _sums(x):
+    """The type of sums over x."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _rows(x):
+    return x.numel() // x.shape[-1] if x.shape[-1] != 0 else 0
+
+
+def _made(x):
+    return x.new_empty(x.shape)
+
+
+def _gradient(parameter, wanted, like):
+    return like.new_empty((parameter.numel() if wanted else 0,), dtype=parameter.dtype) if parameter is not None \
+        else like.new_empty((0,), dtype=_sums(like))
+
+
+def _or_none(gradient, wanted):
+    return gradient if wanted else None
+
+
+# ---- norms
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0,
+             casting: str = "llama") -> Tensor:
+    """x * rsqrt(mean(x^2) + eps) * (offset + weight) over the last axis, in the type of x.
+
+    casting "llama" rounds the normalised row to the type of x before the weight, as Llama, Mistral and Qwen do; "gemma"
+    and "none" round once.
+    """
+    cast = _named(_CASTING, casting, "casting", "rms_norm")
+    if _half(x):
+        return rms_norm(x.float(), weight, eps, offset, casting).half()
+    return _ops.rms_norm(x, weight, eps, offset, cast)[0]
+
+
+@register_fake("tigon::rms_norm")
+def _(x, weight, eps, offset, casting):
+    return _made(x), x.new_empty((_rows(x),), dtype=_sums(x))
+
+
+@register_fake("tigon::rms_norm_backward")
+def _(dy, x, weight, rstd, offset, casting, need_dw):
+    return _made(x), _gradient(weight, need_dw, x)
+
+
+def _rms_norm_context(ctx, inputs, output):
+    x, weight, _, ctx.offset, ctx.casting = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _rms_norm_backward(ctx, dy, _):
+    x, weight, rstd = ctx.saved_tensors
+    need_dx, need_dw = ctx.needs_input_grad[:2]
+    dx, dw = _ops.rms_norm_backward(dy, x, weight, rstd, ctx.offset, ctx.casting, need_dw)
+    return _or_none(dx, need_dx), _or_none(dw, need_dw), None, None, None
+
+
+register_autograd("tigon::rms_norm", _rms_norm_backward, setup_context=_rms_norm_context)
+
+
+def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
+                       offset: float = 0.0, casting: str = "llama") -> tuple[Tensor, Tensor]:
+    """(rms_norm(s), s) of s = x + residual, rounded to their type, in one pass."""
+    cast = _named(_CASTING, casting, "casting", "fused_add_rms_norm")
+    if _half(x):
+        y, s = fused_add_rms_norm(x.float(), residual.float(), weight, eps, offset, casting)
+        return y.half(), s.half()
+    return _ops.fused_add_rms_norm(x, residual, weight, eps, offset, cast)[:2]
+
+
+@register_fake("tigon::fused_add_rms_norm")
+def _(x, residual, weight, eps, offset, casting):
+    return _made(x), _made(x), x.new_empty((_rows(x),), dtype=_sums(x))
+
+
+@register_fake("tigon::fused_add_rms_norm_backward")
+def _(dy, ds, s, weight, rstd, offset, casting, need_dw):
+    return _made(s), _gradient(weight, need_dw, s)
+
+
+def _fused_add_rms_norm_context(ctx, inputs, output):
+    _, _, weight, _, ctx.offset, ctx.casting = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
+    ctx.save_for_backward(output[1], weight, output[2])
+
+
+def _fused_add_rms_norm_backward(ctx, dy, ds, _):
+    if dy is None and ds is None:
+        return (None,) * 6
+    s, weight, rstd = ctx.saved_tensors
+    need_x, need_r, need_dw = ctx.needs_input_grad[:3]
+    dx, dw = _ops.fused_add_rms_norm_backward(dy, ds, s, weight, rstd, ctx.offset, ctx.casting, need_dw)
+    return _or_none(dx, need_x), _or_none(dx, need_r), _or_none(dw, need_dw), None, None, None
+
+
+register_autograd("tigon::fused_add_rms_norm", _fused_add_rms_norm_backward,
+                  setup_context=_fused_add_rms_norm_context)
+
+
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """(x - mean) * rsqrt(var + eps) * weight + bias over the last axis, in the type of x."""
+    if _half(x):
+        return layer_norm(x.float(), weight, bias, eps).half()
+    return _ops.layer_norm(x, weight, bias, eps)[0]
+
+
+@register_fake("tigon::layer_norm")
+def _(x, weight, bias, eps):
+    return _made(x), x.new_empty((_rows(x),), dtype=_sums(x)), x.new_empty((_rows(x),), dtype=_sums(x))
+
+
+@register_fake("tigon::layer_norm_backward")
+def _(dy, x, weight, bias, mean, rstd, need_dw, need_db):
+    return _made(x), _gradient(weight, need_dw, x), _gradient(bias, need_db, x)
+
+
+def _layer_norm_context(ctx, inputs, output):
+    x, weight, bias, _ = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x, weight, bias, *output[1:])
+
+
+def _layer_norm_backward(ctx, dy, *_):
+    need_dx, need_dw, need_db = ctx.needs_input_grad[:3]
+    dx, dw, db = _ops.layer_norm_backward(dy, *ctx.saved_tensors, need_dw, need_db)
+    return _or_none(dx, need_dx), _or_none(dw, need_dw), _or_none(db, need_db), None
+
+
+register_autograd("tigon::layer_norm", _layer_norm_backward, setup_context=_layer_norm_context)
+
+
+# ---- gates
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up. The halves of one buffer are used where they lie."""
+    if _half(gate):
+        return swiglu(gate.float(), up.float()).half()
+    return _ops.swiglu(gate, up)
+
+
+def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
+    """gelu(gate) * up; approximate is "tanh" or "none", as in torch.nn.functional.gelu."""
+    tanh = _named({"tanh": True, "none": False}, approximate, "approximate", "geglu")
+    if _half(gate):
+        return geglu(gate.float(), up.float(), approximate).half()
+    return _ops.geglu(gate, up, tanh)
+
+
+register_fake("tigon::swiglu", lambda gate, up: _made(gate))
+register_fake("tigon::swiglu_backward", lambda dy, gate, up: (_made(gate), _made(gate)))
+register_fake("tigon::geglu", lambda gate, up, tanh: _made(gate))
+register_fake("tigon::geglu_backward", lambda dy, gate, up, tanh: (_made(gate), _made(gate)))
+
+
+def _gate_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2])
+    ctx.form = inputs[2:]
+
+
+def _gate_backward(op, ctx, dy):
+    gradients = op(dy, *ctx.saved_tensors, *ctx.form)
+    return tuple(map(_or_none, gradients, ctx.needs_input_grad[:2])) + (None,) * len(ctx.form)
+
+
+register_autograd("tigon::swiglu", lambda ctx, dy: _gate_backward(_ops.swiglu_backward, ctx, dy),
+                  setup_context=_gate_context)
+register_autograd("tigon::geglu", lambda ctx, dy: _gate_backward(_ops.geglu_backward, ctx, dy),
+                  setup_context=_gate_context)
+
+
+# ---- rotary position embedding
+
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k [batch, heads, seq, d] with the pairs (j, j + r/2) of their first r columns rotated.
+
+    cos and sin [1 or batch, seq, r] or [seq, r], as transformers makes them: their second half repeats the first and is
+    not read. r < d leaves the other columns as they are. Tables get no gradients.
+    """
+    if _half(q):
+        q, k = rope(q.float(), k.float(), cos, sin)
+        return q.half(), k.half()
+    return _ops.rope(q, k, cos, sin, False)
+
+
+def mrope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section) -> tuple[Tensor, Tensor]:
+    """The same with angles of time, height and width: cos and sin [3, batch, seq, d], section three numbers of pairs
+    whose sum is d/2."""
+    if _half(q):
+        q, k = mrope(q.float(), k.float(), cos, sin, section)
+        return q.half(), k.half()
+    return _ops.mrope(q, k, cos, sin, list(section), False)
+
+
+def _heads_like(t):
+    made = torch.empty_like(t)
+    return made if made.stride(3) == 1 else _made(t)
+
+
+register_fake("tigon::rope", lambda q, k, cos, sin, backward: (_heads_like(q), _heads_like(k)))
+register_fake("tigon::mrope", lambda q, k, cos, sin, section, backward: (_heads_like(q), _heads_like(k)))
+
+
+def _rotary_context(ctx, inputs, output):
+    ctx.save_for_backward(inputs[2], inputs[3])
+    ctx.section = inputs[4:-1]
+
+
+def _rotary_backward(op, ctx, dq, dk):
+    cos, sin = ctx.saved_tensors
+    dq, dk = op(dq, dk, cos, sin, *ctx.section, True)
+    return (_or_none(dq, ctx.needs_input_grad[0]), _or_none(dk, ctx.needs_input_grad[1]), None, None) + \
+        (None,) * len(ctx.section) + (None,)
+
+
+register_autograd("tigon::rope", lambda ctx, dq, dk: _rotary_backward(_ops.rope, ctx, dq, dk),
+                  setup_context=_rotary_context)
+register_autograd("tigon::mrope", lambda ctx, dq, dk: _rotary_backward(_ops.mrope, ctx, dq, dk),
+                  setup_context=_rotary_context)
