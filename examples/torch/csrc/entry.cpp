@@ -4,7 +4,8 @@
 #include "groups.hpp"
 
 extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
-  static const tigon_torch::kernel_table table{TIGON_STRING(TIGON_TARGET), tigon_torch::norms(), tigon_torch::gates(),
-                                               tigon_torch::rotary()};
+  using namespace tigon_torch;
+  static const kernel_table table{TIGON_STRING(TIGON_TARGET), norms(),          gates(), rotary(),
+                                  attention_group(),          cross_entropies()};
   return &table;
 }

@@ -9,6 +9,8 @@ namespace tigon_torch {
 const norm_kernels* norms();
 const gate_kernels* gates();
 const rotary_kernels* rotary();
+const attention_kernels* attention_group();
+const cross_entropy_kernels* cross_entropies();
 
 }  // namespace tigon_torch
 

@@ -75,11 +75,54 @@ struct rotary_kernels {
                 const std::int64_t* sections, bool backward);
 };
 
+struct attention_options {
+  double scale = 0, softcap = 0;  ///< 0: 1 / sqrt(head_dim); none
+  bool causal = true;
+  std::int64_t window_left = -1, window_right = -1;  ///< keys beside its own that a query sees; -1: all
+  std::int64_t offset = 0;                           ///< of the first query among the keys
+  vector cumulative_lengths, sinks;                  ///< i32, f32
+};
+struct attention_saved {
+  heads q, k, v, o;
+  vector lse;
+};
+struct attention_kernels {
+  void (*attention)(const host&, heads q, heads k, heads v, heads o, vector lse, const attention_options&);
+  void (*attention_backward)(const host&, heads d_o, const attention_saved&, heads dq, heads dk, heads dv,
+                             vector dsinks, const attention_options&);
+  void (*linear)(const host&, matrix x, matrix w, vector bias, matrix y);
+  void (*linear_backward)(const host&, matrix dy, matrix x, matrix w, matrix dx, matrix dw);
+};
+
+struct cross_entropy_options {
+  std::int64_t ignore_index = -100;
+  double label_smoothing = 0, z_loss = 0, softcap = 0;
+  reduction reduce = reduction::mean;
+};
+struct linear_layer {
+  matrix x, w;
+  vector bias;
+};
+/// Those without memory are not computed.
+struct linear_gradients {
+  matrix dx, dw;
+  vector dbias;
+};
+struct cross_entropy_kernels {
+  void (*cross_entropy)(const host&, matrix logits, vector target, vector loss, const cross_entropy_options&);
+  void (*cross_entropy_backward)(const host&, matrix logits, vector target, vector upstream, matrix dlogits,
+                                 const cross_entropy_options&);
+  void (*fused_linear_cross_entropy)(const host&, const linear_layer&, vector target, vector upstream, vector loss,
+                                     const linear_gradients&, const cross_entropy_options&);
+};
+
 struct kernel_table {
   const char* instruction_set;
   const norm_kernels* norms;
   const gate_kernels* gates;
   const rotary_kernels* rotary;
+  const attention_kernels* products;
+  const cross_entropy_kernels* cross_entropies;
 };
 
 }  // namespace tigon_torch

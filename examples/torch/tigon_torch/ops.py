@@ -251,3 +251,231 @@ register_autograd("tigon::rope", lambda ctx, dq, dk: _rotary_backward(_ops.rope,
                   setup_context=_rotary_context)
 register_autograd("tigon::mrope", lambda ctx, dq, dk: _rotary_backward(_ops.mrope, ctx, dq, dk),
                   setup_context=_rotary_context)
+
+
+# ---- attention and linear layers
+
+def _autocast(*tensors):
+    """The tensors in autocast's type where it is on for the CPU, as torch's own matrix products are called."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    to = torch.get_autocast_dtype("cpu")
+    return tuple(t if t is None or t.dtype == torch.float64 else t.to(to) for t in tensors)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causal: bool = True, window=None,
+              softcap: float | None = None, sinks: Tensor | None = None, cu_seqlens: Tensor | None = None,
+              q_offset: int | None = None) -> Tensor:
+    """Softmax attention of q [batch, heads, queries, d] over k, v [batch, kv_heads, keys, d], any strides.
+
+    scale None is 1 / sqrt(d). window: as many keys as a query sees, its own among them, or (left, right) keys beside it.
+    softcap: scores become softcap * tanh(score / softcap). sinks [heads]: a logit of every head beside its scores.
+    cu_seqlens: 0 and the ends of packed documents, the same for every batch entry. q_offset: position of the first query
+    among the keys; None is keys - queries with causal, as a cache before them needs. The result lies in memory as
+    [batch, queries, heads, d].
+    """
+    q, k, v = _autocast(q, k, v)
+    if _half(q):
+        return attention(q.float(), k.float(), v.float(), scale, causal, window, softcap, sinks, cu_seqlens,
+                         q_offset).half()
+    if isinstance(window, (tuple, list)):
+        left, right = (-1 if side is None else side for side in window)
+    elif window is None:
+        left, right = -1, -1
+    elif window < 1:
+        raise ValueError(f"tigon: attention: window is {window}; expected at least 1, or None")
+    else:
+        left, right = window - 1, window - 1
+    if q_offset is None:
+        q_offset = k.shape[2] - q.shape[2] if causal else 0
+    return _ops.attention(q, k, v, sinks, cu_seqlens, scale or 0.0, causal, left, right, softcap or 0.0, q_offset)[0]
+
+
+def _token_major(t):
+    b, h, s, d = t.shape
+    return t.new_empty((b, s, h, d)).transpose(1, 2)
+
+
+@register_fake("tigon::attention")
+def _(q, k, v, sinks, cu_seqlens, scale, causal, left, right, softcap, offset):
+    return _token_major(q), q.new_empty(q.shape[:3], dtype=_sums(q))
+
+
+@register_fake("tigon::attention_backward")
+def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softcap, offset, need_dsinks):
+    wanted = need_dsinks and sinks is not None
+    dsinks = q.new_empty((sinks.numel() if wanted else 0,), dtype=torch.float32 if sinks is None else sinks.dtype)
+    return _token_major(q), _token_major(k), _token_major(v), dsinks
+
+
+def _attention_context(ctx, inputs, output):
+    ctx.options = inputs[5:]
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:5])
+
+
+def _attention_backward(ctx, d_o, _):
+    gradients = _ops.attention_backward(d_o, *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[3])
+    return tuple(map(_or_none, gradients, ctx.needs_input_grad[:4])) + (None,) * (1 + len(ctx.options))
+
+
+register_autograd("tigon::attention", _attention_backward, setup_context=_attention_context)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias for x [..., k] and weight [n, k], summed in f32 (f64 for f64) and rounded once.
+
+    A weight of another type than x is converted to it, as autocast does.
+    """
+    x, weight = _autocast(x, weight)
+    if _half(x):
+        return linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
+    return _ops.linear(x, weight.to(x.dtype), bias)
+
+
+register_fake("tigon::linear", lambda x, weight, bias: x.new_empty((*x.shape[:-1], weight.shape[0])))
+
+
+def _empty_or(like, shape, wanted):
+    return like.new_empty(shape if wanted else (0,))
+
+
+@register_fake("tigon::linear_backward")
+def _(dy, x, weight, need_dx, need_dw):
+    return _empty_or(x, x.shape, need_dx), _empty_or(x, weight.shape, need_dw)
+
+
+def _linear_context(ctx, inputs, output):
+    x, weight, bias = inputs
+    ctx.bias_type = None if bias is None else bias.dtype
+    ctx.save_for_backward(x, weight)
+
+
+def _linear_backward(ctx, dy):
+    x, weight = ctx.saved_tensors
+    need_dx, need_dw, need_db = ctx.needs_input_grad
+    dx = dw = db = None
+    if need_dx or need_dw:
+        dx, dw = _ops.linear_backward(dy, x, weight, need_dx, need_dw)
+    if need_db:
+        db = dy.flatten(0, -2).sum(0, dtype=_sums(dy)).to(ctx.bias_type)
+    return _or_none(dx, need_dx), _or_none(dw, need_dw), db
+
+
+register_autograd("tigon::linear", _linear_backward, setup_context=_linear_context)
+
+
+# ---- cross entropy
+
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0,
+                  z_loss: float = 0.0, softcap: float | None = None, reduction: str = "mean") -> Tensor:
+    """Cross entropy over the last axis of logits [..., vocab] with target [...], in f32 (f64 for f64).
+
+    z_loss is the weight of lse^2; softcap makes softcap * tanh(logits / softcap) of the logits first. Nothing but the
+    logits is kept for backward.
+    """
+    how = _named(_REDUCTION, reduction, "reduction", "cross_entropy")
+    if _half(logits):
+        logits = logits.float()
+    return _ops.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap or 0.0, how)
+
+
+def _loss_like(x, target, reduction):
+    return x.new_empty(target.shape if reduction == 2 else (), dtype=_sums(x))
+
+
+register_fake("tigon::cross_entropy", lambda logits, target, *options: _loss_like(logits, target, options[-1]))
+register_fake("tigon::cross_entropy_backward", lambda upstream, logits, *_: _made(logits))
+
+
+def _cross_entropy_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2])
+    ctx.options = inputs[2:]
+
+
+def _cross_entropy_backward(ctx, upstream):
+    return (_ops.cross_entropy_backward(upstream, *ctx.saved_tensors, *ctx.options),) + (None,) * 6
+
+
+register_autograd("tigon::cross_entropy", _cross_entropy_backward, setup_context=_cross_entropy_context)
+
+
+def _wanted(*tensors):
+    """Which gradients a fused loss has to make in forward."""
+    on = torch.is_grad_enabled()
+    return [on and t is not None and t.requires_grad for t in tensors]
+
+
+def _is_one(g):
+    """Whether an upstream gradient is known to be 1; what is being traced is not known."""
+    return type(g) is Tensor and not torch.compiler.is_compiling() and g.numel() == 1 and g.item() == 1
+
+
+class _Made:
+    """Gradients that were made in forward, for one backward: they then belong to who asked, and may become .grad."""
+
+    def __init__(self, gradients):
+        self.gradients = gradients
+
+    def take(self, upstream):
+        """Times the upstream gradient, or None after the first time."""
+        gradients, self.gradients = self.gradients, None
+        if gradients is None or _is_one(upstream):
+            return gradients
+        return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
+
+
+def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
+                               ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+                               softcap: float | None = None, reduction: str = "mean") -> Tensor:
+    """cross_entropy(x weight^T + bias, target) without the logits ever being in memory as a whole.
+
+    x [..., hidden], weight [vocab, hidden], target [...]. The gradients that are required are made in forward; with
+    reduction "none", and in a second backward through a retained graph, the logits are made again.
+    """
+    how = _named(_REDUCTION, reduction, "reduction", "fused_linear_cross_entropy")
+    x, weight = _autocast(x, weight)
+    if _half(x):
+        x, weight = x.float(), weight.float()
+    weight = weight.to(x.dtype)
+    need = _wanted(x, weight, bias) if how != _REDUCTION["none"] else [False] * 3
+    return _ops.fused_linear_cross_entropy(x, weight, bias, target, ignore_index, label_smoothing, z_loss,
+                                           softcap or 0.0, how, *need)[0]
+
+
+def _layer_gradients(x, weight, bias, need_dx, need_dw, need_db):
+    need_db = need_db and bias is not None
+    return (_empty_or(x, x.shape, need_dx), _empty_or(x, weight.shape, need_dw),
+            x.new_empty((weight.shape[0] if need_db else 0,), dtype=x.dtype if bias is None else bias.dtype))
+
+
+@register_fake("tigon::fused_linear_cross_entropy")
+def _(x, weight, bias, target, ignore_index, label_smoothing, z_loss, softcap, reduction, *need):
+    return _loss_like(x, target, reduction), *_layer_gradients(x, weight, bias, *need)
+
+
+@register_fake("tigon::fused_linear_cross_entropy_backward")
+def _(upstream, x, weight, bias, target, ignore_index, label_smoothing, z_loss, softcap, reduction, *need):
+    return _layer_gradients(x, weight, bias, *need)
+
+
+def _fused_linear_cross_entropy_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.options, need = inputs[4:9], inputs[9:]
+    ctx.made = _Made(output[1:] if any(need) else None)
+    ctx.save_for_backward(*inputs[:4])
+
+
+def _fused_linear_cross_entropy_backward(ctx, upstream, *_):
+    need = ctx.needs_input_grad[:3]
+    if upstream is None:
+        return (None,) * 12
+    gradients = ctx.made.take(upstream)
+    if gradients is None:
+        gradients = _ops.fused_linear_cross_entropy_backward(upstream, *ctx.saved_tensors, *ctx.options, *need)
+    return tuple(map(_or_none, gradients, need)) + (None,) * 9
+
+
+register_autograd("tigon::fused_linear_cross_entropy", _fused_linear_cross_entropy_backward,
+                  setup_context=_fused_linear_cross_entropy_context)
