@@ -5,7 +5,7 @@
 
 extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
   using namespace tigon_torch;
-  static const kernel_table table{TIGON_STRING(TIGON_TARGET), norms(),          gates(), rotary(),
-                                  attention_group(),          cross_entropies()};
+  static const kernel_table table{TIGON_STRING(TIGON_TARGET), norms(),  gates(),       rotary(), attention_group(),
+                                  cross_entropies(),          losses(), preferences(), experts()};
   return &table;
 }

@@ -11,6 +11,9 @@ const gate_kernels* gates();
 const rotary_kernels* rotary();
 const attention_kernels* attention_group();
 const cross_entropy_kernels* cross_entropies();
+const loss_kernels* losses();
+const preference_kernels* preferences();
+const moe_kernels* experts();
 
 }  // namespace tigon_torch
 

@@ -116,6 +116,81 @@ struct cross_entropy_kernels {
                                      const linear_gradients&, const cross_entropy_options&);
 };
 
+struct jsd_options {
+  double beta = 0.5;
+  std::int64_t ignore_index = -100;
+};
+struct kl_div_options {
+  int reduce = 0;  ///< as tigon::divergence_reduction
+  bool log_target = false;
+  double eps = 0;
+};
+/// As tigon::policy_options, whose fields have the same meanings.
+struct policy_options {
+  int type = 0, level = 0, luspo = 0;
+  bool reduce = true, bias_corrected_kl = false;
+  double temperature, beta, epsilon_low, epsilon_high, delta, max_log_ratio, tau_positive, tau_negative, k_positive,
+      lambda_positive, k_negative, lambda_negative, max_length, denominator;
+};
+/// ids in i64, everything else in the type of the sums.
+struct policy_batch {
+  matrix ids;
+  vector advantages;
+  matrix old_logp, ref_logp, sampling_ratio, mask;
+};
+struct loss_kernels {
+  void (*jsd)(const host&, matrix student, matrix teacher, vector labels, vector loss, matrix dstudent,
+              const jsd_options&);
+  void (*kl_div)(const host&, matrix student, matrix teacher, matrix loss, const kl_div_options&);
+  void (*kl_div_backward)(const host&, matrix student, matrix teacher, matrix upstream, matrix dstudent,
+                          matrix dteacher, const kl_div_options&);
+  void (*grpo_loss)(const host&, matrix logits, const policy_batch&, vector loss, vector saved, vector kl,
+                    vector clipped, const policy_options&);
+  void (*grpo_loss_backward)(const host&, matrix logits, const policy_batch&, vector saved, vector upstream,
+                             matrix dlogits, const policy_options&);
+};
+
+enum class preference : int { dpo, orpo, simpo, cpo, kto };
+struct preference_options {
+  preference kind = preference::dpo;
+  int dpo = 0;  ///< as tigon::dpo_loss
+  std::int64_t ignore_index = -100;
+  bool nll = false, average = false;
+  double beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight;
+};
+/// logps in the type of the sums.
+struct reference_model {
+  linear_layer layer;
+  vector logps;
+};
+struct preference_call {
+  linear_layer layer;
+  matrix target, nll_target;
+  const unsigned char* desirable = nullptr;
+  vector kl;
+  reference_model reference;
+  vector loss, results;  ///< of pairs: [4 pairs + 3], of kto: [2 sequences]
+  linear_gradients to;
+};
+struct preference_kernels {
+  void (*fused_linear_preference)(const host&, const preference_call&, const preference_options&);
+};
+
+/// indices in i64, weights in the type of the sums.
+struct moe_call {
+  matrix x, indices, weights, gate_up, down;
+  std::size_t experts;
+  bool interleaved;
+};
+/// Those without memory are not computed.
+struct moe_gradients {
+  matrix dx, dgate_up, ddown, dweights;
+};
+struct moe_kernels {
+  void (*moe)(const host&, const moe_call&, matrix y, matrix saved);
+  void (*moe_backward)(const host&, matrix dy, const moe_call&, matrix saved, const moe_gradients&);
+};
+
 struct kernel_table {
   const char* instruction_set;
   const norm_kernels* norms;
@@ -123,6 +198,9 @@ struct kernel_table {
   const rotary_kernels* rotary;
   const attention_kernels* products;
   const cross_entropy_kernels* cross_entropies;
+  const loss_kernels* losses;
+  const preference_kernels* preferences;
+  const moe_kernels* experts;
 };
 
 }  // namespace tigon_torch

@@ -1,5 +1,5 @@
 // The operators that are made of matrix products: attention, linear layers, cross entropy.
-#include "tensors.hpp"
+#include "layers.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -76,27 +76,6 @@ std::vector<int64_t> with_columns(const Tensor& x, int64_t cols) {
   return s;
 }
 
-/// x [..., hidden], w [vocab, hidden]; all of one type. A bias of another type is converted.
-struct layer_arguments {
-  Tensor x, w;
-  maybe bias;
-  linear_layer layer;
-};
-layer_arguments layer_of(const char* op, Tensor x, Tensor w, maybe bias) {
-  layer_arguments a{x, w, bias, {}};
-  a.layer.x = rows_of(op, "x", a.x);
-  expect_dims(op, "weight", a.w, 2);
-  a.layer.w = rows_of(op, "weight", a.w);
-  if (a.w.scalar_type() != a.x.scalar_type())
-    fail(op, "weight is of " + name_of(a.w.scalar_type()) + "; expected " + name_of(a.x.scalar_type()) + ", as x");
-  if (a.bias) {
-    expect_dims(op, "bias", *a.bias, 1);
-    if (a.bias->scalar_type() != a.x.scalar_type()) a.bias = torch::stable::to(*a.bias, a.x.scalar_type());
-    a.bias = torch::stable::contiguous(*a.bias), a.layer.bias = vector_of(*a.bias);
-  }
-  return a;
-}
-
 Tensor linear(Tensor x, Tensor w, maybe bias) {
   const layer_arguments a = layer_of("linear", x, w, bias);
   if (a.x.size(a.x.dim() - 1) != a.w.size(1))
@@ -118,20 +97,6 @@ two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
   return {dx, dw};
 }
 
-/// As many labels as rows, in i64.
-vector labels_of(const char* op, Tensor& target, std::size_t rows) {
-  if (target.scalar_type() != ScalarType::Long) {
-    if (target.scalar_type() != ScalarType::Int)
-      fail(op, "target is of " + name_of(target.scalar_type()) + "; expected i64 or i32");
-    target = torch::stable::to(target, ScalarType::Long);
-  }
-  target = torch::stable::contiguous(target);
-  if (static_cast<std::size_t>(target.numel()) != rows)
-    fail(op,
-         "target has " + std::to_string(target.numel()) + " labels; expected " + std::to_string(rows) + ", one a row");
-  return vector_of(target);
-}
-
 cross_entropy_options options(int64_t ignore, double smoothing, double z_loss, double softcap, int64_t reduce) {
   return {ignore, smoothing, z_loss, softcap, static_cast<reduction>(reduce)};
 }
@@ -144,48 +109,23 @@ Tensor cross_entropy(Tensor logits, Tensor target, int64_t ignore, double smooth
   const char* op = "cross_entropy";
   const matrix z = rows_of(op, "logits", logits);
   Tensor loss = make(logits, loss_sizes(target, reduce), wide(logits));
-  const vector labels = labels_of(op, target, z.rows);
+  const vector labels = labels_of(op, "target", target, z.rows);
   table(z.of).cross_entropies->cross_entropy(call(), z, labels, vector_of(loss),
                                              options(ignore, smoothing, z_loss, softcap, reduce));
   return loss;
-}
-
-/// The gradient of the loss in the type of the sums: a number, or one a row.
-vector upstream_of(const char* op, Tensor& upstream, const Tensor& x) {
-  if (upstream.scalar_type() != wide(x)) upstream = torch::stable::to(upstream, wide(x));
-  upstream = torch::stable::contiguous(upstream);
-  (void)op;
-  return vector_of(upstream);
 }
 
 Tensor cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int64_t ignore, double smoothing,
                               double z_loss, double softcap, int64_t reduce) {
   const char* op = "cross_entropy_backward";
   const matrix z = rows_of(op, "logits", logits);
-  const vector labels = labels_of(op, target, z.rows);
+  const vector labels = labels_of(op, "target", target, z.rows);
   Tensor dlogits = make(logits, sizes(logits));
-  table(z.of).cross_entropies->cross_entropy_backward(call(), z, labels, upstream_of(op, upstream, logits),
+  table(z.of).cross_entropies->cross_entropy_backward(call(), z, labels, upstream_of(upstream, logits),
                                                       rows_of(dlogits),
                                                       options(ignore, smoothing, z_loss, softcap, reduce));
   return dlogits;
 }
-
-struct made_gradients {
-  Tensor dx, dw, db;
-  linear_gradients to;
-
-  made_gradients(const layer_arguments& a, bool need_dx, bool need_dw, bool need_db)
-      : dx(need_dx ? make(a.x, sizes(a.x)) : nothing(a.x)),
-        dw(need_dw ? make(a.x, sizes(a.w)) : nothing(a.x)),
-        db(need_db && a.bias ? make(a.x, sizes(*a.bias)) : nothing(a.x)) {
-    if (need_dx) to.dx = rows_of(dx);
-    if (need_dw) to.dw = rows_of(dw);
-    if (need_db && a.bias) to.dbias = vector_of(db);
-  }
-  Tensor bias_gradient(const maybe& bias) const {
-    return bias && bias->scalar_type() != db.scalar_type() ? torch::stable::to(db, bias->scalar_type()) : db;
-  }
-};
 
 four fused_linear_cross_entropy(Tensor x, Tensor w, maybe bias, Tensor target, int64_t ignore, double smoothing,
                                 double z_loss, double softcap, int64_t reduce, bool need_dx, bool need_dw,
@@ -193,7 +133,7 @@ four fused_linear_cross_entropy(Tensor x, Tensor w, maybe bias, Tensor target, i
   const char* op = "fused_linear_cross_entropy";
   const layer_arguments a = layer_of(op, x, w, bias);
   Tensor loss = make(x, loss_sizes(target, reduce), wide(x));
-  const vector labels = labels_of(op, target, a.layer.x.rows);
+  const vector labels = labels_of(op, "target", target, a.layer.x.rows);
   const made_gradients g(a, need_dx, need_dw, need_db);
   table(a.layer.x.of)
       .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, {}, vector_of(loss), g.to,
@@ -207,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_linear_cross_entropy_backward(Tensor up
                                                                        bool need_dx, bool need_dw, bool need_db) {
   const char* op = "fused_linear_cross_entropy_backward";
   const layer_arguments a = layer_of(op, x, w, bias);
-  const vector labels = labels_of(op, target, a.layer.x.rows), up = upstream_of(op, upstream, x);
+  const vector labels = labels_of(op, "target", target, a.layer.x.rows), up = upstream_of(upstream, x);
   const made_gradients g(a, need_dx, need_dw, need_db);
   table(a.layer.x.of)
       .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, up, {}, g.to,

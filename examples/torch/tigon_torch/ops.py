@@ -479,3 +479,286 @@ def _fused_linear_cross_entropy_backward(ctx, upstream, *_):
 
 register_autograd("tigon::fused_linear_cross_entropy", _fused_linear_cross_entropy_backward,
                   setup_context=_fused_linear_cross_entropy_context)
+
+
+# ---- divergences
+
+def jsd(student_log_probs: Tensor, teacher_log_probs: Tensor, beta: float = 0.5, labels: Tensor | None = None,
+        ignore_index: int = -100) -> Tensor:
+    """Generalised Jensen-Shannon divergence of log-probabilities [..., vocab], a mean over the rows whose label is not
+    ignore_index. beta is the weight of the teacher: 0 is KL(teacher || student), 1 the reverse."""
+    if _half(student_log_probs):
+        student_log_probs, teacher_log_probs = student_log_probs.float(), teacher_log_probs.float()
+    return _ops.jsd(student_log_probs, teacher_log_probs, labels, beta, ignore_index, *_wanted(student_log_probs))[0]
+
+
+@register_fake("tigon::jsd")
+def _(student, teacher, labels, beta, ignore_index, need):
+    return student.new_empty((), dtype=_sums(student)), _empty_or(student, student.shape, need)
+
+
+def _jsd_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.options = inputs[3:5]
+    ctx.made = _Made(output[1:] if inputs[5] else None)
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _jsd_backward(ctx, upstream, _):
+    if upstream is None:
+        return (None,) * 6
+    student, teacher, labels = ctx.saved_tensors
+    beta, ignore_index = ctx.options
+    ds = dt = None
+    if ctx.needs_input_grad[0]:
+        made = ctx.made.take(upstream)
+        ds = made[0] if made is not None else \
+            _ops.jsd(student, teacher, labels, beta, ignore_index, True)[1] * upstream.to(student.dtype)
+    if ctx.needs_input_grad[1]:
+        dt = _ops.jsd(teacher, student, labels, 1 - beta, ignore_index, True)[1] * upstream.to(teacher.dtype)
+    return ds, dt, None, None, None, None
+
+
+register_autograd("tigon::jsd", _jsd_backward, setup_context=_jsd_context)
+
+_DIVERGENCE_REDUCTION = {"batchmean": 0, "mean": 1, "sum": 2, "none": 3}
+
+
+def kl_div(student_log_probs: Tensor, teacher: Tensor, log_target: bool = False, eps: float = 0.0,
+           reduction: str = "batchmean") -> Tensor:
+    """Kullback-Leibler divergence of the teacher's probabilities (their logarithms with log_target) from the student's
+    log-probabilities, as torch.nn.functional.kl_div; batchmean divides by the rows."""
+    how = _named(_DIVERGENCE_REDUCTION, reduction, "reduction", "kl_div")
+    if _half(student_log_probs):
+        student_log_probs, teacher = student_log_probs.float(), teacher.float()
+    return _ops.kl_div(student_log_probs, teacher, log_target, eps, how)
+
+
+@register_fake("tigon::kl_div")
+def _(student, teacher, log_target, eps, reduction):
+    return student.new_empty(student.shape if reduction == 3 else (), dtype=_sums(student))
+
+
+@register_fake("tigon::kl_div_backward")
+def _(upstream, student, teacher, log_target, eps, reduction, need_student, need_teacher):
+    return _empty_or(student, student.shape, need_student), _empty_or(student, teacher.shape, need_teacher)
+
+
+def _kl_div_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2])
+    ctx.options = inputs[2:]
+
+
+def _kl_div_backward(ctx, upstream):
+    need = ctx.needs_input_grad[:2]
+    gradients = _ops.kl_div_backward(upstream, *ctx.saved_tensors, *ctx.options, *need)
+    return tuple(map(_or_none, gradients, need)) + (None,) * 3
+
+
+register_autograd("tigon::kl_div", _kl_div_backward, setup_context=_kl_div_context)
+
+
+# ---- policy losses
+
+_POLICY = {"grpo": 0, "bnpo": 1, "dr_grpo": 2, "dapo": 3, "luspo": 4, "cispo": 5, "sapo": 6, "vespo": 7, "gmpo": 8}
+
+
+def grpo_loss(logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor | None = None,
+              ref_logp: Tensor | None = None, mask: Tensor | None = None, sampling_ratio: Tensor | None = None,
+              type: str = "dapo", level: str = "token", luspo_reduction: str = "sequences", reduce: bool = True,
+              bias_corrected_kl: bool = False, temperature: float = 1.0, beta: float = 0.0, epsilon_low: float = 0.2,
+              epsilon_high: float = 0.2, delta: float = 0.0, max_log_ratio: float = 0.0, tau_positive: float = 1.0,
+              tau_negative: float = 1.05, k_positive: float = 2.0, lambda_positive: float = 3.0,
+              k_negative: float = 3.0, lambda_negative: float = 2.0, max_length: float = 0.0,
+              denominator: float = 0.0, metrics: bool = False):
+    """The losses of the GRPO family on logits [batch, len or len + 1, vocab] of ids [batch, len].
+
+    advantages [batch]; old_logp, ref_logp, mask [batch, len]; sampling_ratio [batch, len] or [batch, 1]. The options are
+    those of tigon::policy_options. With reduce=False the result is one number a token. With metrics=True it is
+    (loss, {"kl", "clipped"}); kl is there with ref_logp.
+    """
+    numbers = [temperature, beta, epsilon_low, epsilon_high, delta, max_log_ratio, tau_positive, tau_negative,
+               k_positive, lambda_positive, k_negative, lambda_negative, max_length, denominator]
+    if _half(logits):
+        logits = logits.float()
+    loss, kl, clipped, _ = _ops.grpo_loss(
+        logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, _named(_POLICY, type, "type", "grpo_loss"),
+        _named({"token": 0, "sequence": 1}, level, "level", "grpo_loss"),
+        _named({"sequences": 0, "tokens": 1, "padded": 2}, luspo_reduction, "luspo_reduction", "grpo_loss"), reduce,
+        bias_corrected_kl, [float(n) for n in numbers])
+    if not metrics:
+        return loss
+    return loss, {"clipped": clipped} if ref_logp is None else {"clipped": clipped, "kl": kl}
+
+
+@register_fake("tigon::grpo_loss")
+def _(logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, type, level, luspo, reduce, *_):
+    def made():
+        return logits.new_empty(() if reduce else ids.shape, dtype=_sums(logits))
+    kl = made() if ref_logp is not None else logits.new_empty((0,), dtype=_sums(logits))
+    return made(), kl, made(), logits.new_empty((_rows(logits), 2), dtype=_sums(logits))
+
+
+register_fake("tigon::grpo_loss_backward", lambda upstream, saved, logits, *_: _made(logits))
+
+
+def _grpo_loss_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(output[3], *inputs[:7])
+    ctx.options = inputs[7:]
+
+
+def _grpo_loss_backward(ctx, upstream, *_):
+    return (_ops.grpo_loss_backward(upstream, *ctx.saved_tensors, *ctx.options),) + (None,) * 12
+
+
+register_autograd("tigon::grpo_loss", _grpo_loss_backward, setup_context=_grpo_loss_context)
+
+
+# ---- preference losses
+
+_DPO = {name: i for i, name in enumerate(
+    ["sigmoid", "hinge", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop",
+     "ipo"])}
+_DPO_KIND, _ORPO, _SIMPO, _CPO, _KTO = range(5)
+
+
+def _preference(kind, x, weight, target, bias, reference=(None,) * 4, nll_target=None, desirable=None, kl=None, dpo=0,
+                ignore_index=-100, nll=False, average=False, beta=0.1, label_smoothing=0.0, discopop_tau=0.05,
+                gamma=0.0, alpha=1.0, desirable_weight=1.0, undesirable_weight=1.0, metrics=False):
+    x, weight, ref_x, ref_weight = _autocast(x, weight, *reference[:2])
+    if _half(x):
+        x, weight, ref_x, ref_weight = map(_wide, (x, weight, ref_x, ref_weight))
+    weight = weight.to(x.dtype)
+    if ref_x is not None and ref_weight is not None:
+        ref_x, ref_weight = ref_x.to(x.dtype), ref_weight.to(x.dtype)
+    numbers = [beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight]
+    loss, results = _ops.fused_linear_preference(
+        x, weight, bias, target, nll_target, desirable, kl, ref_x, ref_weight, *reference[2:], kind, dpo, ignore_index,
+        nll, average, [float(n) for n in numbers], *_wanted(x, weight, bias))[:2]
+    if not metrics:
+        return loss
+    if kind == _KTO:
+        return loss, dict(zip(("logps", "rewards"), results.chunk(2)))
+    pairs = target.shape[0] // 2
+    names = ("chosen_logps", "rejected_logps", "chosen_rewards", "rejected_rewards", "nll_loss", "metrics")
+    return loss, dict(zip(names, results.split([pairs] * 4 + [1, 2])))
+
+
+def fused_linear_dpo(x, weight, target, bias=None, ref_x=None, ref_weight=None, ref_bias=None, ref_logps=None,
+                     nll_target=None, loss="sigmoid", beta=0.1, label_smoothing=0.0, discopop_tau=0.05,
+                     compute_nll_loss=False, average_log_prob=False, alpha=1.0, ignore_index=-100, metrics=False):
+    """Direct preference optimisation of hidden states x [2 pairs, len, hidden], the chosen sequences first, with
+    target [2 pairs, len] and the layer weight [vocab, hidden].
+
+    The reference is a layer (ref_x, ref_weight, ref_bias) or its log-probabilities ref_logps, of every sequence or of
+    every token. loss names one of tigon::dpo_loss. With metrics=True the result is (loss, dict of results).
+    """
+    return _preference(_DPO_KIND, x, weight, target, bias, (ref_x, ref_weight, ref_bias, ref_logps), nll_target,
+                       dpo=_named(_DPO, loss, "loss", "fused_linear_dpo"), beta=beta, label_smoothing=label_smoothing,
+                       discopop_tau=discopop_tau, nll=compute_nll_loss, average=average_log_prob, alpha=alpha,
+                       ignore_index=ignore_index, metrics=metrics)
+
+
+def fused_linear_orpo(x, weight, target, bias=None, nll_target=None, beta=0.1, compute_nll_loss=True, alpha=1.0,
+                      ignore_index=-100, metrics=False):
+    """Odds-ratio preference optimisation; arguments as fused_linear_dpo."""
+    return _preference(_ORPO, x, weight, target, bias, nll_target=nll_target, beta=beta, nll=compute_nll_loss,
+                       average=True, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
+
+
+def fused_linear_simpo(x, weight, target, bias=None, beta=0.1, gamma=0.5, label_smoothing=0.0, compute_nll_loss=False,
+                       alpha=1.0, ignore_index=-100, metrics=False):
+    """Simple preference optimisation, with the margin gamma; arguments as fused_linear_dpo."""
+    return _preference(_SIMPO, x, weight, target, bias, beta=beta, gamma=gamma, label_smoothing=label_smoothing,
+                       nll=compute_nll_loss, average=True, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
+
+
+def fused_linear_cpo(x, weight, target, bias=None, beta=0.1, label_smoothing=0.0, compute_nll_loss=True,
+                     average_log_prob=False, alpha=1.0, ignore_index=-100, metrics=False):
+    """Contrastive preference optimisation; arguments as fused_linear_dpo."""
+    return _preference(_CPO, x, weight, target, bias, beta=beta, label_smoothing=label_smoothing, nll=compute_nll_loss,
+                       average=average_log_prob, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
+
+
+def fused_linear_kto(x, weight, target, desirable, bias=None, kl=None, ref_x=None, ref_weight=None, ref_bias=None,
+                     ref_logps=None, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0, average_log_prob=False,
+                     ignore_index=-100, metrics=False):
+    """Kahneman-Tversky optimisation of x [batch, len, hidden] with target [batch, len]; desirable [batch], 0 or not;
+    kl: one number, or one a sequence. Reference and metrics as fused_linear_dpo."""
+    if kl is not None and kl.dim() == 0:
+        kl = kl.reshape(1)
+    return _preference(_KTO, x, weight, target, bias, (ref_x, ref_weight, ref_bias, ref_logps), desirable=desirable,
+                       kl=kl, beta=beta, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight,
+                       average=average_log_prob, ignore_index=ignore_index, metrics=metrics)
+
+
+@register_fake("tigon::fused_linear_preference")
+def _(x, weight, bias, target, nll_target, desirable, kl, ref_x, ref_weight, ref_bias, ref_logps, kind, dpo,
+      ignore_index, nll, average, scalars, *need):
+    n = target.shape[0]
+    results = x.new_empty((2 * n if kind == _KTO else n // 2 * 4 + 3,), dtype=_sums(x))
+    return x.new_empty((), dtype=_sums(x)), results, *_layer_gradients(x, weight, bias, *need)
+
+
+def _preference_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.options, need = inputs[11:17], inputs[17:]
+    ctx.made = _Made(output[2:] if any(need) else None)
+    ctx.save_for_backward(*inputs[:11])
+
+
+def _preference_backward(ctx, upstream, *_):
+    need = ctx.needs_input_grad[:3]
+    if upstream is None:
+        return (None,) * 20
+    gradients = ctx.made.take(upstream)
+    if gradients is None:
+        gradients = _Made(_ops.fused_linear_preference(*ctx.saved_tensors, *ctx.options, *need)[2:]).take(upstream)
+    return tuple(map(_or_none, gradients, need)) + (None,) * 17
+
+
+register_autograd("tigon::fused_linear_preference", _preference_backward, setup_context=_preference_context)
+
+
+# ---- mixture of experts
+
+def moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tensor, layout: str = "halves") -> Tensor:
+    """SwiGLU experts: x [..., hidden], gate_up [experts, 2 intermediate, hidden], down [experts, hidden, intermediate],
+    indices and weights [tokens, k] of the experts that every token chose. layout of gate_up: "halves" or
+    "interleaved"."""
+    interleaved = _named({"halves": False, "interleaved": True}, layout, "layout", "moe")
+    x, gate_up, down = _autocast(x, gate_up, down)
+    if _half(x):
+        return moe(x.float(), gate_up.float(), down.float(), indices, weights, layout).half()
+    gate_up, down = gate_up.to(x.dtype), down.to(x.dtype)
+    return _ops.moe(x, gate_up, down, indices, weights, interleaved, any(_wanted(x, gate_up, down, weights)))[0]
+
+
+@register_fake("tigon::moe")
+def _(x, gate_up, down, indices, weights, interleaved, keep):
+    return _made(x), _empty_or(x, (indices.numel(), 2 * down.shape[2]), keep)
+
+
+@register_fake("tigon::moe_backward")
+def _(dy, saved, x, gate_up, down, indices, weights, interleaved, need_dx, need_gate_up, need_down, need_weights):
+    return (_empty_or(x, x.shape, need_dx), _empty_or(x, gate_up.shape, need_gate_up),
+            _empty_or(x, down.shape, need_down), _empty_or(weights, weights.shape, need_weights))
+
+
+def _moe_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    ctx.interleaved = inputs[5]
+    ctx.save_for_backward(output[1], *inputs[:5])
+
+
+def _moe_backward(ctx, dy, _):
+    need_dx, need_gate_up, need_down, _, need_weights = ctx.needs_input_grad[:5]
+    need = need_dx, need_gate_up, need_down, need_weights
+    dx, dg, dd, dw = map(_or_none, _ops.moe_backward(dy, *ctx.saved_tensors, ctx.interleaved, *need), need)
+    return dx, dg, dd, None, dw, None, None
+
+
+register_autograd("tigon::moe", _moe_backward, setup_context=_moe_context)
