@@ -69,7 +69,7 @@ struct mdspan {
   mdspan(T* d, const mapping_type& m) : data(d), map(m) {}
   static constexpr std::size_t rank() { return X::rank(); }
   auto extent(std::size_t k) const { return map.lengths.lengths[k]; }
-  auto stride(std::size_t k) const { return map.stride(k); }
+  typename X::index_type stride(std::size_t k) const { return map.stride(k); }
   T* data_handle() const { return data; }
 };
 
