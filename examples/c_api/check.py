@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libtigon_c from Python, by ctypes and nothing else: rms_norm, attention and cross entropy against their formulas.
+"""libtigon_c from Python, by ctypes and nothing else: operators against their formulas in plain Python.
 
 check.py LIBRARY
 """
@@ -28,6 +28,10 @@ def arguments(name, fields):
 
 RmsNorm = arguments('RmsNorm', 'x w y rstd dy dx dw eps:d offset:d casting:i accumulate:i')
 Attention = arguments('Attention', 'q k v o lse d_o dq dk dv cumulative_lengths scale:d softcap:d window:q offset:q mask:i')
+Gemm = arguments('Gemm', 'a b c bias dc da db transpose_a:i transpose_b:i accumulate:i accumulate_da:i accumulate_db:i')
+Linear = arguments('Linear', 'x w bias y dy dx dw dbias accumulate_dx:i accumulate:i')
+RopeTables = arguments('RopeTables', 'cos sin theta:d first_position:q')
+Rope = arguments('Rope', 'q k cos sin q_out k_out rotary_dim:q pairs:i')
 LOSS = 'ignore_index:q set_ignore_index:i reduction:i label_smoothing:d lse_square_scale:d softcap:d denominator:d'
 CrossEntropy = arguments('CrossEntropy', 'logits target loss dlogits ' + LOSS)
 FusedLinearCrossEntropy = arguments(
@@ -124,7 +128,8 @@ def rms_norm(library, dtype, forward_error, backward_error):
         compare(f'rms_norm {name}', buffer.numbers(), expected[name], bound)
 
 
-def attention(library, dtype, forward_error, backward_error):
+def attention(library, dtype, forward_error, backward_error, window=0, documents=()):
+    """Causal; of `window` keys unless that is 0; of packed documents that end where `documents` says."""
     batch, heads, kv_heads, tokens, d = 2, 4, 2, 9, 8
     scale = 1 / math.sqrt(d)
 
@@ -141,8 +146,11 @@ def attention(library, dtype, forward_error, backward_error):
         heads_buffer(n, s) for n, s in ((heads, 4), (kv_heads, 5), (kv_heads, 6), (heads, 7)))
     (_, o_t), (_, dq_t), (_, dk_t), (_, dv_t) = (heads_buffer(n, 0) for n in (heads, heads, kv_heads, kv_heads))
     lse_t = Buffer(F32, (batch, heads, tokens))
-    library.call('attention_forward', Attention, q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t)
-    library.call('attention_backward', Attention, q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t, d_o=do_t, dq=dq_t, dk=dk_t, dv=dv_t)
+    given = dict(q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t, window=window)
+    if documents:
+        given['cumulative_lengths'] = Buffer(I32, (len(documents) + 1,), [0, *documents])
+    library.call('attention_forward', Attention, **given)
+    library.call('attention_backward', Attention, **given, d_o=do_t, dq=dq_t, dk=dk_t, dv=dv_t)
 
     def dot(a, b):
         return sum(x * y for x, y in zip(a, b, strict=True))
@@ -153,12 +161,13 @@ def attention(library, dtype, forward_error, backward_error):
         for h in range(heads):
             g = h // (heads // kv_heads)
             for i in range(tokens):
-                seen = range(i + 1)
-                scores = [scale * dot(row(q, heads, b, h, i), row(k, kv_heads, b, g, j)) for j in seen]
-                top = max(scores)
-                total = sum(math.exp(s - top) for s in scores)
+                begin = max((e for e in documents if e <= i), default=0)
+                seen = range(max(begin, i + 1 - window) if window else begin, i + 1)
+                scores = {j: scale * dot(row(q, heads, b, h, i), row(k, kv_heads, b, g, j)) for j in seen}
+                top = max(scores.values())
+                total = sum(math.exp(s - top) for s in scores.values())
                 lse.append(top + math.log(total))
-                p = [math.exp(s - top) / total for s in scores]
+                p = {j: math.exp(s - top) / total for j, s in scores.items()}
                 out = [sum(p[j] * row(v, kv_heads, b, g, j)[c] for j in seen) for c in range(d)]
                 at, d_row = ((b * tokens + i) * heads + h) * d, row(do, heads, b, h, i)
                 o[at:at + d] = out
@@ -224,6 +233,68 @@ def cross_entropy(library, dtype, error, linear_error):
     compare('fused_linear_cross_entropy_backward dw', dw.numbers(), [2 * v for v in expected_dw], linear_error)
 
 
+def products(library, dtype, error):
+    m, n, k = 5, 7, 11
+    a, b, bias, dc, old = (rounded(numbers(count, seed), dtype) for count, seed in
+                           ((m * k, 12), (k * n, 13), (n, 14), (m * n, 15), (m * n, 16)))
+
+    def transposed(values, rows, cols):
+        return [values[i * cols + j] for j in range(cols) for i in range(rows)]
+
+    def product(x, y, rows, cols, depth):
+        return [sum(x[i * depth + p] * y[p * cols + j] for p in range(depth)) for i in range(rows) for j in range(cols)]
+
+    expected = product(a, b, m, n, k)
+    expected_da = product(dc, transposed(b, k, n), m, k, n)
+    expected_db = product(transposed(a, m, k), dc, k, n, m)
+    for ta in 0, 1:
+        for tb in 0, 1:
+            given = dict(a=Buffer(dtype, (k, m), transposed(a, m, k)) if ta else Buffer(dtype, (m, k), a),
+                         b=Buffer(dtype, (n, k), transposed(b, k, n)) if tb else Buffer(dtype, (k, n), b),
+                         transpose_a=ta, transpose_b=tb)
+            c, da, db = Buffer(dtype, (m, n), old), Buffer(dtype, (k, m) if ta else (m, k)), Buffer(dtype, (n, k) if tb else (k, n))
+            library.call('gemm_forward', Gemm, **given, c=c, accumulate=1)
+            compare(f'gemm c, transposed {ta} {tb}', c.numbers(), [u + v for u, v in zip(expected, old, strict=True)], error)
+            library.call('gemm_backward', Gemm, **given, dc=Buffer(dtype, (m, n), dc), da=da, db=db)
+            compare('gemm da', da.numbers(), transposed(expected_da, m, k) if ta else expected_da, error)
+            compare('gemm db', db.numbers(), transposed(expected_db, k, n) if tb else expected_db, error)
+            library.call('gemm_backward', Gemm, **given, dc=Buffer(dtype, (m, n), dc), db=db, accumulate_db=1)
+            twice = [2 * v for v in expected_db]
+            compare('gemm db alone, added', db.numbers(), transposed(twice, k, n) if tb else twice, 2 * error)
+
+    given = dict(x=Buffer(dtype, (m, k), a), w=Buffer(dtype, (n, k), transposed(b, k, n)))
+    y, dx, dw, dbias = (Buffer(dtype, s) for s in ((m, n), (m, k), (n, k), (n,)))
+    library.call('linear_forward', Linear, **given, bias=Buffer(dtype, (n,), bias), y=y)
+    library.call('linear_backward', Linear, **given, dy=Buffer(dtype, (m, n), dc), dx=dx, dw=dw, dbias=dbias)
+    compare('linear y', y.numbers(), [v + bias[i % n] for i, v in enumerate(expected)], error)
+    compare('linear dx', dx.numbers(), expected_da, error)
+    compare('linear dw', dw.numbers(), transposed(expected_db, k, n), error)
+    compare('linear dbias', dbias.numbers(), [sum(dc[i * n + j] for i in range(m)) for j in range(n)], error)
+
+
+def rope(library, error):
+    """Neighbours of the first four columns of six, in queries alone; backward turns them back."""
+    heads, tokens, d, r, theta, first = 2, 5, 6, 4, 100.0, 3
+    q = rounded(numbers(heads * tokens * d, 17), F32)
+    cos, sin = Buffer(F32, (tokens, r // 2)), Buffer(F32, (tokens, r // 2))
+    library.call('rope_tables_fill', RopeTables, cos=cos, sin=sin, theta=theta, first_position=first)
+    angles = [(first + i) * theta ** (-2 * j / r) for i in range(tokens) for j in range(r // 2)]
+    compare('rope tables', cos.numbers() + sin.numbers(), [math.cos(a) for a in angles] + [math.sin(a) for a in angles], 1e-7)
+    expected = list(q)
+    for h in range(heads):
+        for i in range(tokens):
+            for j in range(r // 2):
+                at, angle = (h * tokens + i) * d + 2 * j, angles[i * r // 2 + j]
+                expected[at] = q[at] * math.cos(angle) - q[at + 1] * math.sin(angle)
+                expected[at + 1] = q[at + 1] * math.cos(angle) + q[at] * math.sin(angle)
+    in_place = Buffer(F32, (1, heads, tokens, d), q)
+    given = dict(q=in_place, cos=cos, sin=sin, q_out=in_place, rotary_dim=r, pairs=1)
+    library.call('rope_forward', Rope, **given)
+    compare('rope q', in_place.numbers(), expected, error)
+    library.call('rope_backward', Rope, **given)
+    compare('rope back', in_place.numbers(), q, 2 * error)
+
+
 class Device(ctypes.Structure):
     _fields_ = [('type', ctypes.c_int32), ('id', ctypes.c_int32)]
 
@@ -273,8 +344,13 @@ def main():
     rms_norm(library, BF16, 6e-3, 8e-3)
     attention(library, F32, 2e-6, 4e-6)
     attention(library, BF16, 4e-3, 8e-3)
+    attention(library, F32, 2e-6, 4e-6, window=3)
+    attention(library, F32, 2e-6, 4e-6, documents=(4, 9))
     cross_entropy(library, F32, 1e-6, 2e-6)
     cross_entropy(library, BF16, 4e-3, 8e-3)
+    products(library, F32, 1e-6)
+    products(library, BF16, 4e-3)
+    rope(library, 4e-7)
     dlpack(library)
     try:
         library.call('rms_norm_forward', RmsNorm)

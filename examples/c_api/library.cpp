@@ -4,6 +4,7 @@
 #include <exception>
 #include <limits>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <tigon/core/error.hpp>
@@ -48,6 +49,10 @@ static_assert(static_cast<int>(error_code::shape) + 1 == TIGON_ERROR_SHAPE &&
               static_cast<int>(error_code::state) + 1 == TIGON_ERROR_STATE &&
               static_cast<int>(error_code::workspace) + 1 == TIGON_ERROR_WORKSPACE);
 
+struct no_instruction_set : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// The border: what `call` throws becomes a status.
 template <class Call>
 std::int32_t guarded(Call call) noexcept {
@@ -59,6 +64,8 @@ std::int32_t guarded(Call call) noexcept {
   } catch (const std::bad_alloc&) {
     return failed(TIGON_ERROR_MEMORY, "tigon: memory has no more");
   } catch (const std::system_error& e) {
+    return failed(TIGON_ERROR_SYSTEM, e.what());
+  } catch (const no_instruction_set& e) {
     return failed(TIGON_ERROR_SYSTEM, e.what());
   } catch (const std::exception& e) {
     return failed(TIGON_ERROR_INTERNAL, e.what());
@@ -76,7 +83,7 @@ const c_api_kernel_table& chosen() {
   try {
     return c_api_kernels();
   } catch (const std::runtime_error& e) {  // of the choice, which names what there is
-    throw std::system_error(std::make_error_code(std::errc::not_supported), e.what());
+    throw no_instruction_set(e.what());
   }
 }
 

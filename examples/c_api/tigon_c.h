@@ -187,42 +187,42 @@ typedef enum tigon_attention_mask { TIGON_MASK_CAUSAL = 0, TIGON_MASK_NONE = 1 }
 
 /* o = softmax(scale q k^T) v by heads; the heads of q are a multiple of those of k and v */
 typedef struct tigon_attention {
-  const tigon_tensor *q, *k, *v;                    /* heads: [batch, heads, tokens, head_dim] */
-  const tigon_tensor *o, *lse;                      /* as q; f32 [batch, heads, tokens]. backward reads them */
-  const tigon_tensor *d_o, *dq, *dk, *dv;           /* backward: the gradient of o, and those of q, k and v */
-  const tigon_tensor* cumulative_lengths;           /* i32: 0 and the ends of packed documents; may be left out */
-  double scale, softcap;                            /* 0: 1 / sqrt(head_dim); 0: none */
-  int64_t window;                                   /* keys that a query sees, its own and those before it; 0: all */
-  int64_t offset;                                   /* position of the first query among the keys */
-  int32_t mask;                                     /* tigon_attention_mask */
+  const tigon_tensor *q, *k, *v;          /* heads: [batch, heads, tokens, head_dim] */
+  const tigon_tensor *o, *lse;            /* as q; f32 [batch, heads, tokens]. backward reads them */
+  const tigon_tensor *d_o, *dq, *dk, *dv; /* backward: the gradient of o, and those of q, k and v */
+  const tigon_tensor* cumulative_lengths; /* i32: 0 and the ends of packed documents; may be left out */
+  double scale, softcap;                  /* 0: 1 / sqrt(head_dim); 0: none */
+  int64_t window;                         /* keys that a query sees, its own and those before it; 0: all */
+  int64_t offset;                         /* position of the first query among the keys */
+  int32_t mask;                           /* tigon_attention_mask */
 } tigon_attention;
 TIGON_API int32_t tigon_attention_forward(tigon_context* context, const tigon_attention* arguments);
 TIGON_API int32_t tigon_attention_backward(tigon_context* context, const tigon_attention* arguments);
 
 /* y = silu(gate) up */
 typedef struct tigon_swiglu {
-  const tigon_tensor *gate, *up, *y;     /* [rows, cols] each; y may be gate or up. backward: not y */
-  const tigon_tensor *dy, *dgate, *dup;  /* backward; dgate and dup may each be gate, up or dy */
+  const tigon_tensor *gate, *up, *y;    /* [rows, cols] each; y may be gate or up. backward: not y */
+  const tigon_tensor *dy, *dgate, *dup; /* backward; dgate and dup may each be gate, up or dy */
 } tigon_swiglu;
 TIGON_API int32_t tigon_swiglu_forward(tigon_context* context, const tigon_swiglu* arguments);
 TIGON_API int32_t tigon_swiglu_backward(tigon_context* context, const tigon_swiglu* arguments);
 
 /* c = op(a) op(b) + bias, or added to c;   backward: da and db, laid out as a and b, from dc */
 typedef struct tigon_gemm {
-  const tigon_tensor *a, *b, *c, *bias;    /* op(a) [m, k], op(b) [k, n], c [m, n], bias [n], which may be left out */
-  const tigon_tensor *dc, *da, *db;        /* backward; da or db may be left out */
-  int32_t transpose_a, transpose_b;        /* 1: a is [k, m], b is [n, k] */
-  int32_t accumulate;                      /* 1: added to c */
-  int32_t accumulate_da, accumulate_db;    /* 1: added to da, to db */
+  const tigon_tensor *a, *b, *c, *bias; /* op(a) [m, k], op(b) [k, n], c [m, n], bias [n], which may be left out */
+  const tigon_tensor *dc, *da, *db;     /* backward; da or db may be left out */
+  int32_t transpose_a, transpose_b;     /* 1: a is [k, m], b is [n, k] */
+  int32_t accumulate;                   /* 1: added to c */
+  int32_t accumulate_da, accumulate_db; /* 1: added to da, to db */
 } tigon_gemm;
 TIGON_API int32_t tigon_gemm_forward(tigon_context* context, const tigon_gemm* arguments);
 TIGON_API int32_t tigon_gemm_backward(tigon_context* context, const tigon_gemm* arguments);
 
 /* y = x w^T + bias, with w as PyTorch's Linear keeps it;   dx = dy w,  dw = dy^T x,  dbias = the sum of dy's rows */
 typedef struct tigon_linear {
-  const tigon_tensor *x, *w, *bias, *y;       /* [rows, in], [out, in], [out] or left out, [rows, out] */
-  const tigon_tensor *dy, *dx, *dw, *dbias;   /* backward; each gradient may be left out */
-  int32_t accumulate_dx, accumulate;          /* 1: added to dx; to dw and dbias */
+  const tigon_tensor *x, *w, *bias, *y;     /* [rows, in], [out, in], [out] or left out, [rows, out] */
+  const tigon_tensor *dy, *dx, *dw, *dbias; /* backward; each gradient may be left out */
+  int32_t accumulate_dx, accumulate;        /* 1: added to dx; to dw and dbias */
 } tigon_linear;
 TIGON_API int32_t tigon_linear_forward(tigon_context* context, const tigon_linear* arguments);
 TIGON_API int32_t tigon_linear_backward(tigon_context* context, const tigon_linear* arguments);
@@ -234,11 +234,11 @@ typedef enum tigon_reduction {
 } tigon_reduction;
 
 typedef struct tigon_loss_options {
-  int64_t ignore_index;     /* read where set_ignore_index is 1; otherwise labels of -100 are ignored */
+  int64_t ignore_index; /* read where set_ignore_index is 1; otherwise labels of -100 are ignored */
   int32_t set_ignore_index;
-  int32_t reduction;        /* tigon_reduction */
+  int32_t reduction;                                 /* tigon_reduction */
   double label_smoothing, lse_square_scale, softcap; /* 0: none */
-  double denominator;       /* what the mean divides by, for a batch in several calls; 0: it counts */
+  double denominator; /* what the mean divides by, for a batch in several calls; 0: it counts */
 } tigon_loss_options;
 
 /* The loss of softmax(logits) and labels, with the gradient of the logits in the same call. */
@@ -257,7 +257,7 @@ typedef struct tigon_fused_linear_cross_entropy {
   const tigon_tensor *dx, *dw, *dbias;       /* each may be left out */
   const tigon_tensor* upstream;              /* backward: f32 [1] or [rows] */
   tigon_loss_options options;
-  int32_t accumulate;                        /* 1: added to dw and dbias */
+  int32_t accumulate; /* 1: added to dw and dbias */
 } tigon_fused_linear_cross_entropy;
 TIGON_API int32_t tigon_fused_linear_cross_entropy_forward(tigon_context* context,
                                                            const tigon_fused_linear_cross_entropy* arguments);

@@ -199,6 +199,7 @@ TEST_F(dlpack, managed_tensors_of_either_kind) {
   versioned.version = {2, 0};
   EXPECT_TIGON_ERROR(matrix_from_dlpack<const float>(versioned), argument,
                      "tensor is of DLPack version 2; expected version 1");
+  EXPECT_FALSE(dlpack_holds<float>(versioned)) << "fields of another version are not read";
 }
 
 /// The structs for programs without DLPack's header lie in memory as those of the header do.

@@ -69,7 +69,7 @@ struct mdspan {
   mdspan(T* d, const mapping_type& m) : data(d), map(m) {}
   static constexpr std::size_t rank() { return X::rank(); }
   auto extent(std::size_t k) const { return map.lengths.lengths[k]; }
-  auto stride(std::size_t k) const { return map.stride(k); }
+  typename X::index_type stride(std::size_t k) const { return map.stride(k); }
   T* data_handle() const { return data; }
 };
 
@@ -155,6 +155,7 @@ TEST_F(of_mdspan, a_view_becomes_one_of_any_layout) {
   EXPECT_EQ(to_mdspan<right_2>(dense).stride(0), 4);
   EXPECT_EQ(to_mdspan<right_2>(matrix_view<float>(memory, 1, 4, 9)).extent(1), 4) << "one row has no stride";
   EXPECT_EQ(to_mdspan<right_2>(matrix_view<float>(nullptr, 0, 4, 9)).extent(0), 0);
+  EXPECT_EQ(to_mdspan<right_2>(matrix_view<float>(memory, 3, 0, 9)).extent(0), 3) << "no elements have no strides";
   EXPECT_TIGON_ERROR(to_mdspan<right_2>(wide), stride,
                      "tigon: to_mdspan: view is of stride 9 along axis 0; expected 4, as the type of the mdspan says");
 

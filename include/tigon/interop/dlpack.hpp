@@ -152,21 +152,21 @@ TIGON_NOINLINE inline void expect_facts(const dl_facts& is, interop::dl_data_typ
     refuse(error_code::argument, "read-only", "memory that may be written, or a view of const elements");
 }
 
+/// Of a version whose structs are not known, the version alone is read.
 template <class D>
 dl_facts facts_of(const D& d) {
-  const auto& t = tensor_in(d);
-  dl_facts facts{static_cast<std::int64_t>(t.device.device_type),
-                 t.ndim,
-                 {t.dtype.code, t.dtype.bits, t.dtype.lanes},
-                 t.byte_offset,
-                 false,
-                 false,
-                 0};
+  dl_facts facts{};
   if constexpr (requires { d.version.major; }) {
     facts.versioned = true;
     facts.major = d.version.major;
+    if (facts.major != dl_major) return facts;
     facts.read_only = (d.flags & dl_read_only) != 0;
   }
+  const auto& t = tensor_in(d);
+  facts.device_type = static_cast<std::int64_t>(t.device.device_type);
+  facts.ndim = t.ndim;
+  facts.type = {t.dtype.code, t.dtype.bits, t.dtype.lanes};
+  facts.byte_offset = t.byte_offset;
   return facts;
 }
 
