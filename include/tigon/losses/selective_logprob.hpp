@@ -52,7 +52,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       const matrix_view<A> z = rows.logits(row + begin, count, memory);
       kernel_for<op::selective_log_softmax, row_backend<B>>::template backward<row_backend<B>, A>(
-          z, lse + begin, {column + begin, u + begin}, {}, temperature, z, ctx);
+          z, lse + begin, selected_gradient<A>{column + begin, u + begin}, selected_gradient<A>{}, temperature, z, ctx);
       rows.backward(row + begin, count, memory);
     });
     rows.finish();
