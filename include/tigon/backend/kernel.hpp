@@ -194,7 +194,7 @@ inline constexpr std::string_view provider_name = P::info.name;
 template <class Op>
 inline constexpr std::string_view provider_name<Op, void> = {};
 
-// The largest f.operator()<P>() of B and, where it is a mix or derived from one, of the backends that the mix is made of.
+// The largest f.operator()<P>() of B and, where B is a mix or derived from one, of the backends that it is made of.
 template <class B, class F>
 constexpr std::size_t most_of_parts(const F& f) {
   std::size_t most = f.template operator()<B>();
