@@ -3,8 +3,7 @@
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_BACKEND_OF_<op> the same for a single operator (backend/choices.hpp)
-//   TIGON_DEVICE          cpu (default), npu, or one of a vendor's: the device for which a backend is chosen when none is
-//                         named
+//   TIGON_DEVICE          cpu (default), npu, or a vendor's: the device for which a backend is chosen when none is named
 //   TIGON_TILE_CAPACITY_BITS  memory of a chip's core for tiles; unset: what the backend says (backend/capacity.hpp)
 //   TIGON_VECTOR_CORES    the same of the number of cores
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags

@@ -4,8 +4,8 @@
 //   -DTIGON_BACKEND_OF_softmax=xsimd -DTIGON_BACKEND_OF_gemm=generic
 //
 // The names are those of the registry, whose headers select.hpp brings, or of TIGON_BACKEND_HEADER. What is set to
-// nothing is not set. Every operator of all_ops (tigon.hpp) stands in both lists here, which tests/backend/registry_test.cpp and
-// .ci/greps compare.
+// nothing is not set. Every operator of all_ops (tigon.hpp) stands in both lists here; tests/backend/registry_test.cpp
+// and .ci/greps compare them.
 #ifndef TIGON_BACKEND_CHOICES_HPP
 #define TIGON_BACKEND_CHOICES_HPP
 

@@ -3,7 +3,7 @@
 // or the template argument of a call; `registered_backends` (backend/lookup.hpp) shows it before these.
 //
 // A new backend of the library is a line of `library_backends`, its name in TIGON_REGISTERED and, if it is a default, a
-// case of the default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares them.
+// case of the default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
 #ifndef TIGON_BACKEND_REGISTRY_HPP
 #define TIGON_BACKEND_REGISTRY_HPP
 
