@@ -25,12 +25,7 @@
 #include <tigon/backends/eigen/backend.hpp>
 #endif
 
-template <class... B>
-struct backend_list {
-  static constexpr std::size_t size = sizeof...(B);
-};
-template <class... A, class... B>
-backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
+using tigon::backend_list;
 
 using all_backends = decltype(backend_list<>{}
 #if TIGON_FOUND_hwy
@@ -55,6 +50,14 @@ using all_backends = decltype(backend_list<>{}
                               + backend_list<tigon::backends::eigen>{}
 #endif
                               + backend_list<tigon::backends::generic>{});
+
+/// The same, and before them the default backend where it is one of the program's own, as a vendor's or a mix.
+template <class Default, class... B>
+using with_default =
+    std::conditional_t<(std::same_as<Default, B> || ...), backend_list<B...>, backend_list<Default, B...>>;
+using shown_backends = decltype([]<class... B>(backend_list<B...>) {
+  return with_default<tigon::default_backend, B...>{};
+}(all_backends{}));
 
 /// Who provides what: a constant, compared with the lists of overrides by tests/backend/registry_test.cpp.
 constexpr auto coverage_of = []<class... B>(backend_list<B...>) {

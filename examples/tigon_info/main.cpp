@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include <tigon/backend/capacity.hpp>
 #include <tigon/simd/tile_registers.hpp>
 
 #include "all_backends.hpp"
@@ -13,10 +14,12 @@
 
 namespace {
 
-std::string names(tigon::device_set set) {
+std::string names(const tigon::device_set& set) {
   std::string s;
-  for (const tigon::device d : {tigon::device::cpu, tigon::device::npu})
-    if (set.contains(d)) s += (s.empty() ? "" : " and ") + std::string(tigon::device_name(d));
+  for (const tigon::device& d : set) {
+    s += (s.empty() ? "" : " and ") + std::string(d.name);
+    if (!d.present()) s += " (not there)";
+  }
   return s.empty() ? "none" : s;
 }
 
@@ -34,8 +37,8 @@ void print_numbers(const char* indent) {
   using E = typename B::engine;
   std::printf("%sengine      %s, target %s, %zu lanes of f32, %zu of f64\n", indent, E::name.data(), E::target.data(),
               tigon::simd::vec<E, float>::size, tigon::simd::vec<E, double>::size);
-  std::printf("%scapacities  tiles of %zu KiB a core", indent, B::tile_capacity_bits / 8192);
-  if constexpr (requires { B::vector_cores; }) std::printf(", %zu vector cores", std::size_t{B::vector_cores});
+  std::printf("%scapacities  tiles of %zu KiB a core", indent, tigon::tile_capacity_of<B> / 8192);
+  if constexpr (requires { B::vector_cores; }) std::printf(", %zu vector cores", tigon::vector_cores_of<B>);
   std::printf(", %zu MiB of logits at a time, %zu rows of scores, tasks of %zu elements\n", B::chunk.logits_bytes >> 20,
               B::attention.query_rows, B::row.task_elements);
   std::printf("%skernels     ", indent);
@@ -50,12 +53,13 @@ void print_if_named(std::string_view name, backend_list<B...>) {
 
 template <class... B>
 void print_table(backend_list<B...>) {
+  static constexpr auto coverage = tigon::coverage_table<B...>(tigon::all_ops{});
   std::printf("| operator |");
   (std::printf(" %s |", B::info.name.data()), ...);
   std::printf("\n|---|");
   for (std::size_t i = 0; i < sizeof...(B); ++i) std::printf("---|");
   std::puts("");
-  for (const auto& [op, providers] : coverage_here) {
+  for (const auto& [op, providers] : coverage) {
     std::printf("| %s |", op.data());
     for (const std::string_view provider : providers) std::printf(" %s |", provider.empty() ? "-" : provider.data());
     std::puts("");
@@ -81,7 +85,8 @@ int main(int argc, char** argv) {
   using B = tigon::default_backend;
   std::printf("tigon %s, instruction set %s\n", TIGON_VERSION_STRING, TIGON_STRING(TIGON_TARGET));
   std::printf("core        %s (TIGON_CORE; there are intel, zen4, zen5 and other)\n", tigon::this_core.name.data());
-  std::printf("device      %s (TIGON_DEVICE; there are cpu and npu)\n", TIGON_STRING(TIGON_DEVICE));
+  std::printf("device      %s (TIGON_DEVICE; there are cpu and npu, and those of backends of one's own)\n",
+              TIGON_STRING(TIGON_DEVICE));
   std::printf("backend     %s: %s\n", B::info.name.data(), tigon::default_backend_reason.data());
   print_numbers<B>("");
   const std::string_view missing = tigon::simd::tile_registers_missing();
@@ -94,14 +99,14 @@ int main(int argc, char** argv) {
                 names(info.default_devices).c_str());
     if (found) {
       std::puts("");
-      print_if_named(info.name, all_backends{});
+      print_if_named(info.name, shown_backends{});
     } else {
       std::printf("\n    not here    needs %s\n", needs.data());
     }
   }
 
   std::puts("\nwho provides what");
-  print_table(all_backends{});
+  print_table(shown_backends{});
   std::puts("");
   print_plans();
   print_product_plans();

@@ -3,10 +3,9 @@
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_BACKEND_OF_<op> the same for a single operator (backend/choices.hpp)
-//   TIGON_DEVICE          cpu (default), npu, or that of a backend of one's own: for it a backend is chosen where none is
-//                         named
-//   TIGON_TILE_CAPACITY_BITS, TIGON_VECTOR_CORES  memory of a core and number of cores of a chip (backend/capacity.hpp);
-//                         unset: what the backend says
+//   TIGON_DEVICE          cpu (default), npu, or a vendor's: the device for which a backend is chosen when none is named
+//   TIGON_TILE_CAPACITY_BITS  memory of a chip's core for tiles; unset: what the backend says (backend/capacity.hpp)
+//   TIGON_VECTOR_CORES    the same of the number of cores
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity

@@ -1,4 +1,4 @@
-// A chip whose memory is asked for when the program runs: a kernel that was compiled for more is refused before it writes.
+// A chip whose memory is queried when the program runs: a kernel that was compiled for more is refused.
 #include "ascend_chips.hpp"
 
 #include <tigon/ops/swiglu.hpp>

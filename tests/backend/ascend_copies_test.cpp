@@ -1,5 +1,5 @@
-// Every copy of the model carries a hint of eviction: blocks that are copied once leave first, parameters last. A chip's
-// own copies get it, and the ledger counts by it.
+// Every copy of the model carries a hint of eviction: blocks that are copied once leave first, parameters last. A
+// chip's own copies get it, and the ledger counts by it.
 #include "ascend_chips.hpp"
 
 #include <cstring>

@@ -142,12 +142,22 @@ struct many_partials : tb::highway {
   static constexpr tigon::row_tuning row{.task_elements = 64, .partials = 128};
 };
 
+/// A mix with numbers of its own, for what is not taken.
+struct many_in_mix : scalar_softmax {
+  using self = many_in_mix;
+  using parent = scalar_softmax;
+  static constexpr tigon::backend_info info{"many_in_mix", {tigon::device::cpu}};
+  using overrides = tigon::op_list<>;
+  static constexpr tigon::row_tuning row = many_partials::row;
+};
+
 // A door reserves memory before it is known whose kernel runs.
 TEST(Mix, ReservesForTheBackendThatTakesMost) {
   using B = mix<tb::highway, from<many_partials, op::dyt>>;
   constexpr std::size_t n = 4000, d = 16;
   ASSERT_GT((tigon::dyt_workspace<many_partials, float>(n, d)), (tigon::dyt_workspace<tb::highway, float>(n, d)));
   EXPECT_EQ((tigon::dyt_workspace<B, float>(n, d)), (tigon::dyt_workspace<many_partials, float>(n, d)));
+  EXPECT_EQ((tigon::dyt_workspace<many_in_mix, float>(n, d)), (tigon::dyt_workspace<many_partials, float>(n, d)));
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 //   a sentence
 //
 // Kernels are cut into tiles while they compile, so a query that is constexpr decides as the others do. One that is not
-// is asked when a kernel begins: a chip with less memory than the kernel was compiled for is refused, and a chip with more
-// runs the same tiles. The number of cores decides into how many programs work is cut, and with it bits of results; cores
-// that are not there only make programs wait.
+// is asked when a kernel begins: a chip with less memory than the kernel was compiled for is refused, and a chip with
+// more runs the same tiles. The number of cores decides into how many programs work is cut, and with it bits of
+// results; cores that are not there only make programs wait.
 #ifndef TIGON_BACKEND_CAPACITY_HPP
 #define TIGON_BACKEND_CAPACITY_HPP
 

@@ -1,10 +1,11 @@
-// A choice for single operators: TIGON_BACKEND_OF_<op>, the name of a backend, as TIGON_BACKEND is one for all. The default
-// backend is then a mix (backend/mix.hpp), so that calls stay as they are and symbols name the choice.
+// A choice for single operators: TIGON_BACKEND_OF_<op>, the name of a backend, as TIGON_BACKEND is one for all. The
+// default backend is then a mix (backend/mix.hpp), so that calls stay as they are and symbols name the choice.
 //
 //   -DTIGON_BACKEND_OF_softmax=xsimd -DTIGON_BACKEND_OF_gemm=generic
 //
-// The names are those of the registry, whose headers select.hpp brings, or of TIGON_BACKEND_HEADER. What is set to nothing
-// is not set. Every operator of all_ops (tigon.hpp) stands in both lists here; tests/backend/registry_test.cpp compares.
+// The names are those of the registry, whose headers select.hpp brings, or of TIGON_BACKEND_HEADER. What is set to
+// nothing is not set. Every operator of all_ops (tigon.hpp) stands in both lists here; tests/backend/registry_test.cpp
+// and .ci/greps compare them.
 #ifndef TIGON_BACKEND_CHOICES_HPP
 #define TIGON_BACKEND_CHOICES_HPP
 

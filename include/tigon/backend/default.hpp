@@ -1,5 +1,5 @@
-// The default backend by name, or a mix of several (backend/choices.hpp). The types are only declared here; select.hpp, at
-// the end of every operator header, brings their definitions and their kernels.
+// The default backend by name, or a mix of several (backend/choices.hpp). The types are only declared here; select.hpp,
+// at the end of every operator header, brings their definitions and their kernels.
 #ifndef TIGON_BACKEND_DEFAULT_HPP
 #define TIGON_BACKEND_DEFAULT_HPP
 

@@ -1,4 +1,4 @@
-// What a device is: a name, and how a program finds out whether there is one. The list is open: a vendor defines its own.
+// What a device is: a name, and how a program finds out whether there is one. Vendors define their own.
 #ifndef TIGON_BACKEND_DEVICE_HPP
 #define TIGON_BACKEND_DEVICE_HPP
 

@@ -194,13 +194,15 @@ inline constexpr std::string_view provider_name = P::info.name;
 template <class Op>
 inline constexpr std::string_view provider_name<Op, void> = {};
 
-// The largest f.operator()<P>() of B and of the backends that a mix takes operators from.
+// The largest f.operator()<P>() of B and, where B is a mix or derived from one, of the backends that it is made of.
 template <class B, class F>
 constexpr std::size_t most_of_parts(const F& f) {
-  if constexpr (requires { typename B::parts; })
-    return B::parts::most(f);
-  else
-    return f.template operator()<B>();
+  std::size_t most = f.template operator()<B>();
+  if constexpr (requires { typename B::parts; }) {
+    const std::size_t of_parts = B::parts::most(f);
+    if (of_parts > most) most = of_parts;
+  }
+  return most;
 }
 }  // namespace detail
 

@@ -1,5 +1,5 @@
-// The backends of a program, its own and the library's, and how one is found for a device: while compiling by the device's
-// name, and when the program runs by which devices are there.
+// The backends of a program, its own and the library's, and how one is found for a device: while compiling by the
+// device's name, and when the program runs by which devices are there.
 #ifndef TIGON_BACKEND_LOOKUP_HPP
 #define TIGON_BACKEND_LOOKUP_HPP
 
@@ -154,20 +154,21 @@ decltype(auto) call_suited(const std::string& wanted, Suits suits, F& f) {
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// The first backend of a list that is a default on a device: backend_on<device::npu, backend_list<acme, ascend>>. void if
-/// there is none.
+/// The first backend of a list that is a default on a device: backend_on<device::npu, backend_list<acme, ascend>>. void
+/// if there is none.
 template <const device& D, class List>
 using backend_on = typename detail::find_type_in<D, List>::type;
 
-/// The first backend of a list one of whose default devices is there, where every device's function is constexpr. void if
-/// there is none.
+/// The first backend of a list one of whose default devices is there, where every device's function is constexpr. void
+/// if there is none.
 template <class List>
 using present_backend = typename detail::find_present_in<List>::type;
 
 /// f.operator()<B>() for the first backend B of a list one of whose default devices is there now, or, with a device's
 /// name, which is a default on that device. Throws tigon::error (state) where there is none, or no such device now.
 ///
-///   tigon::with_present_backend(tigon::backend_list<acme, highway>{}, [&]<class B>() { tigon::softmax_forward<B>(x, y); });
+///   tigon::with_present_backend(tigon::backend_list<acme, highway>{},
+///                               [&]<class B>() { tigon::softmax_forward<B>(x, y); });
 template <class... B, class F>
   requires(sizeof...(B) != 0)
 decltype(auto) with_present_backend(backend_list<B...>, F f) {

@@ -14,15 +14,16 @@ inline namespace TIGON_ABI {
 template <class C, class... Ops>
 struct from;
 
-/// Backend B, but the operators of every `from` run on the backend that it names, with that backend's kernels, lanes and
-/// numbers:
+/// Backend B, but the operators of every `from` run on the backend that it names, with that backend's kernels, lanes
+/// and numbers:
 ///
-///   using mine = tigon::mix<tigon::backends::highway, tigon::from<tigon::backends::xsimd, tigon::op::softmax>>;
+///   using mine = tigon::mix<acme, tigon::from<tigon::backends::generic, tigon::op::softmax>>;
 ///
-/// It is a backend as any other: a template argument of a call, or a base of one with a name of its own. It runs where all
-/// of its backends run (B's own ancestors wherever B does), is opt-in, and is called highway_with_xsimd. What a taken operator is
-/// made of runs on the backend that it was taken from, unless the mix takes it from another. Of a product the kernel is
-/// taken and the numbers stay B's. TIGON_BACKEND_OF_<op> makes the default backend such a mix (backend/choices.hpp).
+/// It is a backend as any other: a template argument of a call, or a base of one with a name of its own. It runs where
+/// all of its backends run (B's own ancestors wherever B does), is opt-in, and is called acme_with_generic. What a
+/// taken operator is made of runs on the backend that it was taken from, unless the mix takes it from another. Of a
+/// product the kernel is taken and the numbers stay B's. TIGON_BACKEND_OF_<op> makes the default backend such a mix
+/// (backend/choices.hpp).
 template <class B, class... From>
 struct mix;
 

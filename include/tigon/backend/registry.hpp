@@ -2,8 +2,8 @@
 // is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and TIGON_BACKEND_HEADER choose it,
 // or the template argument of a call; `registered_backends` (backend/lookup.hpp) shows it before these.
 //
-// A new backend of the library is a line of `library_backends`, its name in TIGON_REGISTERED and, if it is a default, a case of the
-// default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all of them.
+// A new backend of the library is a line of `library_backends`, its name in TIGON_REGISTERED and, if it is a default, a
+// case of the default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
 #ifndef TIGON_BACKEND_REGISTRY_HPP
 #define TIGON_BACKEND_REGISTRY_HPP
 

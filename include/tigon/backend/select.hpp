@@ -1,5 +1,5 @@
-// Brings the default backend, and those that are chosen for single operators: traits, then kernels. Included last in every
-// operator header, so that a vendor's override finds the operator's contract declared.
+// Brings the default backend, and those that are chosen for single operators: traits, then kernels. Included last in
+// every operator header, so that a vendor's override finds the operator's contract declared.
 #ifndef TIGON_BACKEND_SELECT_HPP
 #define TIGON_BACKEND_SELECT_HPP
 

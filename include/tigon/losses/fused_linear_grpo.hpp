@@ -109,7 +109,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
   tokens.list([&](std::size_t i) { return column[i]; }, [](std::size_t) { return std::int64_t{-1}; });
   policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
   kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
-      {head, out, other, tokens, opt.temperature, coefficients}, ctx);
+      sequence_call<T>{head, out, other, tokens, opt.temperature, coefficients}, ctx);
   losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
 }
 

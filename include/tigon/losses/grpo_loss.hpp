@@ -36,8 +36,9 @@ struct kernel<op::grpo_loss, backends::generic> {
     A* u = frame.template take<A>(logits.rows);
     detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
     policy.gradient(logp, upstream, u, ctx);
-    kernel_for<op::selective_log_softmax, B>::template backward<B, T>(logits, saved_lse, {column, u}, {},
-                                                                      policy.opt.temperature, dlogits, ctx);
+    kernel_for<op::selective_log_softmax, B>::template backward<B, T>(
+        logits, saved_lse, selected_gradient<A>{column, u}, selected_gradient<A>{}, policy.opt.temperature, dlogits,
+        ctx);
   }
 
   /// Both in one pass, for losses by_token(): u of a row is known as soon as its logp is. logp: of every row.
@@ -129,7 +130,8 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
   auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
   const detail::policy<A> policy(batch, opt, at, nullptr);
   detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
-  kernel_for<op::grpo_loss, B>::template forward<B, T>(logits, column, policy, lse, {loss, metrics, partial}, ctx);
+  kernel_for<op::grpo_loss, B>::template forward<B, T>(logits, column, policy, lse,
+                                                       detail::policy_output<A>{loss, metrics, partial}, ctx);
 }
 
 /// dlogits, for the batch and the options of forward and what that saved. See grpo_loss_forward for the contract.
@@ -195,7 +197,7 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
       return losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
     }
   auto* lse = frame.template take<lse_parts<A>>(logits.rows);
-  K::template forward<B, T>(logits, column, losses, lse, {to.loss, to.metrics, partial}, ctx);
+  K::template forward<B, T>(logits, column, losses, lse, detail::policy_output<A>{to.loss, to.metrics, partial}, ctx);
   K::template backward<B, T>(logits, column, losses, lse, upstream, dlogits, ctx);
 }
 

@@ -69,8 +69,8 @@ void selective_log_softmax_backward(in_matrix<T> logits, const token_ids& ids,
   A* u = frame.template take<A>(logits.rows);
   detail::select_columns(name, at, ids, mask, logits.cols, column);
   for (std::size_t i = 0; i < logits.rows; ++i) u[i] = column[i] < 0 ? A(0) : dlogp.row(i / at.stride)[i % at.stride];
-  kernel_for<op::selective_log_softmax, B>::template backward<B, T>(logits, saved.data(), {column, u}, {},
-                                                                    opt.temperature, dlogits, ctx);
+  kernel_for<op::selective_log_softmax, B>::template backward<B, T>(
+      logits, saved.data(), selected_gradient<A>{column, u}, selected_gradient<A>{}, opt.temperature, dlogits, ctx);
 }
 
 }  // namespace tigon

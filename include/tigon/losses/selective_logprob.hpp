@@ -52,7 +52,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       const matrix_view<A> z = rows.logits(row + begin, count, memory);
       kernel_for<op::selective_log_softmax, row_backend<B>>::template backward<row_backend<B>, A>(
-          z, lse + begin, {column + begin, u + begin}, {}, temperature, z, ctx);
+          z, lse + begin, selected_gradient<A>{column + begin, u + begin}, selected_gradient<A>{}, temperature, z, ctx);
       rows.backward(row + begin, count, memory);
     });
     rows.finish();
@@ -173,7 +173,8 @@ void selective_logprob_forward(const linear_layer<T>& layer, const Target& targe
   std::size_t n = 0;
   for (std::size_t i = 0; i < rows; ++i)
     if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
-  kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, {row, column, n}, opt.temperature, lp, lse, ctx);
+  kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, detail::selected_columns{row, column, n},
+                                                               opt.temperature, lp, lse, ctx);
   std::fill(logp.begin(), logp.end(), A(0));
   for (std::size_t i = 0; i < rows; ++i) saved[i] = {};
   for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
@@ -213,8 +214,8 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
   for (std::size_t i = 0; i < rows; ++i)
     if (labels(0, i) != opt.ignore_index && upstream[i] != A(0))
       row[n] = i, column[n] = labels(0, i), u[n] = upstream[i], lse[n++] = saved[i];
-  kernel_for<op::selective_logprob, B>::template backward<B, T>(layer, gradients, {row, column, n}, opt.temperature, u,
-                                                                lse, ctx);
+  kernel_for<op::selective_logprob, B>::template backward<B, T>(
+      layer, gradients, detail::selected_columns{row, column, n}, opt.temperature, u, lse, ctx);
 }
 
 }  // namespace tigon

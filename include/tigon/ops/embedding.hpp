@@ -173,7 +173,7 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
   args.check();
   detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
   ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
-  kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight.rows, {}, dweight, opt, ctx);
+  kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight.rows, std::span<I>{}, dweight, opt, ctx);
 }
 
 /// tokens and drows from dy and ids; returns how many there are. See embedding_options for the contract.

@@ -69,11 +69,12 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
     const detail::side_by_side<T> values{to_save.values, x.cols};
     const detail::layer_numbers<A> numbers(to_save.numbers, x.rows, opt);
     kernel_for<op::layer_norm, R>::template forward<R, T, T>(x, vector(w.norm), vector(w.norm_bias), values.part(0),
-                                                             numbers.mean, numbers.rstd, {.eps = opt.eps}, ctx);
+                                                             numbers.mean, numbers.rstd,
+                                                             layer_norm_options{.eps = opt.eps}, ctx);
     product<B, T>(values.part(0), w.wqkv, values.part(1, 3), vector(w.bqkv), {.b = transpose::yes}, ctx);
-    kernel_for<op::neighborhood_attention, R>::template forward<R, T>(values.heads(1, opt), values.heads(2, opt),
-                                                                      values.heads(3, opt), values.heads(4, opt),
-                                                                      {numbers.probs, {}}, opt.attention, ctx);
+    kernel_for<op::neighborhood_attention, R>::template forward<R, T>(
+        values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), values.heads(4, opt),
+        neighborhood_attention_saved<A>{numbers.probs, {}}, opt.attention, ctx);
     detail::round_sums<R, A>(y, x, false, ctx);
     product<B, T>(values.part(4), w.wo, y, vector(w.bo), {.beta = 1, .b = transpose::yes}, ctx);
   }
@@ -96,14 +97,15 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
     product<B, T>(dy, w.wo, d_o.all, {}, {}, ctx);
     kernel_for<op::neighborhood_attention, R>::template backward<R, T>(
         d_o.heads(0, opt), values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), numbers.probs,
-        {d_qkv.heads(0, opt), d_qkv.heads(1, opt), d_qkv.heads(2, opt)}, opt.attention, ctx);
+        neighborhood_attention_gradients<T>{d_qkv.heads(0, opt), d_qkv.heads(1, opt), d_qkv.heads(2, opt)},
+        opt.attention, ctx);
     parameter_gradients<B, T>(d_qkv.all, values.part(0), dw.wqkv, dw.bqkv, opt, ctx);
     const matrix_view<T> dn = d_o.all;
     product<B, T>(d_qkv.all, w.wqkv, dn, {}, {}, ctx);
     kernel_for<op::layer_norm, R>::template backward<R, T, T>(
         dn, x, vector(w.norm), numbers.mean, numbers.rstd,
         norm_gradients<T, vector_view<T>, vector_view<T>>{dx, vector(dw.norm), vector(dw.norm_bias)},
-        {.eps = opt.eps, .dparams = opt.dparams}, ctx);
+        layer_norm_options{.eps = opt.eps, .dparams = opt.dparams}, ctx);
     detail::round_sums<R, A>(dx, dy, true, ctx);
   }
 

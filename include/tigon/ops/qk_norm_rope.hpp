@@ -198,7 +198,9 @@ void qk_norm_rope_forward(std::type_identity_t<qk_heads<const T>> x, const qk_no
   detail::declare_qk_norm<P, E>(args, w_q, w_k, {tables.cos, tables.sin}, detail::shape_of(x.q), opt);
   args.check();
   ctx.workspace().expect("qk_norm_rope_forward", qk_norm_rope_workspace<B, T>(x.q.head_dim, ctx));
-  kernel_for<op::qk_norm_rope, B>::template forward<B, T, P, E>(x, {w_q, w_k}, {tables.cos, tables.sin}, y, opt, ctx);
+  kernel_for<op::qk_norm_rope, B>::template forward<B, T, P, E>(
+      x, qk_norm_weights<in_vector<P>, in_vector<P>>{w_q, w_k}, rope_tables<const E>{tables.cos, tables.sin}, y, opt,
+      ctx);
 }
 
 /// dq, dk, dw_q and dw_k from dq_out, dk_out, q, k and the weights: qk_norm_rope_backward({dq_out, dk_out}, {q, k},
@@ -230,8 +232,9 @@ void qk_norm_rope_backward(std::type_identity_t<qk_heads<const T>> dy, std::type
   args.check();
   const std::size_t heads = workspace::product(of_q.batch, of_q.seq_len, of_q.heads + of_k.heads);
   ctx.workspace().expect("qk_norm_rope_backward", qk_norm_rope_backward_workspace<B, T>(heads, of_q.head_dim, ctx));
-  kernel_for<op::qk_norm_rope, B>::template backward<B, T, P, E>(dy, x, {w_q, w_k}, {tables.cos, tables.sin},
-                                                                 {gradients.dq, gradients.dk, dw_q, dw_k}, opt, ctx);
+  kernel_for<op::qk_norm_rope, B>::template backward<B, T, P, E>(
+      dy, x, qk_norm_weights<in_vector<P>, in_vector<P>>{w_q, w_k}, rope_tables<const E>{tables.cos, tables.sin},
+      qk_norm_rope_gradients<T, vector_view<P>, vector_view<P>>{gradients.dq, gradients.dk, dw_q, dw_k}, opt, ctx);
 }
 
 }  // namespace tigon

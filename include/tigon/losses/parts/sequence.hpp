@@ -67,7 +67,8 @@ struct sequence_kernel {
       const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
-      rows_of_logits::template backward<R, A>(z, t.lse + k, {t.column + k, t.u + k}, second, call.temperature, z, ctx);
+      rows_of_logits::template backward<R, A>(z, t.lse + k, selected_gradient<A>{t.column + k, t.u + k}, second,
+                                              call.temperature, z, ctx);
       policy.backward(t.row + k, n, memory);
     };
     for (std::size_t group = 0, end; group < t.groups; group = end) {

@@ -15,8 +15,8 @@
 namespace tigon::unified_buffer {
 inline namespace TIGON_ABI {
 
-/// When the lines of a copy may leave the cache that the cores share, relative to others. A hint to the copy, which changes
-/// no result: what is copied once makes room for what every program copies again.
+/// When the lines of a copy may leave the cache that the cores share, relative to others. A hint to the copy, which
+/// changes no result: what is copied once makes room for what every program copies again.
 enum class evict {
   normally,  ///< parts of a row that further passes copy again, and numbers of rows
   first,     ///< blocks that a kernel copies once, and results
