@@ -103,7 +103,8 @@ refuses)
 
 learns)
   small="--data train.ids --seq-len 32 --steps 40 --lr 1e-2 --batch 4 --threads 2"
-  "$program" "$model" $small --eval-data held.ids --csv run.csv --svg run.svg --out saved > out 2> err || fail "$(cat err)"
+  "$program" "$model" $small --eval-data held.ids --csv run.csv --svg run.svg --out saved > out 2> err ||
+    fail "$(cat err)"
   grep -q "saved in saved" out || fail "it does not say where the model is: $(cat out)"
   grep -q "<svg" run.svg || fail "no picture"
   cmp "$model/config.json" saved/config.json || fail "config.json was changed"
@@ -131,18 +132,16 @@ learns)
   ;;
 
 resume)
+  small="$small --eval-data held.ids --eval-every 4"
   for kind in "" "--dtype bf16 --accumulate 2" "--batch 2 --lora-rank 2 --merge"; do
     rm -rf whole parts
-    "$program" "$model" $small $kind --eval-data held.ids --eval-every 4 --out whole --csv whole.csv > out 2>&1 ||
-      fail "$(cat out)"
-    "$program" "$model" $small $kind --eval-data held.ids --eval-every 4 --out parts --stop-at 5 > out 2>&1 ||
-      fail "$(cat out)"
-    "$program" "$model" $small $kind --eval-data held.ids --eval-every 4 --out parts --resume --csv rest.csv > out 2>&1 ||
-      fail "$(cat out)"
+    "$program" "$model" $small $kind --out whole --csv whole.csv > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --stop-at 5 > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --resume --csv rest.csv > out 2>&1 || fail "$(cat out)"
     cmp whole/model.safetensors parts/model.safetensors || fail "a resumed run ($kind) leaves another model"
     cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state ($kind)"
     tail -7 whole.csv > a && tail -7 rest.csv > b && cmp a b || fail "a resumed run ($kind) has other losses"
-    refused "has 12 steps already" "$model" $small $kind --eval-data held.ids --eval-every 4 --out parts --resume
+    refused "has 12 steps already" "$model" $small $kind --out parts --resume
   done
   refused "of a run with another method" "$model" $small --out parts --resume
   refused "of a run with another seed" "$model" $small $kind --seed 3 --out parts --resume
@@ -164,15 +163,16 @@ adapters)
   ;;
 
 crash)
-  # A second run dies while it writes: no file may be longer than 4 KiB (its state dies), or 8 KiB (its model does, whose
-  # state, of adapters, is shorter).
+  # A second run dies while it writes its state, where no file may be longer than 4 KiB, or its model, where 8 KiB are
+  # enough for the state of its adapters.
   merged="--lora-rank 1 --lora-targets q_proj --merge"
   for kind in "8:" "16:$merged"; do
     rm -rf kept
     "$program" "$model" $small ${kind#*:} --out kept > out 2>&1 || fail "$(cat out)"
     cp kept/model.safetensors old && cp kept/training_state.safetensors old_state
     code=0
-    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 || code=$?
+    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 ||
+      code=$?
     [ $code -ne 0 ] || fail "a run that could not write its model ended well"
     cmp old kept/model.safetensors || fail "the old model did not survive"
     [ -z "${kind#*:}" ] && { cmp old_state kept/training_state.safetensors || fail "the old state did not survive"; }

@@ -1,4 +1,4 @@
-// What a run leaves in its folder: a model that transformers loads, adapters that PEFT loads, and the state to go on from.
+// What a run leaves in its folder: a model for transformers, adapters for PEFT, and the state to go on from.
 #ifndef EXAMPLE_FINETUNE_CHECKPOINT_HPP
 #define EXAMPLE_FINETUNE_CHECKPOINT_HPP
 
@@ -93,7 +93,7 @@ inline void save_tensors(const std::filesystem::path& path, const std::vector<we
 
 }  // namespace detail
 
-/// A folder that transformers loads: what `from` has beside its weights, and these weights. The old ones are there until
+/// A folder that transformers loads: what `from` has beside its weights, and these weights. The old are there until
 /// the new ones are on the disk.
 inline void save_model(const std::filesystem::path& from, const std::filesystem::path& to, const weight_layout& layout,
                        std::span<const float> weights, const std::string& type) {

@@ -1,4 +1,4 @@
-// Fine-tunes a model of Hugging Face's by tigon's operators alone. --help lists the options; docs/finetune.md tells more.
+// Fine-tunes a model of Hugging Face by tigon alone. --help lists the options; docs/finetune.md tells more.
 #include <tigon/core/error.hpp>
 #include <tigon/core/executor.hpp>
 

@@ -1,4 +1,4 @@
-// A run from its weights to what it leaves, in one element type; a file of its own for each, as both take long to compile.
+// A run from its weights to what it leaves, in one element type; a source for each, as either compiles for long.
 #ifndef EXAMPLE_FINETUNE_RUN_HPP
 #define EXAMPLE_FINETUNE_RUN_HPP
 
