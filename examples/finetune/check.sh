@@ -7,9 +7,9 @@ model=$fixtures/tiny
 
 # Documents of 5 to 29 ids below 64, of which each is a function of the one before it.
 awk 'BEGIN { for (i = 0; i < 60; ++i) { x = i % 64; n = 5 + i % 25; line = x;
-  for (j = 1; j < n; ++j) { x = (x * 5 + 3) % 64; line = line " " x } print line } }' > ids
-head -12 ids > held
-small="--ids ids --seq-len 32 --steps 12 --lr 3e-3 --threads 2"
+  for (j = 1; j < n; ++j) { x = (x * 5 + 3) % 64; line = line " " x } print line } }' > train.ids
+head -12 train.ids > held.ids
+small="--data train.ids --seq-len 32 --steps 12 --lr 3e-3 --threads 2"
 
 fail() {
   echo "check.sh $part: $*" >&2
@@ -40,8 +40,8 @@ case $part in
 refuses)
   "$program" --help > out || fail "--help ended with $?"
   grep -q -- --lora-rank out || fail "--help does not name --lora-rank"
-  refused "folder is required" --ids ids
-  refused "ids is required" "$model"
+  refused "folder is required" --data train.ids
+  refused "data is required" "$model"
   refused "nowhere is not a folder" nowhere $small
   refused "config.json cannot be opened" . $small
   refused "neither model.safetensors nor" "$fixtures/llama" $small
@@ -50,18 +50,19 @@ refuses)
   refused "min-lr is larger" "$model" $small --min-lr 1
   refused "resume needs --out" "$model" $small --resume
   refused "merge needs adapters" "$model" $small --merge
-  refused "patience needs --eval-every" "$model" $small --eval-ids held --patience 2
+  refused "patience needs --eval-every" "$model" $small --eval-data held.ids --patience 2
   refused "no projection c_attn" "$model" $small --lora-rank 2 --lora-targets c_attn
-  refused "missing cannot be opened" "$model" --ids missing
+  refused "words.doc" "$model" --data words.doc
+  refused "missing.ids cannot be opened" "$model" --data missing.ids
   refused "cannot be opened" "$model" $small --out new --resume
   refused "name one file" "$model" $small --out "$model"
-  refused "name one file" "$model" $small --csv ids
-  printf '1 2\n3 64\n' > wrong
-  refused "wrong, line 2: 64 is no token id" "$model" --ids wrong
-  printf '1 2\n3 x\n' > wrong
-  refused "wrong, line 2: x is no token id" "$model" --ids wrong
-  : > empty
-  refused "holds no document" "$model" --ids empty
+  refused "name one file" "$model" $small --csv train.ids
+  printf '1 2\n3 64\n' > wrong.ids
+  refused "wrong.ids, line 2: 64 is no token id" "$model" --data wrong.ids
+  printf '1 2\n3 x\n' > wrong.ids
+  refused "wrong.ids, line 2: x is no token id" "$model" --data wrong.ids
+  : > empty.ids
+  refused "holds no document" "$model" --data empty.ids
   with '"llama"' '"gpt2"'
   refused "model_type gpt2, which this program does not know" changed $small
   with '"silu"' '"relu"'
@@ -101,15 +102,16 @@ refuses)
   ;;
 
 learns)
-  small="--ids ids --seq-len 32 --steps 40 --lr 1e-2 --batch 4 --threads 2"
-  "$program" "$model" $small --eval-ids held --csv run.csv --svg run.svg --out saved > out 2> err || fail "$(cat err)"
+  small="--data train.ids --seq-len 32 --steps 40 --lr 1e-2 --batch 4 --threads 2"
+  "$program" "$model" $small --eval-data held.ids --csv run.csv --svg run.svg --out saved > out 2> err ||
+    fail "$(cat err)"
   grep -q "saved in saved" out || fail "it does not say where the model is: $(cat out)"
   grep -q "<svg" run.svg || fail "no picture"
   cmp "$model/config.json" saved/config.json || fail "config.json was changed"
   awk -v first="$(loss_of run.csv | head -1)" -v last="$(loss_of run.csv | tail -1)" \
     'BEGIN { exit !(last < 0.6 * first) }' || fail "the loss did not fall: $(loss_of run.csv)"
   # The same losses for any number of threads, and with layers made again; near ones in bf16.
-  "$program" "$model" $small --eval-ids held --csv one.csv --threads 1 > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small --eval-data held.ids --csv one.csv --threads 1 > out 2>&1 || fail "$(cat out)"
   cmp run.csv one.csv || fail "the losses depend on the threads"
   "$program" "$model" $small --csv again.csv --recompute > out 2>&1 || fail "$(cat out)"
   "$program" "$model" $small --csv bf16.csv --dtype bf16 --profile > out 2>&1 || fail "$(cat out)"
@@ -120,28 +122,26 @@ learns)
       fail "the losses of ${other%:*} are not near: $(paste a b)"
   done
   # What was saved goes in again, and begins where the run ended.
-  "$program" saved $small --eval-ids held --lr 1e-12 --steps 1 --csv next.csv > out 2>&1 || fail "$(cat out)"
+  "$program" saved $small --eval-data held.ids --lr 1e-12 --steps 1 --csv next.csv > out 2>&1 || fail "$(cat out)"
   [ "$(tail -1 run.csv | cut -d, -f6 | cut -c1-6)" = "$(tail -1 next.csv | cut -d, -f6 | cut -c1-6)" ] ||
     fail "the saved model has another loss: $(tail -1 run.csv) and $(tail -1 next.csv)"
   # The run ends where held-out loss no longer falls: at a rate of 1e-12 it does not.
-  "$program" "$model" $small --lr 1e-12 --eval-ids held --eval-every 1 --patience 3 --csv early.csv > out 2>&1 ||
+  "$program" "$model" $small --lr 1e-12 --eval-data held.ids --eval-every 1 --patience 3 --csv early.csv > out 2>&1 ||
     fail "$(cat out)"
   [ "$(wc -l < early.csv)" -lt 40 ] || fail "--patience 3 did not end the run"
   ;;
 
 resume)
+  small="$small --eval-data held.ids --eval-every 4"
   for kind in "" "--dtype bf16 --accumulate 2" "--batch 2 --lora-rank 2 --merge"; do
     rm -rf whole parts
-    "$program" "$model" $small $kind --eval-ids held --eval-every 4 --out whole --csv whole.csv > out 2>&1 ||
-      fail "$(cat out)"
-    "$program" "$model" $small $kind --eval-ids held --eval-every 4 --out parts --stop-at 5 > out 2>&1 ||
-      fail "$(cat out)"
-    "$program" "$model" $small $kind --eval-ids held --eval-every 4 --out parts --resume --csv rest.csv > out 2>&1 ||
-      fail "$(cat out)"
+    "$program" "$model" $small $kind --out whole --csv whole.csv > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --stop-at 5 > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --resume --csv rest.csv > out 2>&1 || fail "$(cat out)"
     cmp whole/model.safetensors parts/model.safetensors || fail "a resumed run ($kind) leaves another model"
     cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state ($kind)"
     tail -7 whole.csv > a && tail -7 rest.csv > b && cmp a b || fail "a resumed run ($kind) has other losses"
-    refused "has 12 steps already" "$model" $small $kind --eval-ids held --eval-every 4 --out parts --resume
+    refused "has 12 steps already" "$model" $small $kind --out parts --resume
   done
   refused "of a run with another method" "$model" $small --out parts --resume
   refused "of a run with another seed" "$model" $small $kind --seed 3 --out parts --resume
@@ -163,15 +163,16 @@ adapters)
   ;;
 
 crash)
-  # A second run dies while it writes: no file may be longer than 4 KiB (its state dies), or 8 KiB (its model does, whose
-  # state, of adapters, is shorter).
+  # A second run dies while it writes its state, where no file may be longer than 4 KiB, or its model, where 8 KiB are
+  # enough for the state of its adapters.
   merged="--lora-rank 1 --lora-targets q_proj --merge"
   for kind in "8:" "16:$merged"; do
     rm -rf kept
     "$program" "$model" $small ${kind#*:} --out kept > out 2>&1 || fail "$(cat out)"
     cp kept/model.safetensors old && cp kept/training_state.safetensors old_state
     code=0
-    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 || code=$?
+    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 ||
+      code=$?
     [ $code -ne 0 ] || fail "a run that could not write its model ended well"
     cmp old kept/model.safetensors || fail "the old model did not survive"
     [ -z "${kind#*:}" ] && { cmp old_state kept/training_state.safetensors || fail "the old state did not survive"; }

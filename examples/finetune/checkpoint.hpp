@@ -1,4 +1,4 @@
-// What a run leaves in its folder: a model that transformers loads, adapters that PEFT loads, and the state to go on from.
+// What a run leaves in its folder: a model for transformers, adapters for PEFT, and the state to go on from.
 #ifndef EXAMPLE_FINETUNE_CHECKPOINT_HPP
 #define EXAMPLE_FINETUNE_CHECKPOINT_HPP
 
@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,7 +23,7 @@
 #include "../support/output_file.hpp"
 #include "../support/safetensors.hpp"
 #include "model_lora.hpp"
-#include "trainer.hpp"
+#include "trained.hpp"
 
 namespace example {
 
@@ -53,10 +54,9 @@ inline std::string read_bytes(const std::filesystem::path& path) {
 /// Files that lie beside the weights, those of them that the folder has.
 inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to, bool config) {
   std::error_code code;
-  for (const char* const name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-        "chat_template.json"})
+  for (const char* const name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                                 "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                                 "merges.txt", "chat_template.jinja", "chat_template.json"})
     if ((config || std::string(name) != "config.json") && std::filesystem::is_regular_file(from / name, code))
       replace_file(to / name, read_bytes(from / name));
 }
@@ -93,7 +93,7 @@ inline void save_tensors(const std::filesystem::path& path, const std::vector<we
 
 }  // namespace detail
 
-/// A folder that transformers loads: what `from` has beside its weights, and these weights. The old ones are there until
+/// A folder that transformers loads: what `from` has beside its weights, and these weights. The old are there until
 /// the new ones are on the disk.
 inline void save_model(const std::filesystem::path& from, const std::filesystem::path& to, const weight_layout& layout,
                        std::span<const float> weights, const std::string& type) {
@@ -168,7 +168,8 @@ inline run_position load_state(const std::filesystem::path& path, trained_parame
   run_position at{counts[0], counts[1], counts[2], counts[3], checked("best", dtype::f64, 1).values<double>()[0]};
   if (*std::min_element(counts.begin(), counts.end()) < 0 || std::isnan(at.best))
     file.fail("holds counts that no training leaves");
-  trained.values = std::move(values), trained.first_moment = std::move(first), trained.second_moment = std::move(second);
+  trained.values = std::move(values), trained.first_moment = std::move(first),
+  trained.second_moment = std::move(second);
   return at;
 }
 

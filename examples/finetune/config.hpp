@@ -2,10 +2,9 @@
 #ifndef EXAMPLE_FINETUNE_CONFIG_HPP
 #define EXAMPLE_FINETUNE_CONFIG_HPP
 
-#include <tigon/ops/geglu.hpp>
-
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -254,6 +253,7 @@ inline void read_experts(const config_reader& c, architecture& a) {
   if (!mixtral && a.model_type != "qwen3_moe") return;
   a.experts = c.size(mixtral || !c.has("num_experts") ? "num_local_experts" : "num_experts");
   a.top_k = c.size("num_experts_per_tok");
+  if (a.experts > 4096) c.fail("has more than 4096 experts");
   if (a.top_k > a.experts) c.fail("has more num_experts_per_tok than experts");
   a.expert_intermediate = mixtral ? a.intermediate : c.size("moe_intermediate_size");
   a.normalised_choices = mixtral || c.flag("norm_topk_prob", false);

@@ -13,49 +13,27 @@
 #include <utility>
 #include <vector>
 
-#include "../support/memory.hpp"
 #include "model_lora.hpp"
+#include "model_memory.hpp"
 #include "model_operators.hpp"
 
 namespace example {
 
-/// Documents one behind another: token i of document d, begins[d] <= i < begins[d + 1], is asked for targets[i], the
-/// id that follows it, or for nothing where that is -100. Documents do not see one another.
-struct packed_documents {
-  std::span<const std::int32_t> ids, targets, begins;
-};
-
-/// The parameters as the model reads them: matrices in T, norms in f32, and the adapters in T, if there are any.
-template <class T>
-struct model_weights {
-  std::span<const T> matrices;
-  std::span<const float> master;
-  std::span<const T> adapters = {};
-};
-
-/// Where gradients go. Without `weights` those are frozen, and nothing is computed for them.
-struct model_gradients {
-  std::span<float> weights, adapters;
-  tigon::gradient mode = tigon::gradient::overwrite;
-};
-
-struct model_options {
-  std::size_t most_tokens = 0;  ///< of a call
-  bool recompute = false;       ///< keep each layer's input alone and make the rest again in backward
-};
-
-/// Activations lie in one arena. A layer keeps its input, what attention read and wrote, the sum behind it, and gate and
-/// up; norms' outputs and the gated product are made again in backward.
+/// A layer keeps its input, what attention read and wrote, the sum behind it, and gate and up; norms' outputs and the
+/// gated product are made again in backward.
 template <tigon::element T>
 class causal_model {
  public:
   causal_model(const architecture& a, const weight_layout& layout, const lora_layout& lora, model_options options,
                tigon::context& ctx, profile* timed = nullptr)
-      : a_(a), layout_(layout), lora_(lora), options_(options), ctx_(ctx), profile_(timed), do_(ctx, timed) {
-    lay_out();
-    arena_.allocate();
-    lay_out();
-  }
+      : a_(a),
+        layout_(layout),
+        lora_(lora),
+        options_(options),
+        ctx_(ctx),
+        profile_(timed),
+        do_(ctx, timed),
+        m_(a, options, lora.options.rank) {}
 
   /// The sum of the losses of all targets.
   double loss(const model_weights<T>& weights, const packed_documents& of) {
@@ -69,7 +47,7 @@ class causal_model {
   double step(const model_weights<T>& weights, const model_gradients& gradients, const packed_documents& of) {
     const auto y = begin(weights, gradients, of);
     double out = 0;
-    const auto dy = first(dy_);
+    const auto dy = first(m_.dy);
     {
       const auto timed = profile::part(profile_, "forward");
       forward(of.ids);
@@ -99,77 +77,13 @@ class causal_model {
   }
 
   /// Most bytes of activations, temporaries and workspace so far.
-  std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
+  std::size_t peak_bytes() const { return m_.bytes() + ctx_.workspace().high_water(); }
 
  private:
   using layer = weight_layout::layer;
   using heads = tigon::heads_view<T>;
-
-  struct routing {
-    matrix<float> logits;         ///< [tokens, experts]
-    matrix<std::int32_t> chosen;  ///< [tokens, top_k]
-    matrix<float> weights;        ///< [tokens, top_k]
-
-    routing first(std::size_t rows) const {
-      return {logits.rows_from(0, rows), chosen.rows_from(0, rows), weights.rows_from(0, rows)};
-    }
-    typename model_operators<T>::choices choices() const { return {chosen, weights}; }
-  };
-  struct layer_saved {
-    matrix<T> stream;  ///< [tokens, hidden], what the attention's norm reads
-    matrix<T> qkv;     ///< q and k after the rotation, or before their norms
-    matrix<T> attention;
-    matrix<T> middle;             ///< [tokens, hidden], what the MLP's norm reads
-    matrix<T> gate_up;            ///< of every choice with experts
-    matrix<T> attended, mlp_out;  ///< what the post norms read
-    float *rstd1, *rstd2, *post_rstd1, *post_rstd2;
-    float* lse;  ///< [tokens * heads]
-    routing routes;
-  };
-
-  void lay_out() {
-    const std::size_t tokens = options_.most_tokens;
-    saved_.resize(a_.layers);
-    for (std::size_t l = 0; l < a_.layers; ++l) {
-      layer_saved& s = saved_[l];
-      if (l == 0 || !options_.recompute)
-        lay_out(s, tokens, l);
-      else
-        s = saved_[0];
-      s.stream = arena_.matrix<T>(tokens, a_.hidden);
-    }
-    for (matrix<T>* m : {&last_, &y_, &update_, &dy_, &dstream_}) *m = arena_.matrix<T>(tokens, a_.hidden);
-    if (a_.post_norms) dupdate_ = arena_.matrix<T>(tokens, a_.hidden);
-    last_rstd_ = arena_.take<float>(tokens);
-    product_ = arena_.matrix<T>(tokens, std::max(a_.intermediate, a_.qkv_width()));
-    dattention_ = arena_.matrix<T>(tokens, a_.q_width());
-    if (a_.head_norms) turned_ = arena_.matrix<T>(tokens, a_.q_width() + a_.kv_width());
-    if (a_.experts != 0) droutes_ = make_routes(tokens);
-    low_ = arena_.matrix<T>(tokens, lora_.options.rank), dlow_ = arena_.matrix<T>(tokens, 3 * lora_.options.rank);
-    if (!std::same_as<T, float>) wide_ = arena_.matrix<float>(tokens, a_.hidden);
-    for (auto& table : tables_)
-      for (matrix<float>* m : {&table.cos, &table.sin}) *m = arena_.matrix<float>(tokens, a_.head_dim / 2);
-  }
-  /// Where layers share their memory, of the widest.
-  void lay_out(layer_saved& s, std::size_t tokens, std::size_t l) {
-    bool sparse = a_.of_layer[l].sparse, dense = !sparse;
-    if (options_.recompute)
-      for (const auto& of : a_.of_layer) sparse = sparse || of.sparse, dense = dense || !of.sparse;
-    s.qkv = arena_.matrix<T>(tokens, a_.qkv_width());
-    s.attention = arena_.matrix<T>(tokens, a_.q_width());
-    s.middle = arena_.matrix<T>(tokens, a_.hidden);
-    s.gate_up = arena_.matrix<T>(
-        tokens, std::max(dense ? 2 * a_.intermediate : 0, sparse ? 2 * a_.expert_intermediate * a_.top_k : 0));
-    if (a_.post_norms)
-      s.attended = arena_.matrix<T>(tokens, a_.hidden), s.mlp_out = arena_.matrix<T>(tokens, a_.hidden);
-    for (float** rstd : {&s.rstd1, &s.rstd2, &s.post_rstd1, &s.post_rstd2}) *rstd = arena_.take<float>(tokens);
-    s.lse = arena_.take<float>(tokens * a_.heads);
-    if (sparse) s.routes = make_routes(tokens);
-  }
-  routing make_routes(std::size_t tokens) {
-    return {arena_.matrix<float>(tokens, a_.experts), arena_.matrix<std::int32_t>(tokens, a_.top_k),
-            arena_.matrix<float>(tokens, a_.top_k)};
-  }
+  using routing = typename model_memory<T>::routing;
+  using layer_saved = typename model_memory<T>::layer_saved;
 
   /// Takes the arguments of a call; returns where the last norm's output will be.
   matrix<T> begin(const model_weights<T>& weights, const model_gradients& to, const packed_documents& of) {
@@ -183,10 +97,10 @@ class causal_model {
     for (const bool local : {false, true}) {
       const auto uses = [&](const auto& kind) { return kind.local == local; };
       if (std::any_of(a_.of_layer.begin(), a_.of_layer.end(), uses))
-        fill_packed_tables(local ? a_.local_rotary : a_.rotary, begins_, tables_[local].cos.rows_from(0, n_),
-                           tables_[local].sin.rows_from(0, n_), ctx_);
+        fill_packed_tables(local ? a_.local_rotary : a_.rotary, begins_, m_.tables[local].cos.rows_from(0, n_),
+                           m_.tables[local].sin.rows_from(0, n_), ctx_);
     }
-    return first(y_);
+    return first(m_.y);
   }
 
   matrix<T> first(matrix<T> m) const { return m.rows_from(0, n_); }
@@ -225,7 +139,7 @@ class causal_model {
   }
   tigon::moe_router_options router_options() const { return {.normalise = a_.normalised_choices}; }
   tigon::rope_tables<const float> tables_of(std::size_t l) const {
-    const auto& t = tables_[a_.of_layer[l].local];
+    const auto& t = m_.tables[a_.of_layer[l].local];
     return {t.cos.rows_from(0, n_), t.sin.rows_from(0, n_)};
   }
 
@@ -237,14 +151,14 @@ class causal_model {
   heads v_of(matrix<T> qkv) const { return heads_of(qkv, a_.q_width() + a_.kv_width(), a_.kv_heads, a_.head_dim); }
   heads all_heads(matrix<T> rows) const { return heads_of(rows, 0, a_.heads, a_.head_dim); }
   /// q and k as attention reads them.
-  matrix<T> turned(matrix<T> qkv) const { return a_.head_norms ? first(turned_) : qkv; }
+  matrix<T> turned(matrix<T> qkv) const { return a_.head_norms ? first(m_.turned) : qkv; }
 
   /// y = x w^T + b, and what the adapters add.
   void linear(const projection& p, const std::vector<lora_adapter>* adapters, matrix<const T> x, matrix<T> y) {
     const bool biased = p.bias != nowhere;
     do_.linear(x, matrix_of(p), biased ? weights_.matrices.subspan(p.bias, p.rows) : std::span<const T>(), y);
     if (adapters == nullptr) return;
-    const auto low = first(low_);
+    const auto low = first(m_.low);
     for (const lora_adapter& one : *adapters) {
       do_.linear(x, a_of(one), {}, low);
       do_.linear(low, b_of(one), {}, y.cols_from(one.first, one.out), lora_.options.scale(), 1);
@@ -266,7 +180,7 @@ class causal_model {
       for (std::size_t i = 0; i < adapters->size(); ++i) do_.gemm(dlow_of(i), a_of((*adapters)[i]), dx, {.beta = 1});
   }
   void adapter_backward(const lora_adapter& one, matrix<const T> x, matrix<T> dy, matrix<T> dlow) {
-    const auto low = first(low_), of_rows = dy.cols_from(one.first, one.out);
+    const auto low = first(m_.low), of_rows = dy.cols_from(one.first, one.out);
     const double scale = lora_.options.scale(), beta = to_.mode == tigon::gradient::accumulate ? 1 : 0;
     do_.linear(x, a_of(one), {}, low);
     do_.gemm(of_rows, low, adapter_gradient(one.b, one.out, low.cols),
@@ -283,31 +197,34 @@ class causal_model {
   matrix<float> adapter_gradient(std::size_t offset, std::size_t rows, std::size_t cols) const {
     return {to_.adapters.data() + offset, rows, cols};
   }
-  matrix<T> dlow_of(std::size_t i) const { return first(dlow_).cols_from(i * lora_.options.rank, lora_.options.rank); }
+  matrix<T> dlow_of(std::size_t i) const {
+    return first(m_.dlow).cols_from(i * lora_.options.rank, lora_.options.rank);
+  }
   const std::vector<lora_adapter>* adapters(std::size_t l, std::vector<lora_adapter> lora_layout::layer::*of) const {
     return lora_.empty() ? nullptr : &(lora_.layers[l].*of);
   }
 
   void forward(std::span<const std::int32_t> ids) {
-    const auto y = first(y_), update = first(update_);
-    auto stream = first(saved_[0].stream);
+    const auto y = first(m_.y), update = first(m_.update);
+    auto stream = first(m_.saved[0].stream);
     do_.embedding_forward(matrix_at(layout_.embedding, a_.vocab, a_.hidden), ids, a_.embedding_scale, stream);
-    do_.rms_norm_forward(stream, norm(layout_.layers[0].attention_norm), y, of_rows(saved_[0].rstd1), norm_options());
+    do_.rms_norm_forward(stream, norm(layout_.layers[0].attention_norm), y, of_rows(m_.saved[0].rstd1), norm_options());
     for (std::size_t l = 0; l < a_.layers; ++l) {
       attention_part(l);
       mlp_part(l, true);
       const bool ends = l + 1 == a_.layers;
-      do_.fused_add_rms_norm_forward(
-          first(saved_[l].middle), update, norm(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y,
-          first(ends ? last_ : saved_[l + 1].stream), of_rows(ends ? last_rstd_ : saved_[l + 1].rstd1), norm_options());
+      do_.fused_add_rms_norm_forward(first(m_.saved[l].middle), update,
+                                     norm(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y,
+                                     first(ends ? m_.last : m_.saved[l + 1].stream),
+                                     of_rows(ends ? m_.last_rstd : m_.saved[l + 1].rstd1), norm_options());
     }
   }
 
-  /// From the norm's output in y_ to the MLP's norm's output there.
+  /// From the norm's output in m_.y to the MLP's norm's output there.
   void attention_part(std::size_t l) {
     const layer& at = layout_.layers[l];
-    const layer_saved& s = saved_[l];
-    const auto y = first(y_), update = first(update_), qkv = first(s.qkv), attention = first(s.attention);
+    const layer_saved& s = m_.saved[l];
+    const auto y = first(m_.y), update = first(m_.update), qkv = first(s.qkv), attention = first(s.attention);
     linear(at.qkv, adapters(l, &lora_layout::layer::qkv), y, qkv);
     turn(l, qkv);
     do_.attention_forward(q_of(turned(qkv)), k_of(turned(qkv)), v_of(qkv), all_heads(attention), {s.lse, n_ * a_.heads},
@@ -326,16 +243,17 @@ class causal_model {
                              {q_of(turned(qkv)), k_of(turned(qkv))}, head_norm_options());
   }
 
-  /// From the norm's output in y_ to what is added to the stream in update_. Backward, which makes a layer's values
+  /// From the norm's output in m_.y to what is added to the stream in m_.update. Backward, which makes a layer's values
   /// again, does not need the latter.
   void mlp_part(std::size_t l, bool whole) {
     const layer& at = layout_.layers[l];
-    const layer_saved& s = saved_[l];
-    const auto y = first(y_), update = first(update_), out = a_.post_norms ? first(s.mlp_out) : update;
+    const layer_saved& s = m_.saved[l];
+    const auto y = first(m_.y), update = first(m_.update), out = a_.post_norms ? first(s.mlp_out) : update;
     if (at.router != nowhere) {
       experts(l, y, out);
     } else {
-      const auto gate_up = shaped(s.gate_up, n_, 2 * a_.intermediate), product = shaped(product_, n_, a_.intermediate);
+      const auto gate_up = shaped(s.gate_up, n_, 2 * a_.intermediate),
+                 product = shaped(m_.product, n_, a_.intermediate);
       linear(at.gate_up, adapters(l, &lora_layout::layer::gate_up), y, gate_up);
       if (!whole && !a_.post_norms) return;
       do_.gate_forward(a_.act, gate_of(gate_up), up_of(gate_up), product);
@@ -349,10 +267,10 @@ class causal_model {
   /// Routers' scores are f32, whatever T is.
   void experts(std::size_t l, matrix<T> y, matrix<T> out) {
     const layer& at = layout_.layers[l];
-    const routing to = saved_[l].routes.first(n_);
+    const routing to = m_.saved[l].routes.first(n_);
     do_.gemm(y, matrix_at(at.router, a_.experts, a_.hidden), to.logits, {.b = tigon::transpose::yes});
     do_.moe_router_forward(to.logits, to.chosen, to.weights, router_options());
-    tigon::moe_saved<T> saved{choices_of(saved_[l])};
+    tigon::moe_saved<T> saved{choices_of(m_.saved[l])};
     do_.moe_forward(y, to.choices(), experts_of(at), out, saved);
   }
   matrix<T> choices_of(const layer_saved& s) const {
@@ -364,13 +282,13 @@ class causal_model {
 
   /// `dy` is the gradient of the last norm's output.
   void backward(matrix<T> dy, std::span<const std::int32_t> ids) {
-    const auto dstream = first(dstream_);
-    do_.fused_add_rms_norm_backward(dy, {}, first(last_), norm(layout_.final_norm), of_rows(last_rstd_), dstream,
+    const auto dstream = first(m_.dstream);
+    do_.fused_add_rms_norm_backward(dy, {}, first(m_.last), norm(layout_.final_norm), of_rows(m_.last_rstd), dstream,
                                     dnorm(layout_.final_norm), norm_options());
     for (std::size_t l = a_.layers; l-- > 0;) {
       if (options_.recompute) {
-        do_.rms_norm_forward(first(saved_[l].stream), norm(layout_.layers[l].attention_norm), first(y_),
-                             of_rows(saved_[l].rstd1), norm_options());
+        do_.rms_norm_forward(first(m_.saved[l].stream), norm(layout_.layers[l].attention_norm), first(m_.y),
+                             of_rows(m_.saved[l].rstd1), norm_options());
         attention_part(l);
         mlp_part(l, false);
       }
@@ -379,7 +297,7 @@ class causal_model {
     }
     if (to_.weights.empty()) return;
     const auto mode = a_.tied ? tigon::gradient::accumulate : to_.mode;
-    do_.embedding_backward(dstream, wide_.rows_from(0, std::min(n_, wide_.rows)), ids, a_.embedding_scale,
+    do_.embedding_backward(dstream, m_.wide.rows_from(0, std::min(n_, m_.wide.rows)), ids, a_.embedding_scale,
                            gradient_at(layout_.embedding, a_.vocab, a_.hidden),
                            {.padding_index = a_.padding_id, .dweight = mode});
   }
@@ -387,21 +305,22 @@ class causal_model {
   /// The gradient of what a part wrote before its post norm, from that of the stream.
   matrix<T> through_post_norm(matrix<T> dstream, matrix<T> x, std::size_t weight, float* rstd) {
     if (!a_.post_norms) return dstream;
-    const auto d = first(dupdate_);
+    const auto d = first(m_.dupdate);
     do_.rms_norm_backward(dstream, x, norm(weight), of_rows(rstd), d, dnorm(weight), norm_options());
     return d;
   }
 
   void mlp_backward(std::size_t l, matrix<T> dstream, matrix<T> dy) {
     const layer& at = layout_.layers[l];
-    const layer_saved& s = saved_[l];
-    const auto y = first(y_), middle = first(s.middle);
+    const layer_saved& s = m_.saved[l];
+    const auto y = first(m_.y), middle = first(s.middle);
     const auto d = through_post_norm(dstream, first(s.mlp_out), at.mlp_post_norm, s.post_rstd2);
     do_.rms_norm_forward(middle, norm(at.mlp_norm), y, of_rows(s.rstd2), norm_options());
     if (at.router != nowhere) {
       experts_backward(l, d, y, dy);
     } else {
-      const auto gate_up = shaped(s.gate_up, n_, 2 * a_.intermediate), product = shaped(product_, n_, a_.intermediate);
+      const auto gate_up = shaped(s.gate_up, n_, 2 * a_.intermediate),
+                 product = shaped(m_.product, n_, a_.intermediate);
       do_.gate_forward(a_.act, gate_of(gate_up), up_of(gate_up), product);
       linear_backward(at.down, adapters(l, &lora_layout::layer::down), product, d, product);
       do_.gate_backward(a_.act, product, gate_of(gate_up), up_of(gate_up));
@@ -413,8 +332,8 @@ class causal_model {
 
   void experts_backward(std::size_t l, matrix<T> d, matrix<T> y, matrix<T> dy) {
     const layer& at = layout_.layers[l];
-    const routing to = saved_[l].routes.first(n_), dto = droutes_.first(n_);
-    const tigon::moe_saved<T> saved{choices_of(saved_[l]), true};
+    const routing to = m_.saved[l].routes.first(n_), dto = m_.droutes.first(n_);
+    const tigon::moe_saved<T> saved{choices_of(m_.saved[l]), true};
     do_.moe_backward(d, y, to.choices(), experts_of(at), saved,
                      {dy, gradient_of(at.gate_up), gradient_of(at.down), dto.weights}, to_.mode);
     do_.moe_router_backward(dto.weights, to.logits, to.chosen, dto.logits, router_options());
@@ -427,9 +346,9 @@ class causal_model {
 
   void attention_backward(std::size_t l, matrix<T> dstream, matrix<T> dy) {
     const layer& at = layout_.layers[l];
-    const layer_saved& s = saved_[l];
-    const auto y = first(y_), stream = first(s.stream), qkv = first(s.qkv), attention = first(s.attention),
-               dattention = first(dattention_), dqkv = shaped(product_, n_, a_.qkv_width());
+    const layer_saved& s = m_.saved[l];
+    const auto y = first(m_.y), stream = first(s.stream), qkv = first(s.qkv), attention = first(s.attention),
+               dattention = first(m_.dattention), dqkv = shaped(m_.product, n_, a_.qkv_width());
     const auto d = through_post_norm(dstream, first(s.attended), at.attention_post_norm, s.post_rstd1);
     linear_backward(at.out, adapters(l, &lora_layout::layer::out), attention, d, dattention);
     if (a_.head_norms) turn(l, qkv);
@@ -457,15 +376,7 @@ class causal_model {
   tigon::context& ctx_;
   profile* profile_;
   model_operators<T> do_;
-  arena arena_;
-  std::vector<layer_saved> saved_;
-  routing droutes_;
-  matrix<T> last_, y_, update_, dy_, dstream_, dupdate_, product_, dattention_, turned_, low_, dlow_;
-  matrix<float> wide_;
-  struct {
-    matrix<float> cos, sin;
-  } tables_[2];  ///< of full and of local attention
-  float* last_rstd_ = nullptr;
+  model_memory<T> m_;
   std::size_t n_ = 0;  ///< tokens of the call
   model_weights<T> weights_;
   model_gradients to_;

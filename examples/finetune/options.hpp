@@ -20,7 +20,7 @@ namespace example {
 
 struct finetune_options {
   std::string folder, out;
-  std::string ids, eval_ids;
+  std::string data, eval_data;
   std::size_t seq_len = 512;
   std::size_t batch = 1;       ///< windows of a pass
   std::size_t accumulate = 1;  ///< passes of a step
@@ -67,8 +67,12 @@ inline void add_options(CLI::App& app, finetune_options& o) {
   constexpr std::uint64_t many = 1u << 20, steps = 1'000'000'000;
   app.add_option("folder", o.folder, "of a model as transformers saves it")->required();
   app.add_option("--out", o.out, "folder for the model that was trained")->group("Output");
-  app.add_option("--ids", o.ids, "token ids to learn from, a document a line")->required()->group("Data");
-  app.add_option("--eval-ids", o.eval_ids, "token ids to evaluate")->group("Data");
+  app.add_option(
+         "--data", o.data,
+         "what to learn from: .jsonl with text, or prompt and completion; .txt; or .ids, a document of ids a line")
+      ->required()
+      ->group("Data");
+  app.add_option("--eval-data", o.eval_data, "what to evaluate")->group("Data");
   app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(2, many))->group("Data");
   app.add_option("--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
   app.add_option("--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
@@ -135,8 +139,8 @@ inline void check_together(const finetune_options& o) {
   if (o.lora.rank == 0 && o.merge) throw std::runtime_error("--merge needs adapters: --lora-rank");
   if (o.out.empty() && (o.resume || o.save_every != 0))
     throw std::runtime_error(std::string(o.resume ? "--resume" : "--save-every") + " needs --out");
-  if (o.eval_ids.empty() && (o.eval_every != 0 || o.patience != 0))
-    throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") + " needs --eval-ids");
+  if (o.eval_data.empty() && (o.eval_every != 0 || o.patience != 0))
+    throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") + " needs --eval-data");
   if (o.patience != 0 && o.eval_every == 0) throw std::runtime_error("--patience needs --eval-every");
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <new>
 #include <set>
 #include <span>
 #include <string>
@@ -124,6 +125,8 @@ struct weight_layout {
   }
   std::size_t vector(const std::string& module, std::size_t cols) { return begin(module + ".weight", 1, cols, false); }
   std::size_t put(std::string name, std::size_t rows, std::size_t cols, bool is_matrix) {
+    if (static_cast<double>(total) + static_cast<double>(rows) * static_cast<double>(cols) > 1e15)
+      throw std::bad_alloc();  // before a product of extents overflows
     tensors.push_back({std::move(name), total, rows, cols, is_matrix});
     total += rows * cols;
     return tensors.back().offset;
