@@ -285,7 +285,8 @@ class tokenizer_json_reader {
       token.strips_left = source_.flag(one, "lstrip", false);
       token.strips_right = source_.flag(one, "rstrip", false);
       if (token.special) parts_.special.insert(token.id);
-      if (token.normalized) token.content = normalize(parts_.normalizer, content);
+      // It is found, and decoded, as the normalizer leaves it.
+      if (token.normalized) parts_.tokens[id] = token.content = normalize(parts_.normalizer, content);
       (token.normalized ? parts_.normalized : parts_.raw).add(token);
     }
   }
