@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,18 +19,18 @@ namespace {
 using namespace example::finetune;
 using ids_t = std::vector<std::int32_t>;
 
-/// Bytes are their own ids.
+constexpr std::int32_t bos = 257, eos = 258, none = not_counted;
+
+/// Bytes are their own ids, but for ^ and $, which stand for begin and end.
 class byte_tokenizer : public tokenizer_model {
  public:
   void encode(std::string_view text, ids_t& ids) const override {
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    for (const char c : text) ids.push_back(c == '^' ? bos : c == '$' ? eos : static_cast<unsigned char>(c));
   }
   std::string decode(std::span<const std::int32_t> ids, specials) const override { return {ids.begin(), ids.end()}; }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
   std::size_t vocab_size() const override { return 260; }
 };
-
-constexpr std::int32_t bos = 257, eos = 258, none = not_counted;
 
 const tokenizer plain_bytes(std::make_shared<byte_tokenizer>(), {});
 const tokenizer marked_bytes(std::make_shared<byte_tokenizer>(), {bos, eos, 259, {bos}, {}});
@@ -76,6 +78,13 @@ TEST_F(finetune_data, texts_are_learned_from_their_begin_to_their_end) {
   EXPECT_EQ(read_samples(path, plain_bytes), (std::vector<sample>{{{'a'}, {'b'}}}));
   EXPECT_TRUE(says(refusal([&] { read_samples(file("b.jsonl", "{\"text\": \"c\"}\n"), plain_bytes); }),
                    "holds no text of two tokens"));
+}
+
+TEST_F(finetune_data, ends_that_a_text_spells_out_are_not_put_there_again) {
+  const auto path =
+      file("a.jsonl", "{\"text\": \"^a$\"}\n{\"prompt\": \"^x\", \"completion\": \"a$\"}\n{\"text\": \"^\"}");
+  EXPECT_EQ(read_samples(path, marked_bytes),
+            (std::vector<sample>{{{bos, 'a'}, {'a', eos}}, {{bos, 'x', 'a'}, {none, 'a', eos}}, {{bos}, {eos}}}));
 }
 
 TEST_F(finetune_data, prompts_are_not_learned) {
@@ -222,7 +231,7 @@ TEST_F(finetune_data, order_depends_on_seed_and_epoch_and_goes_on_from_a_cursor)
   EXPECT_NE(shuffled(50, 3, 0), shuffled(50, 4, 0));
   // The same numbers with every standard library.
   EXPECT_EQ(shuffled(8, 1, 0), (std::vector<std::size_t>{6, 5, 2, 4, 3, 1, 0, 7}));
-  for (const std::size_t cut : {0, 1, 49, 50, 51, 120}) {
+  for (const std::size_t cut : {0u, 1u, 49u, 50u, 51u, 120u}) {
     shuffled_order rest(50, 3, cursor_from_text(saved[cut]));
     for (std::size_t i = cut; i < all.size(); ++i) ASSERT_EQ(rest.next(), all[i]) << cut << ' ' << i;
   }

@@ -47,7 +47,8 @@ class tokenizer {
   tokenizer(std::shared_ptr<const tokenizer_model> model, special_ids ids)
       : model_(std::move(model)), ids_(std::move(ids)) {}
 
-  /// Throws std::runtime_error if the text is not UTF-8. Special tokens that the text spells out are recognised.
+  /// Throws std::runtime_error if the text is not UTF-8. Special tokens that the text spells out are recognised, but
+  /// for those of a SentencePiece model, whose library takes them for text.
   std::vector<std::int32_t> encode(std::string_view text, text_ends ends = text_ends::bare) const {
     if (const std::size_t at = invalid_utf8(text); at != std::string_view::npos)
       throw std::runtime_error("a text is not valid UTF-8: byte " + std::to_string(at) + " begins no character");
