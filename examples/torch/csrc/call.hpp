@@ -1,0 +1,100 @@
+// From the plain arguments of kernels.hpp to tigon's: views, element types, threads and scratch memory.
+#ifndef TIGON_TORCH_CALL_HPP
+#define TIGON_TORCH_CALL_HPP
+
+#include <tigon/core/arguments.hpp>
+#include <tigon/core/context.hpp>
+
+#include <string>
+
+#include "kernels.hpp"
+
+namespace tigon_torch {
+
+/// The executor over PyTorch's threads: each takes the next task until there is none. A run() in a task of another one
+/// stays on its thread, because PyTorch does not nest.
+class torch_threads {
+ public:
+  explicit torch_threads(const host& of) : host_(&of) {}
+  std::size_t workers() const { return host_->workers; }
+  void run(std::size_t tasks, tigon::task_ref fn) const {
+    const std::size_t count = std::min(tasks, host_->workers);
+    if (count <= 1) {
+      for (std::size_t task = 0; task < tasks; ++task) fn(task, 0);
+      return;
+    }
+    shared all{{}, tasks, fn, {}};
+    host_->parallel(
+        count,
+        [](void* of, std::size_t worker) {
+          auto& s = *static_cast<shared*>(of);
+          s.thrown.attempt([&] {
+            for (std::size_t task; !s.thrown.any() && (task = s.next.fetch_add(1)) < s.tasks;) s.fn(task, worker);
+          });
+        },
+        &all);
+    all.thrown.rethrow();
+  }
+
+ private:
+  struct shared {
+    std::atomic<std::size_t> next;
+    std::size_t tasks;
+    tigon::task_ref fn;
+    tigon::detail::first_exception thrown;
+  };
+  const host* host_;
+};
+
+/// door(ctx) with bytes(ctx) of PyTorch's memory as its workspace.
+template <class Bytes, class Door>
+void run(const host& h, Bytes bytes, Door door) {
+  torch_threads threads(h);
+  tigon::workspace none;
+  const tigon::context asks(threads, none);
+  const std::size_t n = bytes(asks);
+  if (n == 0 || n >= tigon::workspace::most_bytes) {
+    tigon::context ctx(threads, none);
+    return door(ctx);
+  }
+  tigon::workspace scratch(std::span(static_cast<std::byte*>(h.scratch(h.memory, n)), n));
+  tigon::context ctx(threads, scratch);
+  door(ctx);
+}
+template <class Door>
+void run(const host& h, Door door) {
+  run(
+      h, [](const tigon::context&) { return std::size_t{0}; }, door);
+}
+
+/// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16; f64, which is there for
+/// checks of gradients, is compiled once, for any CPU.
+template <class F>
+void with_type(const char* op, type of, F f) {
+#if TIGON_TORCH_F64
+  if (of == type::f64) return f.template operator()<double>();
+#else
+  if (of == type::f32) return f.template operator()<float>();
+  if (of == type::bf16) return f.template operator()<tigon::bfloat16>();
+#endif
+  tigon::detail::fail_argument(tigon::error_code::dtype, op, "the first tensor", "of another element type",
+                               "f32, bf16 or f64");
+}
+
+template <class T>
+tigon::matrix_view<T> view(const matrix& m) {
+  return {static_cast<T*>(m.data), m.rows, m.cols, m.stride};
+}
+template <class T>
+std::span<T> view(const vector& v) {
+  return {static_cast<T*>(v.data), v.size};
+}
+template <class T>
+tigon::heads_view<T> view(const heads& h) {
+  return {static_cast<T*>(h.data), h.batch,       h.heads,     h.seq_len, h.head_dim,
+          h.batch_stride,          h.head_stride, h.seq_stride};
+}
+
+}  // namespace tigon_torch
+
+#endif  // TIGON_TORCH_CALL_HPP

@@ -1,0 +1,284 @@
+// Divergences, policy losses, preference losses, and mixtures of experts.
+#include "layers.hpp"
+
+namespace tigon_torch {
+namespace {
+
+using two = std::tuple<Tensor, Tensor>;
+using four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
+
+two jsd(Tensor student, Tensor teacher, maybe labels, double beta, int64_t ignore, bool need) {
+  const char* op = "jsd";
+  expect_like(op, "teacher_log_probs", teacher, "student_log_probs", student);
+  const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher_log_probs", teacher);
+  const vector ids = labels ? labels_of(op, "labels", *labels, s.rows) : vector{};
+  Tensor loss = make(student, {}, wide(student)), d = need ? make(student, sizes(student)) : nothing(student);
+  table(s.of).losses->jsd(call(), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{}, {beta, ignore});
+  return {loss, d};
+}
+
+/// A loss, or its gradient: a number, or with reduction none (3) one an element.
+matrix elements(const Tensor& t, bool all) {
+  if (all) return rows_of(t);
+  const vector v = vector_of(t);
+  return {v.data, v.of, 1, v.size, v.size};
+}
+
+Tensor kl_div(Tensor student, Tensor teacher, bool log_target, double eps, int64_t reduce) {
+  const char* op = "kl_div";
+  expect_like(op, "teacher", teacher, "student_log_probs", student);
+  const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher", teacher);
+  Tensor loss = make(student, reduce == 3 ? sizes(student) : std::vector<int64_t>{}, wide(student));
+  table(s.of).losses->kl_div(call(), s, t, elements(loss, reduce == 3), {static_cast<int>(reduce), log_target, eps});
+  return loss;
+}
+
+two kl_div_backward(Tensor upstream, Tensor student, Tensor teacher, bool log_target, double eps, int64_t reduce,
+                    bool need_student, bool need_teacher) {
+  const char* op = "kl_div_backward";
+  const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher", teacher);
+  upstream_of(upstream, student);
+  Tensor ds = need_student ? make(student, sizes(student)) : nothing(student);
+  Tensor dt = need_teacher ? make(teacher, sizes(teacher)) : nothing(student);
+  table(s.of).losses->kl_div_backward(call(), s, t, elements(upstream, reduce == 3),
+                                      need_student ? rows_of(ds) : matrix{}, need_teacher ? rows_of(dt) : matrix{},
+                                      {static_cast<int>(reduce), log_target, eps});
+  return {ds, dt};
+}
+
+/// [batch, len] in the type of the sums, or without memory.
+matrix of_tokens(const char* op, const char* name, maybe& t, const Tensor& like) {
+  if (!t) return {};
+  expect_dims(op, name, *t, 2);
+  if (t->scalar_type() != wide(like)) t = torch::stable::to(*t, wide(like));
+  return rows_of(op, name, *t);
+}
+
+matrix ids_of(const char* op, const char* name, Tensor& t) {
+  make_ids(op, name, t);
+  expect_dims(op, name, t, 2);
+  return rows_of(op, name, t);
+}
+
+struct policy_tensors {
+  Tensor logits, ids, advantages;
+  maybe old_logp, ref_logp, mask, sampling_ratio;
+  matrix z;
+  policy_batch batch;
+
+  policy_tensors(const char* op, Tensor l, Tensor i, Tensor a, maybe o, maybe r, maybe m, maybe s)
+      : logits(l), ids(i), advantages(a), old_logp(o), ref_logp(r), mask(m), sampling_ratio(s) {
+    z = rows_of(op, "logits", logits);
+    batch.ids = ids_of(op, "ids", ids);
+    maybe given = advantages;
+    batch.advantages = wide_vector(op, "advantages", given, logits);
+    advantages = *given;
+    batch.old_logp = of_tokens(op, "old_logp", old_logp, logits);
+    batch.ref_logp = of_tokens(op, "ref_logp", ref_logp, logits);
+    batch.mask = of_tokens(op, "mask", mask, logits);
+    batch.sampling_ratio = of_tokens(op, "sampling_ratio", sampling_ratio, logits);
+  }
+};
+
+/// The scalars in the order of tigon_torch.ops._POLICY.
+policy_options policy_of(const char* op, int64_t type, int64_t level, int64_t luspo, bool reduce, bool corrected,
+                         const std::vector<double>& s) {
+  if (s.size() != 14) fail(op, "scalars are " + std::to_string(s.size()) + " numbers; expected 14");
+  return {static_cast<int>(type),
+          static_cast<int>(level),
+          static_cast<int>(luspo),
+          reduce,
+          corrected,
+          s[0],
+          s[1],
+          s[2],
+          s[3],
+          s[4],
+          s[5],
+          s[6],
+          s[7],
+          s[8],
+          s[9],
+          s[10],
+          s[11],
+          s[12],
+          s[13]};
+}
+
+four grpo_loss(Tensor logits, Tensor ids, Tensor advantages, maybe old_logp, maybe ref_logp, maybe mask,
+               maybe sampling_ratio, int64_t type, int64_t level, int64_t luspo, bool reduce, bool corrected,
+               std::vector<double> scalars) {
+  const char* op = "grpo_loss";
+  const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
+  policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  const std::vector<int64_t> of_loss = reduce ? std::vector<int64_t>{} : sizes(ids);
+  Tensor loss = make(logits, of_loss, wide(logits)), clipped = make(logits, of_loss, wide(logits));
+  Tensor kl = ref_logp ? make(logits, of_loss, wide(logits)) : nothing(loss);
+  Tensor saved = make(logits, {static_cast<int64_t>(in.z.rows), 2}, wide(logits));
+  table(in.z.of).losses->grpo_loss(call(), in.z, in.batch, vector_of(loss), vector_of(saved),
+                                   ref_logp ? vector_of(kl) : vector{}, vector_of(clipped), opt);
+  return {loss, kl, clipped, saved};
+}
+
+Tensor grpo_loss_backward(Tensor upstream, Tensor saved, Tensor logits, Tensor ids, Tensor advantages, maybe old_logp,
+                          maybe ref_logp, maybe mask, maybe sampling_ratio, int64_t type, int64_t level, int64_t luspo,
+                          bool reduce, bool corrected, std::vector<double> scalars) {
+  const char* op = "grpo_loss_backward";
+  const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
+  policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  Tensor dlogits = make(logits, sizes(logits));
+  table(in.z.of).losses->grpo_loss_backward(call(), in.z, in.batch, vector_of(saved), upstream_of(upstream, logits),
+                                            rows_of(dlogits), opt);
+  return dlogits;
+}
+
+/// scalars: beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight.
+five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, maybe nll_target, maybe desirable, maybe kl,
+                             maybe ref_x, maybe ref_w, maybe ref_bias, maybe ref_logps, int64_t kind, int64_t dpo,
+                             int64_t ignore, bool nll, bool average, std::vector<double> scalars, bool need_dx,
+                             bool need_dw, bool need_db) {
+  const char* op = "fused_linear_preference";
+  if (scalars.size() != 7) fail(op, "scalars are " + std::to_string(scalars.size()) + " numbers; expected 7");
+  const preference_options opt{static_cast<preference>(kind),
+                               static_cast<int>(dpo),
+                               ignore,
+                               nll,
+                               average,
+                               scalars[0],
+                               scalars[1],
+                               scalars[2],
+                               scalars[3],
+                               scalars[4],
+                               scalars[5],
+                               scalars[6]};
+  const layer_arguments a = layer_of(op, x, w, bias);
+  preference_call c;
+  c.layer = a.layer;
+  c.target = ids_of(op, "target", target);
+  if (nll_target) c.nll_target = ids_of(op, "nll_target", *nll_target);
+  const bool pairs = opt.kind != preference::kto;
+  if (!pairs) {
+    if (!desirable) fail(op, "desirable is absent; expected one number a sequence");
+    desirable = torch::stable::contiguous(torch::stable::to(*desirable, ScalarType::Byte));
+    if (size(desirable->numel()) != c.target.rows)
+      fail(op, "desirable has " + std::to_string(desirable->numel()) + " numbers; expected " +
+                   std::to_string(c.target.rows) + ", one a sequence");
+    c.desirable = static_cast<const unsigned char*>(desirable->data_ptr());
+    c.kl = wide_vector(op, "kl", kl, x);
+  }
+  std::optional<layer_arguments> reference;
+  if (ref_x.has_value() != ref_w.has_value())
+    fail(op, "ref_x and ref_weight are not both given; expected both or none");
+  if (ref_x) reference = layer_of(op, *ref_x, *ref_w, ref_bias), c.reference.layer = reference->layer;
+  if (reference && reference->layer.x.of != a.layer.x.of)
+    fail(op, "ref_x is of " + name_of(ref_x->scalar_type()) + "; expected " + name_of(x.scalar_type()) + ", as x");
+  if (ref_logps) {
+    if (ref_logps->scalar_type() != wide(x)) ref_logps = torch::stable::to(*ref_logps, wide(x));
+    ref_logps = torch::stable::contiguous(*ref_logps), c.reference.logps = vector_of(*ref_logps);
+  }
+  const auto n = static_cast<int64_t>(c.target.rows);
+  Tensor loss = make(x, {}, wide(x)), results = make(x, {pairs ? n / 2 * 4 + 3 : 2 * n}, wide(x));
+  c.loss = vector_of(loss), c.results = vector_of(results);
+  const made_gradients g(a, need_dx, need_dw, need_db);
+  c.to = g.to;
+  table(a.layer.x.of).preferences->fused_linear_preference(call(), c, opt);
+  return {loss, results, g.dx, g.dw, g.bias_gradient(bias)};
+}
+
+struct expert_tensors {
+  Tensor x, gate_up, down, indices, weights;
+  moe_call c;
+
+  expert_tensors(const char* op, Tensor in, Tensor g, Tensor d, Tensor i, Tensor w, bool interleaved)
+      : x(in), gate_up(g), down(d), indices(i), weights(w) {
+    expect_dims(op, "gate_up", gate_up, 3), expect_dims(op, "down", down, 3);
+    for (const auto& [name, t] : {std::pair<const char*, const Tensor&>("gate_up", gate_up), {"down", down}})
+      if (t.scalar_type() != x.scalar_type())
+        fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected " + name_of(x.scalar_type()) +
+                     ", as x");
+    if (gate_up.size(0) != down.size(0))
+      fail(op, "down is of " + std::to_string(down.size(0)) + " experts; expected " + std::to_string(gate_up.size(0)) +
+                   ", as gate_up");
+    if (gate_up.size(1) != 2 * down.size(2) || gate_up.size(2) != down.size(1))
+      fail(op, "gate_up is " + text(sizes(gate_up)) + "; expected experts x 2 intermediate x hidden for down of " +
+                   text(sizes(down)));
+    c.x = rows_of(op, "x", x), c.gate_up = rows_of(op, "gate_up", gate_up), c.down = rows_of(op, "down", down);
+    c.indices = ids_of(op, "indices", indices);
+    maybe given = weights;
+    c.weights = of_tokens(op, "weights", given, x);
+    weights = *given;
+    c.experts = size(gate_up.size(0)), c.interleaved = interleaved;
+  }
+};
+
+two moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep) {
+  const expert_tensors in("moe", x, gate_up, down, indices, weights, interleaved);
+  Tensor y = make(x, sizes(x)), saved = keep ? make(x, {indices.numel(), 2 * down.size(2)}) : nothing(x);
+  table(in.c.x.of).experts->moe(call(), in.c, rows_of(y), keep ? rows_of(saved) : matrix{});
+  return {y, saved};
+}
+
+four moe_backward(Tensor dy, Tensor saved, Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights,
+                  bool interleaved, bool need_dx, bool need_gate_up, bool need_down, bool need_weights) {
+  const char* op = "moe_backward";
+  expect_like(op, "dy", dy, "x", x);
+  const expert_tensors in(op, x, gate_up, down, indices, weights, interleaved);
+  const matrix up = rows_of(op, "dy", dy);
+  Tensor dx = need_dx ? make(x, sizes(x)) : nothing(x), dg = need_gate_up ? make(x, sizes(gate_up)) : nothing(x);
+  Tensor dd = need_down ? make(x, sizes(down)) : nothing(x);
+  Tensor dw = need_weights ? make(x, sizes(weights), wide(x)) : make(x, {0}, wide(x));
+  const auto to = [](const Tensor& t, bool wanted) { return wanted ? rows_of(t) : matrix{}; };
+  table(in.c.x.of).experts->moe_backward(
+      call(), up, in.c, rows_of(saved),
+      {to(dx, need_dx), to(dg, need_gate_up), to(dd, need_down), to(dw, need_weights)});
+  if (dw.scalar_type() != weights.scalar_type()) dw = torch::stable::to(dw, weights.scalar_type());
+  return {dx, dg, dd, dw};
+}
+
+}  // namespace
+}  // namespace tigon_torch
+
+STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
+  m.def(
+      "jsd(Tensor student_log_probs, Tensor teacher_log_probs, Tensor? labels, float beta, int ignore_index,"
+      " bool need_gradient) -> (Tensor, Tensor)");
+  m.def("kl_div(Tensor student_log_probs, Tensor teacher, bool log_target, float eps, int reduction) -> Tensor");
+  m.def(
+      "kl_div_backward(Tensor upstream, Tensor student_log_probs, Tensor teacher, bool log_target, float eps,"
+      " int reduction, bool need_student, bool need_teacher) -> (Tensor, Tensor)");
+  m.def(
+      "grpo_loss(Tensor logits, Tensor ids, Tensor advantages, Tensor? old_logp, Tensor? ref_logp, Tensor? mask,"
+      " Tensor? sampling_ratio, int type, int level, int luspo, bool reduce, bool bias_corrected_kl,"
+      " float[] scalars) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "grpo_loss_backward(Tensor upstream, Tensor saved, Tensor logits, Tensor ids, Tensor advantages,"
+      " Tensor? old_logp, Tensor? ref_logp, Tensor? mask, Tensor? sampling_ratio, int type, int level, int luspo,"
+      " bool reduce, bool bias_corrected_kl, float[] scalars) -> Tensor");
+  m.def(
+      "fused_linear_preference(Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor? nll_target,"
+      " Tensor? desirable, Tensor? kl, Tensor? ref_x, Tensor? ref_weight, Tensor? ref_bias, Tensor? ref_logps,"
+      " int kind, int dpo, int ignore_index, bool nll, bool average, float[] scalars, bool need_dx, bool need_dw,"
+      " bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "moe_backward(Tensor dy, Tensor saved, Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights,"
+      " bool interleaved, bool need_dx, bool need_gate_up, bool need_down, bool need_weights)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
+  using namespace tigon_torch;
+  m.impl("jsd", TORCH_BOX(&jsd));
+  m.impl("kl_div", TORCH_BOX(&kl_div));
+  m.impl("kl_div_backward", TORCH_BOX(&kl_div_backward));
+  m.impl("grpo_loss", TORCH_BOX(&grpo_loss));
+  m.impl("grpo_loss_backward", TORCH_BOX(&grpo_loss_backward));
+  m.impl("fused_linear_preference", TORCH_BOX(&fused_linear_preference));
+  m.impl("moe", TORCH_BOX(&moe));
+  m.impl("moe_backward", TORCH_BOX(&moe_backward));
+}

@@ -1,0 +1,197 @@
+// The operators that are made of matrix products: attention, linear layers, cross entropy.
+#include "layers.hpp"
+
+namespace tigon_torch {
+namespace {
+
+using two = std::tuple<Tensor, Tensor>;
+using four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+struct attention_scalars {
+  double scale, softcap;
+  bool causal;
+  int64_t left, right, offset;
+};
+
+/// Sinks become f32, lengths i32.
+attention_options options(const char* op, maybe& sinks, maybe& lengths, const attention_scalars& s) {
+  if (s.offset < 0) fail(op, "q_offset is " + std::to_string(s.offset) + "; expected at least 0");
+  attention_options o{s.scale, s.softcap, s.causal, s.left, s.right, s.offset, {}, {}};
+  if (sinks) {
+    expect_dims(op, "sinks", *sinks, 1);
+    if (sinks->scalar_type() != ScalarType::Float) sinks = torch::stable::to(*sinks, ScalarType::Float);
+    sinks = torch::stable::contiguous(*sinks), o.sinks = vector_of(*sinks);
+  }
+  if (lengths) {
+    expect_dims(op, "cu_seqlens", *lengths, 1);
+    if (lengths->scalar_type() != ScalarType::Int) lengths = torch::stable::to(*lengths, ScalarType::Int);
+    lengths = torch::stable::contiguous(*lengths), o.cumulative_lengths = vector_of(*lengths);
+  }
+  return o;
+}
+
+void expect_type(const char* op, const char* name, const Tensor& t, const Tensor& q) {
+  if (t.scalar_type() != q.scalar_type())
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected " + name_of(q.scalar_type()) +
+                 ", as q");
+}
+
+two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double scale, bool causal, int64_t left,
+              int64_t right, double softcap, int64_t offset) {
+  const char* op = "attention";
+  const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k), in_v = heads_of(op, "v", v);
+  expect_type(op, "k", k, q), expect_type(op, "v", v, q);
+  const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
+  Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
+  Tensor lse = make(q, {q.size(0), q.size(1), q.size(2)}, wide(q));
+  table(in_q.of).products->attention(call(), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
+  return {o, lse};
+}
+
+four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, maybe sinks, maybe lengths,
+                        double scale, bool causal, int64_t left, int64_t right, double softcap, int64_t offset,
+                        bool need_dsinks) {
+  const char* op = "attention_backward";
+  expect_like(op, "do", d_o, "o", o);
+  const heads up = heads_of(op, "do", d_o);
+  const attention_saved saved{heads_of(op, "q", q), heads_of(op, "k", k), heads_of(op, "v", v), heads_of(op, "o", o),
+                              vector_of(lse)};
+  const ScalarType of_sinks = sinks ? sinks->scalar_type() : ScalarType::Float;
+  const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
+  Tensor dq = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
+  Tensor dk = token_major(k, k.size(0), k.size(1), k.size(2), k.size(3));
+  Tensor dv = token_major(v, v.size(0), v.size(1), v.size(2), v.size(3));
+  Tensor dsinks = need_dsinks && sinks ? make(q, {sinks->numel()}, wide(q)) : nothing(lse);
+  table(saved.q.of)
+      .products->attention_backward(call(), up, saved, heads_of(dq), heads_of(dk), heads_of(dv),
+                                    dsinks.numel() != 0 ? vector_of(dsinks) : vector{}, opt);
+  if (dsinks.scalar_type() != of_sinks) dsinks = torch::stable::to(dsinks, of_sinks);
+  return {dq, dk, dv, dsinks};
+}
+
+/// The shape of x with another number of columns.
+std::vector<int64_t> with_columns(const Tensor& x, int64_t cols) {
+  std::vector<int64_t> s = sizes(x);
+  s.back() = cols;
+  return s;
+}
+
+Tensor linear(Tensor x, Tensor w, maybe bias) {
+  const layer_arguments a = layer_of("linear", x, w, bias);
+  if (a.x.size(a.x.dim() - 1) != a.w.size(1))
+    fail("linear", "x is " + text(sizes(x)) + "; expected " + std::to_string(w.size(1)) + " columns, as weight has");
+  Tensor y = make(x, with_columns(x, w.size(0)));
+  table(a.layer.x.of).products->linear(call(), a.layer.x, a.layer.w, a.layer.bias, rows_of(y));
+  return y;
+}
+
+two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
+  const char* op = "linear_backward";
+  const layer_arguments a = layer_of(op, x, w, std::nullopt);
+  Tensor g = dy;
+  const matrix up = rows_of(op, "dy", g);
+  Tensor dx = need_dx ? make(x, sizes(x)) : nothing(x), dw = need_dw ? make(x, sizes(w)) : nothing(x);
+  table(a.layer.x.of)
+      .products->linear_backward(call(), up, a.layer.x, a.layer.w, need_dx ? rows_of(dx) : matrix{},
+                                 need_dw ? rows_of(dw) : matrix{});
+  return {dx, dw};
+}
+
+cross_entropy_options options(int64_t ignore, double smoothing, double z_loss, double softcap, int64_t reduce) {
+  return {ignore, smoothing, z_loss, softcap, static_cast<reduction>(reduce)};
+}
+std::vector<int64_t> loss_sizes(const Tensor& target, int64_t reduce) {
+  return static_cast<reduction>(reduce) == reduction::none ? sizes(target) : std::vector<int64_t>{};
+}
+
+Tensor cross_entropy(Tensor logits, Tensor target, int64_t ignore, double smoothing, double z_loss, double softcap,
+                     int64_t reduce) {
+  const char* op = "cross_entropy";
+  const matrix z = rows_of(op, "logits", logits);
+  Tensor loss = make(logits, loss_sizes(target, reduce), wide(logits));
+  const vector labels = labels_of(op, "target", target, z.rows);
+  table(z.of).cross_entropies->cross_entropy(call(), z, labels, vector_of(loss),
+                                             options(ignore, smoothing, z_loss, softcap, reduce));
+  return loss;
+}
+
+Tensor cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int64_t ignore, double smoothing,
+                              double z_loss, double softcap, int64_t reduce) {
+  const char* op = "cross_entropy_backward";
+  const matrix z = rows_of(op, "logits", logits);
+  const vector labels = labels_of(op, "target", target, z.rows);
+  Tensor dlogits = make(logits, sizes(logits));
+  table(z.of).cross_entropies->cross_entropy_backward(call(), z, labels, upstream_of(upstream, logits),
+                                                      rows_of(dlogits),
+                                                      options(ignore, smoothing, z_loss, softcap, reduce));
+  return dlogits;
+}
+
+four fused_linear_cross_entropy(Tensor x, Tensor w, maybe bias, Tensor target, int64_t ignore, double smoothing,
+                                double z_loss, double softcap, int64_t reduce, bool need_dx, bool need_dw,
+                                bool need_db) {
+  const char* op = "fused_linear_cross_entropy";
+  const layer_arguments a = layer_of(op, x, w, bias);
+  Tensor loss = make(x, loss_sizes(target, reduce), wide(x));
+  const vector labels = labels_of(op, "target", target, a.layer.x.rows);
+  const made_gradients g(a, need_dx, need_dw, need_db);
+  table(a.layer.x.of)
+      .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, {}, vector_of(loss), g.to,
+                                                   options(ignore, smoothing, z_loss, softcap, reduce));
+  return {loss, g.dx, g.dw, g.bias_gradient(bias)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> fused_linear_cross_entropy_backward(Tensor upstream, Tensor x, Tensor w, maybe bias,
+                                                                       Tensor target, int64_t ignore, double smoothing,
+                                                                       double z_loss, double softcap, int64_t reduce,
+                                                                       bool need_dx, bool need_dw, bool need_db) {
+  const char* op = "fused_linear_cross_entropy_backward";
+  const layer_arguments a = layer_of(op, x, w, bias);
+  const vector labels = labels_of(op, "target", target, a.layer.x.rows), up = upstream_of(upstream, x);
+  const made_gradients g(a, need_dx, need_dw, need_db);
+  table(a.layer.x.of)
+      .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, up, {}, g.to,
+                                                   options(ignore, smoothing, z_loss, softcap, reduce));
+  return {g.dx, g.dw, g.bias_gradient(bias)};
+}
+
+}  // namespace
+}  // namespace tigon_torch
+
+STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
+  m.def(
+      "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? cu_seqlens, float scale, bool causal,"
+      " int window_left, int window_right, float softcap, int q_offset) -> (Tensor, Tensor)");
+  m.def(
+      "attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? sinks,"
+      " Tensor? cu_seqlens, float scale, bool causal, int window_left, int window_right, float softcap,"
+      " int q_offset, bool need_dsinks) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool need_dx, bool need_dw) -> (Tensor, Tensor)");
+  m.def(
+      "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss,"
+      " float softcap, int reduction) -> Tensor");
+  m.def(
+      "cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int ignore_index,"
+      " float label_smoothing, float z_loss, float softcap, int reduction) -> Tensor");
+  m.def(
+      "fused_linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignore_index,"
+      " float label_smoothing, float z_loss, float softcap, int reduction, bool need_dx, bool need_dw, bool need_db)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "fused_linear_cross_entropy_backward(Tensor upstream, Tensor x, Tensor weight, Tensor? bias, Tensor target,"
+      " int ignore_index, float label_smoothing, float z_loss, float softcap, int reduction, bool need_dx,"
+      " bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
+  using namespace tigon_torch;
+  m.impl("attention", TORCH_BOX(&attention));
+  m.impl("attention_backward", TORCH_BOX(&attention_backward));
+  m.impl("linear", TORCH_BOX(&linear));
+  m.impl("linear_backward", TORCH_BOX(&linear_backward));
+  m.impl("cross_entropy", TORCH_BOX(&cross_entropy));
+  m.impl("cross_entropy_backward", TORCH_BOX(&cross_entropy_backward));
+  m.impl("fused_linear_cross_entropy", TORCH_BOX(&fused_linear_cross_entropy));
+  m.impl("fused_linear_cross_entropy_backward", TORCH_BOX(&fused_linear_cross_entropy_backward));
+}

@@ -1,0 +1,221 @@
+// The operators on rows and heads: norms, gates, rotary position embedding.
+#include "tensors.hpp"
+
+namespace tigon_torch {
+namespace {
+
+using two = std::tuple<Tensor, Tensor>;
+using three = std::tuple<Tensor, Tensor, Tensor>;
+
+int64_t rows(const Tensor& x) {
+  const int64_t cols = x.dim() == 0 ? 0 : x.size(x.dim() - 1);
+  return cols == 0 ? 0 : x.numel() / cols;
+}
+
+/// Memory for the gradient of a parameter in the type of the sums, where it is wanted.
+Tensor gradient_of(const Tensor& x, const maybe& parameter, bool wanted) {
+  return wanted && parameter ? make(x, {parameter->numel()}, wide(x)) : nothing(x);
+}
+vector optional_vector(const Tensor& made) { return made.numel() == 0 ? vector{} : vector_of(made); }
+/// A gradient in the type of its parameter.
+Tensor as_parameter(const Tensor& gradient, ScalarType of) {
+  return gradient.scalar_type() == of ? gradient : torch::stable::to(gradient, of);
+}
+
+two rms_norm(Tensor x, maybe w, double eps, double offset, int64_t cast) {
+  const char* op = "rms_norm";
+  const matrix in = rows_of(op, "x", x);
+  const vector weight = wide_vector(op, "w", w, x);
+  Tensor y = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
+  table(in.of).norms->rms_norm(call(), in, weight, rows_of(y), vector_of(rstd),
+                               {eps, offset, static_cast<casting>(cast)});
+  return {y, rstd};
+}
+
+two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double offset, int64_t cast, bool need_dw) {
+  const char* op = "rms_norm_backward";
+  expect_like(op, "dy", dy, "x", x);
+  const matrix in = rows_of(op, "x", x), up = rows_of(op, "dy", dy);
+  const ScalarType of_w = w ? w->scalar_type() : wide(x);
+  const vector weight = wide_vector(op, "w", w, x);
+  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw);
+  table(in.of).norms->rms_norm_backward(call(), up, in, weight, vector_of(rstd), rows_of(dx), optional_vector(dw),
+                                        {0, offset, static_cast<casting>(cast)});
+  return {dx, as_parameter(dw, of_w)};
+}
+
+three fused_add_rms_norm(Tensor x, Tensor residual, maybe w, double eps, double offset, int64_t cast) {
+  const char* op = "fused_add_rms_norm";
+  expect_like(op, "residual", residual, "x", x);
+  const matrix in = rows_of(op, "x", x), r = rows_of(op, "residual", residual);
+  const vector weight = wide_vector(op, "w", w, x);
+  Tensor y = make(x, sizes(x)), s = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
+  table(in.of).norms->fused_add_rms_norm(call(), in, r, weight, rows_of(y), rows_of(s), vector_of(rstd),
+                                         {eps, offset, static_cast<casting>(cast)});
+  return {y, s, rstd};
+}
+
+/// dy or ds may be missing, where y or the sum has no other use.
+two fused_add_rms_norm_backward(maybe dy, maybe ds, Tensor s, maybe w, Tensor rstd, double offset, int64_t cast,
+                                bool need_dw) {
+  const char* op = "fused_add_rms_norm_backward";
+  const matrix in = rows_of(op, "s", s);
+  matrix up, of_sum;
+  if (dy) expect_like(op, "dy", *dy, "s", s), up = rows_of(op, "dy", *dy);
+  if (ds) expect_like(op, "ds", *ds, "s", s), of_sum = rows_of(op, "ds", *ds);
+  const ScalarType of_w = w ? w->scalar_type() : wide(s);
+  const vector weight = wide_vector(op, "w", w, s);
+  Tensor dx = make(s, sizes(s)), dw = gradient_of(s, w, need_dw);
+  table(in.of).norms->fused_add_rms_norm_backward(call(), up, of_sum, in, weight, vector_of(rstd), rows_of(dx),
+                                                  optional_vector(dw), {0, offset, static_cast<casting>(cast)});
+  return {dx, as_parameter(dw, of_w)};
+}
+
+three layer_norm(Tensor x, maybe w, maybe b, double eps) {
+  const char* op = "layer_norm";
+  const matrix in = rows_of(op, "x", x);
+  const vector weight = wide_vector(op, "w", w, x), bias = wide_vector(op, "b", b, x);
+  Tensor y = make(x, sizes(x)), mean = make(x, {rows(x)}, wide(x)), rstd = make(x, {rows(x)}, wide(x));
+  table(in.of).norms->layer_norm(call(), in, weight, bias, rows_of(y), vector_of(mean), vector_of(rstd), eps);
+  return {y, mean, rstd};
+}
+
+three layer_norm_backward(Tensor dy, Tensor x, maybe w, maybe b, Tensor mean, Tensor rstd, bool need_dw, bool need_db) {
+  const char* op = "layer_norm_backward";
+  expect_like(op, "dy", dy, "x", x);
+  const matrix in = rows_of(op, "x", x), up = rows_of(op, "dy", dy);
+  const ScalarType of_w = w ? w->scalar_type() : wide(x), of_b = b ? b->scalar_type() : wide(x);
+  const vector weight = wide_vector(op, "w", w, x);
+  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw), db = gradient_of(x, b, need_db);
+  table(in.of).norms->layer_norm_backward(call(), up, in, weight, vector_of(mean), vector_of(rstd), rows_of(dx),
+                                          optional_vector(dw), optional_vector(db));
+  return {dx, as_parameter(dw, of_w), as_parameter(db, of_b)};
+}
+
+Tensor swiglu(Tensor gate, Tensor up) {
+  expect_like("swiglu", "up", up, "gate", gate);
+  const matrix g = rows_of("swiglu", "gate", gate), u = rows_of("swiglu", "up", up);
+  Tensor y = make(gate, sizes(gate));
+  table(g.of).gates->swiglu(call(), g, u, rows_of(y));
+  return y;
+}
+
+two swiglu_backward(Tensor dy, Tensor gate, Tensor up) {
+  const char* op = "swiglu_backward";
+  expect_like(op, "dy", dy, "gate", gate);
+  const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
+  Tensor dgate = make(gate, sizes(gate)), dup = make(gate, sizes(gate));
+  table(g.of).gates->swiglu_backward(call(), d, g, u, rows_of(dgate), rows_of(dup));
+  return {dgate, dup};
+}
+
+Tensor geglu(Tensor gate, Tensor up, bool tanh) {
+  expect_like("geglu", "up", up, "gate", gate);
+  const matrix g = rows_of("geglu", "gate", gate), u = rows_of("geglu", "up", up);
+  Tensor y = make(gate, sizes(gate));
+  table(g.of).gates->geglu(call(), g, u, rows_of(y), tanh);
+  return y;
+}
+
+two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh) {
+  const char* op = "geglu_backward";
+  expect_like(op, "dy", dy, "gate", gate);
+  const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
+  Tensor dgate = make(gate, sizes(gate)), dup = make(gate, sizes(gate));
+  table(g.of).gates->geglu_backward(call(), d, g, u, rows_of(dgate), rows_of(dup), tanh);
+  return {dgate, dup};
+}
+
+/// The first half of the columns of a table, a row for every token, in the type of the sums. As the tables of
+/// transformers are, the other half repeats it and is not read.
+Tensor half_table(const char* op, const char* name, const Tensor& t, const Tensor& q) {
+  const int64_t last = t.dim() - 1;
+  if (t.size(last) % 2 != 0)
+    fail(op, std::string(name) + " has " + std::to_string(t.size(last)) + " columns; expected an even number");
+  Tensor part = torch::stable::contiguous(torch::stable::narrow(const_cast<Tensor&>(t), last, 0, t.size(last) / 2));
+  return part.scalar_type() == wide(q) ? part : torch::stable::to(part, wide(q));
+}
+
+/// [seq_len, r] or [batch or 1, seq_len, r]
+void expect_table(const char* op, const char* name, const Tensor& t, const Tensor& q) {
+  const bool batched = t.dim() == 3;
+  if ((!batched && t.dim() != 2) || t.size(t.dim() - 2) != q.size(2) ||
+      (batched && t.size(0) != 1 && t.size(0) != q.size(0)))
+    fail(op, std::string(name) + " is " + text(sizes(t)) + "; expected 1 or batch x seq_len x columns for q of " +
+                 text(sizes(q)));
+}
+
+two rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool backward) {
+  const char* op = backward ? "rope_backward" : "rope";
+  const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k);
+  if (k.scalar_type() != q.scalar_type())
+    fail(op, "k is of " + name_of(k.scalar_type()) + "; expected " + name_of(q.scalar_type()) + ", as q");
+  expect_table(op, "cos", cos, q), expect_table(op, "sin", sin, q);
+  if (sizes(cos) != sizes(sin)) fail(op, "sin is " + text(sizes(sin)) + "; expected " + text(sizes(cos)) + ", as cos");
+  Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
+  Tensor q_out = heads_like(q), k_out = heads_like(k);
+  table(in_q.of).rotary->rope(call(), in_q, in_k, rows_of(c), rows_of(s), heads_of(q_out), heads_of(k_out), backward);
+  return {q_out, k_out};
+}
+
+/// cos and sin [3, batch, seq_len, head_dim]
+two mrope(Tensor q, Tensor k, Tensor cos, Tensor sin, std::vector<int64_t> sections, bool backward) {
+  const char* op = backward ? "mrope_backward" : "mrope";
+  const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k);
+  if (k.scalar_type() != q.scalar_type())
+    fail(op, "k is of " + name_of(k.scalar_type()) + "; expected " + name_of(q.scalar_type()) + ", as q");
+  for (const auto& [name, t] : {std::pair<const char*, const Tensor&>("cos", cos), {"sin", sin}})
+    if (t.dim() != 4 || t.size(0) != 3 || t.size(1) != q.size(0) || t.size(2) != q.size(2))
+      fail(op, std::string(name) + " is " + text(sizes(t)) + "; expected 3 x batch x seq_len x columns for q of " +
+                   text(sizes(q)));
+  if (sections.size() != 3) fail(op, "section has " + std::to_string(sections.size()) + " numbers; expected 3");
+  for (const int64_t n : sections)
+    if (n < 0) fail(op, "section has " + std::to_string(n) + "; expected numbers of at least 0");
+  Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
+  Tensor q_out = heads_like(q), k_out = heads_like(k);
+  table(in_q.of).rotary->mrope(call(), in_q, in_k, rows_of(c), rows_of(s), heads_of(q_out), heads_of(k_out),
+                               sections.data(), backward);
+  return {q_out, k_out};
+}
+
+}  // namespace
+}  // namespace tigon_torch
+
+STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
+  m.def("rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting) -> (Tensor, Tensor)");
+  m.def(
+      "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, float offset, int casting, bool need_dw)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "fused_add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float offset, int casting)"
+      " -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "fused_add_rms_norm_backward(Tensor? dy, Tensor? ds, Tensor s, Tensor? weight, Tensor rstd, float offset,"
+      " int casting, bool need_dw) -> (Tensor, Tensor)");
+  m.def("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd,"
+      " bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor)");
+  m.def("swiglu(Tensor gate, Tensor up) -> Tensor");
+  m.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up) -> (Tensor, Tensor)");
+  m.def("geglu(Tensor gate, Tensor up, bool tanh) -> Tensor");
+  m.def("geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh) -> (Tensor, Tensor)");
+  m.def("rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool backward) -> (Tensor, Tensor)");
+  m.def("mrope(Tensor q, Tensor k, Tensor cos, Tensor sin, int[] section, bool backward) -> (Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
+  using namespace tigon_torch;
+  m.impl("rms_norm", TORCH_BOX(&rms_norm));
+  m.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
+  m.impl("fused_add_rms_norm", TORCH_BOX(&fused_add_rms_norm));
+  m.impl("fused_add_rms_norm_backward", TORCH_BOX(&fused_add_rms_norm_backward));
+  m.impl("layer_norm", TORCH_BOX(&layer_norm));
+  m.impl("layer_norm_backward", TORCH_BOX(&layer_norm_backward));
+  m.impl("swiglu", TORCH_BOX(&swiglu));
+  m.impl("swiglu_backward", TORCH_BOX(&swiglu_backward));
+  m.impl("geglu", TORCH_BOX(&geglu));
+  m.impl("geglu_backward", TORCH_BOX(&geglu_backward));
+  m.impl("rope", TORCH_BOX(&rope));
+  m.impl("mrope", TORCH_BOX(&mrope));
+}

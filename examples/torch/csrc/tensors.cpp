@@ -1,0 +1,108 @@
+#include "tensors.hpp"
+
+#include <algorithm>
+
+#include "f64_kernels_multi_arch.hpp"
+#include "kernels_multi_arch.hpp"
+
+namespace tigon_torch {
+namespace {
+
+std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
+
+/// The distance of rows, or -1 where they have no common one.
+int64_t row_stride(const Tensor& t) {
+  const int64_t dims = t.dim(), cols = t.size(dims - 1);
+  if (cols > 1 && t.stride(dims - 1) != 1) return -1;
+  int64_t stride = cols, rows = 1;  // of the dimensions that have been looked at
+  for (int64_t d = dims - 2; d >= 0; --d) {
+    if (t.size(d) == 1) continue;
+    if (rows == 1)
+      stride = t.stride(d);
+    else if (t.stride(d) != rows * stride)
+      return -1;
+    rows *= t.size(d);
+  }
+  return stride < cols ? -1 : stride;
+}
+
+matrix as_matrix(type of, const Tensor& t) {
+  const int64_t cols = t.size(t.dim() - 1);
+  const int64_t rows = cols == 0 ? 0 : t.numel() / cols;
+  return {t.data_ptr(), of, size(rows), size(cols), size(t.numel() == 0 ? cols : row_stride(t))};
+}
+
+heads as_heads(type of, const Tensor& t) {
+  return {t.data_ptr(),      of,
+          size(t.size(0)),   size(t.size(1)),
+          size(t.size(2)),   size(t.size(3)),
+          size(t.stride(0)), size(t.stride(1)),
+          size(t.stride(2))};
+}
+
+std::string name_of_instruction_set() { return kernels_instruction_set(); }
+
+}  // namespace
+
+matrix rows_of(const char* op, const char* name, Tensor& t) {
+  const type of = type_of(op, name, t);
+  if (t.dim() == 0) fail(op, std::string(name) + " is a number; expected at least one dimension");
+  if (t.numel() != 0 && row_stride(t) < 0) t = torch::stable::contiguous(t);
+  return as_matrix(of, t);
+}
+matrix rows_of(const Tensor& made) { return as_matrix(type_of("tigon", "result", made), made); }
+
+vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like) {
+  if (!t) return {};
+  expect_dims(op, name, *t, 1);
+  const ScalarType to = wide(like);
+  if (t->scalar_type() == ScalarType::Double && to != ScalarType::Double)
+    fail(op, std::string(name) + " is of f64; expected f32, bf16 or f16 beside " + name_of(like.scalar_type()));
+  if (t->scalar_type() != to) t = torch::stable::to(*t, to);
+  if (!t->is_contiguous()) t = torch::stable::contiguous(*t);
+  return vector_of(*t);
+}
+vector vector_of(const Tensor& made) { return {made.data_ptr(), type_of("tigon", "result", made), size(made.numel())}; }
+
+heads heads_of(const char* op, const char* name, Tensor& t) {
+  const type of = type_of(op, name, t);
+  expect_dims(op, name, t, 4);
+  bool copy = t.size(3) > 1 && t.stride(3) != 1;
+  for (int64_t d = 0; d < 3; ++d) copy |= t.size(d) > 1 && t.stride(d) < t.size(3);
+  if (copy && t.numel() != 0) t = torch::stable::contiguous(t);
+  return as_heads(of, t);
+}
+heads heads_of(const Tensor& made) { return as_heads(type_of("tigon", "result", made), made); }
+
+Tensor heads_like(const Tensor& t) {
+  Tensor made = torch::stable::empty_like(t);
+  return made.stride(3) == 1 ? made : make(t, sizes(t));
+}
+
+Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq_len, int64_t head_dim) {
+  return torch::stable::transpose(make(like, {batch, seq_len, heads, head_dim}), 1, 2);
+}
+
+call::call() {
+  host_.workers = std::max<std::size_t>(torch::stable::get_num_threads(), 1);
+  host_.parallel = [](std::size_t count, void (*work)(void*, std::size_t), void* of) {
+    torch::stable::parallel_for(0, static_cast<int64_t>(count), 1, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) work(of, static_cast<std::size_t>(i));
+    });
+  };
+  host_.scratch = [](void* memory, std::size_t bytes) {
+    auto& kept = *static_cast<std::vector<Tensor>*>(memory);
+    kept.push_back(torch::stable::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, ScalarType::Byte));
+    return kept.back().data_ptr();
+  };
+  host_.memory = &memory_;
+}
+
+const kernel_table& table(type of) { return of == type::f64 ? f64_kernels() : kernels(); }
+
+}  // namespace tigon_torch
+
+STABLE_TORCH_LIBRARY(tigon, m) { m.def("instruction_set() -> str"); }
+STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
+  m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
+}

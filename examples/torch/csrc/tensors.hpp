@@ -1,0 +1,117 @@
+// PyTorch's tensors, by its stable ABI, as the arguments of kernels.hpp.
+#ifndef TIGON_TORCH_TENSORS_HPP
+#define TIGON_TORCH_TENSORS_HPP
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace tigon_torch {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using maybe = std::optional<Tensor>;
+
+[[noreturn]] inline void fail(const std::string& op, const std::string& sentence) {
+  throw std::invalid_argument("tigon: " + op + ": " + sentence);
+}
+
+inline std::string name_of(ScalarType t) {
+  switch (t) {
+    case ScalarType::Float: return "f32";
+    case ScalarType::Double: return "f64";
+    case ScalarType::BFloat16: return "bf16";
+    case ScalarType::Half: return "f16";
+    case ScalarType::Int: return "i32";
+    case ScalarType::Long: return "i64";
+    default: return "another element type";
+  }
+}
+
+inline type type_of(const char* op, const char* name, const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return type::f32;
+    case ScalarType::Double: return type::f64;
+    case ScalarType::BFloat16: return type::bf16;
+    case ScalarType::Int: return type::i32;
+    case ScalarType::Long: return type::i64;
+    default: break;
+  }
+  fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16 or f64");
+}
+
+/// The type of the sums over tensors like this one.
+inline ScalarType wide(const Tensor& t) {
+  return t.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline std::vector<int64_t> sizes(const Tensor& t) {
+  const auto s = t.sizes();
+  return std::vector<int64_t>(s.begin(), s.end());
+}
+inline std::string text(const std::vector<int64_t>& s) {
+  std::string all;
+  for (const int64_t n : s) all += (all.empty() ? "" : " x ") + std::to_string(n);
+  return all.empty() ? "a number" : all;
+}
+
+/// As many elements as the product of the sizes, contiguous.
+inline Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of = std::nullopt) {
+  return torch::stable::new_empty(like, s, of);
+}
+/// What an operator returns where there is nothing.
+inline Tensor nothing(const Tensor& like) { return make(like, {0}); }
+
+inline void expect_like(const char* op, const char* name, const Tensor& t, const char* other, const Tensor& like) {
+  if (t.scalar_type() != like.scalar_type())
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected " + name_of(like.scalar_type()) +
+                 ", as " + other);
+  if (sizes(t) != sizes(like))
+    fail(op, std::string(name) + " is " + text(sizes(t)) + "; expected " + text(sizes(like)) + ", as " + other);
+}
+inline void expect_dims(const char* op, const char* name, const Tensor& t, int64_t dims) {
+  if (t.dim() != dims)
+    fail(op, std::string(name) + " has " + std::to_string(t.dim()) + " dimensions; expected " + std::to_string(dims));
+}
+
+/// All but the last dimension are rows. A tensor whose rows do not lie at one distance from one another is copied, into
+/// `t` itself.
+matrix rows_of(const char* op, const char* name, Tensor& t);
+/// Of a tensor that was made here.
+matrix rows_of(const Tensor& made);
+/// A vector in the type of the sums beside `like`; what is not is converted. Without a tensor, without memory.
+vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like);
+vector vector_of(const Tensor& made);
+/// [batch, heads, seq_len, head_dim]. Copied where its elements do not lie one by one.
+heads heads_of(const char* op, const char* name, Tensor& t);
+heads heads_of(const Tensor& made);
+/// Like torch.empty_like where that leaves the last dimension contiguous.
+Tensor heads_like(const Tensor& t);
+/// [batch, heads, seq_len, head_dim] in the memory order [batch, seq_len, heads, head_dim].
+Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq_len, int64_t head_dim);
+
+/// PyTorch's threads and memory for one call.
+class call {
+ public:
+  call();
+  operator const host&() const { return host_; }
+
+ private:
+  host host_;
+  std::vector<Tensor> memory_;
+};
+
+/// The kernels for an element type. They are chosen at the first call.
+const kernel_table& table(type of);
+
+}  // namespace tigon_torch
+
+#endif  // TIGON_TORCH_TENSORS_HPP

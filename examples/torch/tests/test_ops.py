@@ -1,0 +1,693 @@
+"""Every operator against PyTorch's own formula in f64, its gradients by differences, strides, frozen inputs, compiled
+graphs, and the sentences of errors."""
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tigon_torch
+from tigon_torch import ops
+
+f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
+
+
+class Case:
+    """An operator, the same by PyTorch, and the shapes of its inputs.
+
+    factor: how many roundings of the result's type, of |reference| + its root mean square, a result may be off, and its
+    gradients. What is computed between is in f32 whatever the type, so that for 16 bits one or two are left.
+    """
+
+    def __init__(self, ours, formula, *shapes, factor=4, gradients=8, frozen_together=()):
+        self.ours, self.formula, self.shapes = ours, formula, shapes
+        self.factor, self.gradients, self.frozen_together = factor, gradients, frozen_together
+
+    def inputs(self, dtype, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for shape in self.shapes:
+            t = torch.randn(*shape, generator=generator, dtype=f64)
+            made.append(t.to(dtype).requires_grad_())
+        return made
+
+
+def rms(x, w, eps, offset):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (offset + w)
+
+
+def rotate(x, cos, sin):
+    r = cos.shape[-1]
+    part, rest = x[..., :r], x[..., r:]
+    turned = torch.cat([-part[..., r // 2:], part[..., :r // 2]], -1)
+    return torch.cat([part * cos + turned * sin, rest], -1)
+
+
+def tables(batch, seq, columns, first=()):
+    angle = torch.rand(*first, batch, seq, columns // 2, generator=torch.Generator().manual_seed(7), dtype=f64) * 6
+    angle = torch.cat([angle, angle], -1)
+    return angle.cos(), angle.sin()
+
+
+def rope_formula(q, k, cos, sin):
+    cos, sin = cos.to(q.dtype).unsqueeze(1), sin.to(q.dtype).unsqueeze(1)
+    return rotate(q, cos, sin), rotate(k, cos, sin)
+
+
+def mrope_formula(q, k, cos, sin, section):
+    def choose(t):
+        parts = t.to(q.dtype).split(section * 2, dim=-1)
+        return torch.cat([part[i % 3] for i, part in enumerate(parts)], -1)
+    return rope_formula(q, k, choose(cos), choose(sin))
+
+
+def attention_formula(q, k, v, sinks=None, scale=None, causal=True, window=None, softcap=None, lengths=None):
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = q @ k.transpose(2, 3) * (scale or 1 / math.sqrt(q.shape[-1]))
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    i = torch.arange(q.shape[2])[:, None] + (k.shape[2] - q.shape[2] if causal else 0)
+    j = torch.arange(k.shape[2])[None]
+    seen = (j <= i) if causal else torch.ones_like(j <= i)
+    if window:
+        seen &= (i - j).abs() < window
+    if lengths is not None:
+        document = torch.bucketize(j, torch.tensor(lengths[1:]), right=True)
+        seen &= torch.bucketize(i, torch.tensor(lengths[1:]), right=True) == document
+    s = s.masked_fill(~seen, -math.inf)
+    if sinks is None:
+        return s.softmax(-1) @ v
+    s = torch.cat([s, sinks.to(s.dtype)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
+    return s.softmax(-1)[..., :-1] @ v
+
+
+def loss_formula(z, target, smoothing=0.0, z_loss=0.0, softcap=None, reduction="mean"):
+    if softcap:
+        z = softcap * torch.tanh(z / softcap)
+    z, flat = z.flatten(0, -2), target.flatten()
+    kept = flat != -100
+    rows = F.cross_entropy(z, flat, label_smoothing=smoothing, reduction="none")
+    rows = rows + z_loss * torch.where(kept, z.logsumexp(-1).square(), 0)
+    if reduction == "none":
+        return rows.view(target.shape)
+    return rows.sum() / (kept.sum() if reduction == "mean" else 1)
+
+
+TARGET = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(3))
+TARGET[0, 1] = TARGET[2, 4] = -100
+PAIRS = torch.randint(0, 11, (4, 5), generator=torch.Generator().manual_seed(4))
+PAIRS[1, 3:] = -100
+LOGPS = -torch.rand(4, generator=torch.Generator().manual_seed(5), dtype=f64) * 9
+DESIRABLE = torch.tensor([True, False, False, True])
+IDS = PAIRS.clamp(min=0)
+ADVANTAGES = torch.tensor([1.5, -0.5, 0.25, -1.0], dtype=f64)
+OLD = -torch.rand(4, 5, generator=torch.Generator().manual_seed(6), dtype=f64) * 4
+MASK = PAIRS != -100
+EXPERTS = torch.tensor([[0, 2], [2, 1], [1, 0], [0, 2], [2, 0], [0, 1]])  # of four, the last one unused
+
+
+def sequence_logps(x, w, target, average=False):
+    logp = (x @ w.t()).log_softmax(-1).gather(-1, target.clamp(min=0)[..., None])[..., 0]
+    kept = target != -100
+    total = torch.where(kept, logp, 0).sum(-1)
+    return total / kept.sum(-1).clamp(min=1) if average else total
+
+
+def nll_of(x, w, target):
+    return F.cross_entropy((x @ w.t())[:2].flatten(0, 1), target[:2].flatten())
+
+
+def dpo_formula(x, w):
+    c, r = (sequence_logps(x, w, PAIRS) - LOGPS.to(x.dtype)).chunk(2)
+    return -F.logsigmoid(0.3 * (c - r)).mean()
+
+
+def orpo_formula(x, w):
+    c, r = sequence_logps(x, w, PAIRS, True).chunk(2)
+    odds = c - r - (torch.log1p(-c.exp()) - torch.log1p(-r.exp()))
+    return -0.2 * F.logsigmoid(odds).mean() + nll_of(x, w, PAIRS)
+
+
+def simpo_formula(x, w):
+    c, r = sequence_logps(x, w, PAIRS, True).chunk(2)
+    return -F.logsigmoid(2 * (c - r) - 0.5).mean()
+
+
+def cpo_formula(x, w):
+    c, r = sequence_logps(x, w, PAIRS).chunk(2)
+    return -F.logsigmoid(0.1 * (c - r)).mean() + nll_of(x, w, PAIRS)
+
+
+def kto_formula(x, w):
+    sign = torch.where(DESIRABLE, 1.0, -1.0).to(x.dtype)
+    return torch.sigmoid(-0.1 * sign * (sequence_logps(x, w, PAIRS) - LOGPS.to(x.dtype) - 0.5)).mean()
+
+
+def jsd_formula(s, t, beta):
+    s, t = s.log_softmax(-1), t.log_softmax(-1)
+    m = torch.log(beta * t.exp() + (1 - beta) * s.exp())
+    rows = beta * (t.exp() * (t - m)).sum(-1) + (1 - beta) * (s.exp() * (s - m)).sum(-1)
+    kept = TARGET != -100
+    return (rows * kept).sum() / kept.sum()
+
+
+def grpo_formula(z):
+    logp = z[:, :-1].log_softmax(-1).gather(-1, IDS[..., None])[..., 0]
+    r = logp - OLD.to(z.dtype)
+    a = ADVANTAGES.to(z.dtype)[:, None]
+    f = -torch.minimum(r.exp() * a, r.exp().clamp(0.8, 1.2) * a)
+    d = OLD.flip(0).to(z.dtype) - logp
+    return ((f + 0.04 * (d.exp() - 1 - d)) * MASK).sum() / MASK.sum()
+
+
+def moe_formula(x, gate_up, down, weights):
+    y = torch.zeros_like(x)
+    for j in range(EXPERTS.shape[1]):
+        g, u = torch.einsum("th,toh->to", x, gate_up[EXPERTS[:, j]]).chunk(2, -1)
+        y = y + weights[:, j:j + 1] * torch.einsum("ti,thi->th", F.silu(g) * u, down[EXPERTS[:, j]])
+    return y
+
+
+COS, SIN = tables(2, 5, 8)
+COS1, SIN1 = tables(1, 5, 4)
+COS3, SIN3 = tables(2, 5, 8, (3,))
+Q, K = (2, 4, 5, 8), (2, 2, 5, 8)
+
+
+def as_log(f):
+    return lambda s, t: f(s.log_softmax(-1), t.log_softmax(-1))
+
+
+CASES = {
+    "rms_norm": Case(lambda x, w: ops.rms_norm(x, w, 1e-5, 0.0, "none"), lambda x, w: rms(x, w, 1e-5, 0.0),
+                     (3, 5, 17), (17,)),
+    "rms_norm_gemma": Case(lambda x, w: ops.rms_norm(x, w, 1e-6, 1.0, "gemma"), lambda x, w: rms(x, w, 1e-6, 1.0),
+                           (3, 5, 17), (17,)),
+    "rms_norm_llama": Case(lambda x, w: ops.rms_norm(x, w), lambda x, w: rms(x, w, 1e-6, 0.0), (3, 5, 17), (17,)),
+    "rms_norm_bare": Case(lambda x: ops.rms_norm(x, None, 1e-5), lambda x: rms(x, 1.0, 1e-5, 0.0), (3, 5, 17)),
+    "fused_add_rms_norm": Case(
+        lambda x, r, w: ops.fused_add_rms_norm(x, r, w, 1e-5, 1.0, "none"),
+        lambda x, r, w: (rms(x + r, w, 1e-5, 1.0), x + r), (3, 5, 17), (3, 5, 17), (17,), frozen_together=(0, 1)),
+    "layer_norm": Case(lambda x, w, b: ops.layer_norm(x, w, b, 1e-5),
+                       lambda x, w, b: F.layer_norm(x, (17,), w, b, 1e-5), (3, 5, 17), (17,), (17,)),
+    "layer_norm_bare": Case(lambda x: ops.layer_norm(x), lambda x: F.layer_norm(x, (17,)), (3, 5, 17)),
+    "swiglu": Case(ops.swiglu, lambda g, u: F.silu(g) * u, (3, 5, 17), (3, 5, 17)),
+    "geglu_tanh": Case(ops.geglu, lambda g, u: F.gelu(g, approximate="tanh") * u, (3, 5, 17), (3, 5, 17)),
+    "geglu_erf": Case(lambda g, u: ops.geglu(g, u, "none"), lambda g, u: F.gelu(g) * u, (3, 5, 17), (3, 5, 17)),
+    "rope": Case(lambda q, k: ops.rope(q, k, COS, SIN) if q.dtype == f64 else ops.rope(q, k, COS.float(), SIN.float()),
+                 lambda q, k: rope_formula(q, k, COS, SIN), Q, K),
+    "rope_partial": Case(
+        lambda q, k: ops.rope(q, k, COS1, SIN1) if q.dtype == f64 else ops.rope(q, k, COS1.float(), SIN1.float()),
+        lambda q, k: rope_formula(q, k, COS1, SIN1), Q, K),
+    "mrope": Case(
+        lambda q, k: ops.mrope(q, k, *((COS3, SIN3) if q.dtype == f64 else (COS3.float(), SIN3.float())), [1, 2, 1]),
+        lambda q, k: mrope_formula(q, k, COS3, SIN3, [1, 2, 1]), Q, K),
+    "attention": Case(ops.attention, attention_formula, Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=6, gradients=12),
+    "attention_window": Case(lambda *a: ops.attention(*a, scale=0.5, window=3, softcap=2.0),
+                             lambda *a: attention_formula(*a, scale=0.5, window=3, softcap=2.0), Q, K, K, factor=6,
+                             gradients=12),
+    "attention_all": Case(lambda *a: ops.attention(*a, causal=False), lambda *a: attention_formula(*a, causal=False),
+                          Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=6, gradients=12),
+    "attention_documents": Case(lambda *a: ops.attention(*a, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32)),
+                                lambda *a: attention_formula(*a, lengths=[0, 2, 5]), Q, K, K, factor=6, gradients=12),
+    "linear": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), (7,), factor=6),
+    "linear_bare": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), factor=6),
+    "cross_entropy": Case(lambda z: ops.cross_entropy(z, TARGET), lambda z: loss_formula(z, TARGET), (3, 5, 11)),
+    "cross_entropy_all": Case(
+        lambda z: ops.cross_entropy(z, TARGET, label_smoothing=0.1, z_loss=0.01, softcap=3.0, reduction="none"),
+        lambda z: loss_formula(z, TARGET, 0.1, 0.01, 3.0, "none"), (3, 5, 11), gradients=12),
+    "fused_linear_cross_entropy": Case(
+        lambda x, w: ops.fused_linear_cross_entropy(x, w, TARGET),
+        lambda x, w: loss_formula(x @ w.t(), TARGET), (3, 5, 9), (11, 9), factor=8, gradients=12),
+    "fused_linear_cross_entropy_all": Case(
+        lambda x, w, b: 3 * ops.fused_linear_cross_entropy(x, w, TARGET, b, label_smoothing=0.1, z_loss=0.01,
+                                                           softcap=3.0, reduction="sum"),
+        lambda x, w, b: 3 * loss_formula(x @ w.t() + b, TARGET, 0.1, 0.01, 3.0, "sum"), (3, 5, 9), (11, 9), (11,),
+        factor=8, gradients=16),
+    "fused_linear_cross_entropy_rows": Case(
+        lambda x, w: ops.fused_linear_cross_entropy(x, w, TARGET, reduction="none"),
+        lambda x, w: loss_formula(x @ w.t(), TARGET, reduction="none"), (3, 5, 9), (11, 9), factor=8, gradients=12),
+    "jsd": Case(as_log(lambda s, t: ops.jsd(s, t, 0.3, TARGET)), lambda s, t: jsd_formula(s, t, 0.3), (3, 5, 11),
+                (3, 5, 11), factor=16, gradients=64),
+    "kl_div": Case(as_log(lambda s, t: ops.kl_div(s, t, log_target=True)),
+                   as_log(lambda s, t: F.kl_div(s.flatten(0, 1), t.flatten(0, 1), log_target=True,
+                                                reduction="batchmean")), (3, 5, 11), (3, 5, 11), factor=16,
+                   gradients=64),
+    "kl_div_elements": Case(as_log(lambda s, t: ops.kl_div(s, t.exp(), reduction="none")),
+                            as_log(lambda s, t: F.kl_div(s, t.exp(), reduction="none")), (3, 5, 11), (3, 5, 11),
+                            factor=16, gradients=64),
+    "grpo_loss": Case(
+        lambda z: ops.grpo_loss(z, IDS, ADVANTAGES.to(ops._sums(z)), OLD.to(ops._sums(z)), OLD.flip(0).to(ops._sums(z)),
+                                MASK, beta=0.04), grpo_formula, (4, 6, 11), factor=64, gradients=64),
+    "fused_linear_dpo": Case(
+        lambda x, w: ops.fused_linear_dpo(x, w, PAIRS, ref_logps=LOGPS.to(ops._sums(x)), beta=0.3), dpo_formula,
+        (4, 5, 9), (11, 9), factor=8, gradients=16),
+    "fused_linear_orpo": Case(lambda x, w: ops.fused_linear_orpo(x, w, PAIRS, beta=0.2), orpo_formula, (4, 5, 9),
+                              (11, 9), factor=8, gradients=16),
+    "fused_linear_simpo": Case(lambda x, w: ops.fused_linear_simpo(x, w, PAIRS, beta=2.0), simpo_formula, (4, 5, 9),
+                               (11, 9), factor=8, gradients=16),
+    "fused_linear_cpo": Case(lambda x, w: ops.fused_linear_cpo(x, w, PAIRS), cpo_formula, (4, 5, 9), (11, 9), factor=8,
+                             gradients=16),
+    "fused_linear_kto": Case(
+        lambda x, w: ops.fused_linear_kto(x, w, PAIRS, DESIRABLE, kl=torch.tensor(0.5), ref_logps=LOGPS.to(ops._sums(x))),
+        kto_formula, (4, 5, 9), (11, 9), factor=8, gradients=16),
+    "moe": Case(lambda x, g, d, w: ops.moe(x, g, d, EXPERTS, w), moe_formula, (6, 8), (4, 12, 8), (4, 8, 6), (6, 2),
+                factor=16, gradients=32),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+# Log-probabilities that were rounded to 16 bits are other ones: these are compared in f32 alone.
+ROUNDED_BETWEEN = {"jsd", "kl_div", "kl_div_elements"}
+
+
+def as_tuple(y):
+    return y if isinstance(y, tuple) else (y,)
+
+
+def run(f, inputs, upstream=None):
+    """Results, and gradients for upstream gradients that are the same for all who ask."""
+    results = as_tuple(f(*inputs))
+    if upstream is None:
+        generator = torch.Generator().manual_seed(99)
+        upstream = [torch.randn(y.shape, generator=generator, dtype=f64) for y in results]
+    inputs = [t for t in inputs if t.requires_grad]
+    gradients = torch.autograd.grad(results, inputs, [g.to(y.dtype) for g, y in zip(upstream, results)])
+    return [y.detach() for y in results], list(gradients)
+
+
+def error(actual, reference):
+    """The largest, of |reference| + its root mean square."""
+    reference = reference.detach()
+    scale = reference.abs() + reference.square().mean().sqrt() + 1e-30
+    return ((actual.detach().to(f64) - reference).abs() / scale).max().item()
+
+
+def roundoff(dtype):
+    return torch.finfo(dtype).eps / 2
+
+
+def upstream_of(dtype, results):
+    """Upstream gradients that f64 and dtype both hold."""
+    generator = torch.Generator().manual_seed(99)
+    return [torch.randn(y.shape, generator=generator, dtype=f64).to(dtype).to(f64) for y in results]
+
+
+@every_case
+def test_gradients_by_differences(case):
+    inputs = case.inputs(f64)
+    # A second backward of a fused loss makes its gradients again, times the upstream gradient before the products.
+    assert torch.autograd.gradcheck(case.ours, inputs, nondet_tol=1e-13)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=["f32", "bf16", "f16"])
+def test_formula(case, dtype, request):
+    name = request.node.callspec.id.split("-")[-1]
+    if dtype != f32 and name in ROUNDED_BETWEEN:
+        pytest.skip("its inputs are rounded log-probabilities")
+    inputs = case.inputs(dtype)
+    exact = [t.detach().to(f64).requires_grad_() for t in inputs]
+    upstream = upstream_of(dtype, as_tuple(case.formula(*exact)))
+    wanted, wanted_gradients = run(case.formula, exact, upstream)
+    results, gradients = run(case.ours, inputs, upstream)
+    for y, reference in zip(results, wanted):
+        assert y.shape == reference.shape
+        # Products and sums in f32 beside the one rounding of a result in 16 bits.
+        assert error(y, reference) <= case.factor * max(roundoff(y.dtype), 4 * roundoff(f32))
+    for t, g, reference in zip(inputs, gradients, wanted_gradients):
+        assert g.dtype == t.dtype and g.shape == t.shape
+        assert error(g, reference) <= case.gradients * max(roundoff(g.dtype), 4 * roundoff(f32))
+
+
+def apart(t):
+    """The same values in rows of a wider buffer."""
+    wide = torch.full((*t.shape[:-1], t.shape[-1] + 3), math.nan, dtype=t.dtype)
+    wide[..., :t.shape[-1]] = t.detach()
+    return wide[..., :t.shape[-1]]
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=["f32", "bf16"])
+def test_strides_change_no_bit(case, dtype):
+    inputs = case.inputs(dtype)
+    results, gradients = run(case.ours, inputs)
+    for layout in (apart, lambda t: t.detach().transpose(0, -1).contiguous().transpose(0, -1)):
+        strided = [layout(t).requires_grad_() for t in inputs]
+        again, gradients_again = run(case.ours, strided)
+        for a, b in zip(results + gradients, again + gradients_again):
+            assert torch.equal(a, b)
+
+
+class Calls(TorchDispatchMode):
+    """The calls of tigon's operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "tigon":
+            self.calls.append((func, args, result))
+        return result
+
+
+@every_case
+def test_frozen_inputs(case):
+    inputs = case.inputs(f32)
+    _, wanted = run(case.ours, inputs)
+    with Calls() as all_wanted:
+        run(case.ours, case.inputs(f32))
+    for i in range(len(inputs)) if len(inputs) > 1 else []:
+        partly = case.inputs(f32)
+        partly[i].requires_grad_(False)
+        with Calls() as calls:
+            results = as_tuple(case.ours(*partly))
+            torch.autograd.backward(results, [torch.randn(y.shape, generator=torch.Generator().manual_seed(99 + k),
+                                                          dtype=f64).to(y.dtype) for k, y in enumerate(results)]
+                                    if len(results) > 1 else None if results[0].dim() == 0 else
+                                    [torch.ones_like(results[0])])
+        assert partly[i].grad is None
+        assert all(t.grad is not None for k, t in enumerate(partly) if k != i)
+        del calls
+    del wanted, all_wanted
+
+
+def elements(calls):
+    """Numbers that the operators made."""
+    return sum(t.numel() for _, _, result in calls for t in as_tuple(result))
+
+
+# Inputs whose gradient tigon can leave out; those of gates, rope and attention come from one loop.
+FROZEN = [("rms_norm", 1), ("fused_add_rms_norm", 2), ("layer_norm", 1), ("layer_norm", 2), ("linear", 0), ("linear", 1),
+          ("fused_linear_cross_entropy", 0), ("fused_linear_cross_entropy", 1), ("fused_linear_cross_entropy_all", 2),
+          ("fused_linear_cross_entropy_rows", 0), ("fused_linear_cross_entropy_rows", 1), ("fused_linear_dpo", 0),
+          ("fused_linear_dpo", 1), ("fused_linear_kto", 1), ("moe", 0), ("moe", 1), ("moe", 2), ("moe", 3), ("jsd", 0),
+          ("kl_div", 1)]
+
+
+@pytest.mark.parametrize("name, i", FROZEN, ids=[f"{name}-{i}" for name, i in FROZEN])
+def test_frozen_gradients_are_not_computed(name, i):
+    case = CASES[name]
+    counts = []
+    for frozen in (False, True):
+        inputs = case.inputs(f32)
+        inputs[i].requires_grad_(not frozen)
+        with Calls() as calls:
+            run(case.ours, inputs)
+        counts.append(elements(calls.calls))
+    assert counts[0] - counts[1] == inputs[i].numel()
+
+
+@every_case
+def test_no_gradients_without_grad_mode(case):
+    with torch.no_grad(), Calls() as calls:
+        results = as_tuple(case.ours(*case.inputs(f32)))
+    assert not any(y.requires_grad for y in results)
+    assert all("backward" not in func.name() for func, _, _ in calls.calls)
+
+
+@every_case
+def test_opcheck(case):
+    with Calls() as calls:
+        run(case.ours, case.inputs(f32))
+    assert calls.calls
+    for func, args, _ in calls.calls:
+        args = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+        torch.library.opcheck(func, tuple(args), test_utils=("test_schema", "test_faketensor"))
+
+
+@every_case
+def test_compiled_as_one_graph(case):
+    torch._dynamo.reset()
+    inputs = case.inputs(f32)
+    results, gradients = run(case.ours, inputs)
+    compiled = torch.compile(case.ours, fullgraph=True, backend="aot_eager")
+    again, gradients_again = run(compiled, case.inputs(f32))
+    for a, b in zip(results + gradients, again + gradients_again):
+        torch.testing.assert_close(a, b, rtol=4e-7, atol=1e-7)
+
+
+def block(x, r, w, wq, wo, head, target):
+    """A layer with attention, and its loss: most operators in one graph."""
+    y, r = ops.fused_add_rms_norm(x, r, w)
+    q = ops.linear(y, wq).view(2, 6, 4, 8).transpose(1, 2)
+    cos, sin = tables(1, 6, 8)
+    q, k = ops.rope(q, q, cos.float(), sin.float())
+    o = ops.attention(q, k, k, window=4).transpose(1, 2).reshape(2, 6, 32)
+    o = ops.swiglu(*ops.linear(o, wo).chunk(2, -1))
+    return ops.fused_linear_cross_entropy(ops.rms_norm(o + r, w), head, target)
+
+
+def block_inputs():
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(2, 6, 32), (2, 6, 32), (32,), (32, 32), (64, 32), (50, 32)]
+    made = [(torch.randn(*s, generator=generator) / 4).requires_grad_() for s in shapes]
+    return made + [torch.randint(0, 50, (2, 6), generator=generator)]
+
+
+def test_compiled_by_inductor():
+    torch._dynamo.reset()
+    results, gradients = run(block, block_inputs())
+    again, gradients_again = run(torch.compile(block, fullgraph=True), block_inputs())
+    for a, b in zip(results + gradients, again + gradients_again):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_sequences_of_other_lengths_reuse_the_graph():
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x, w: ops.swiglu(ops.rms_norm(x, w), x), fullgraph=True, dynamic=True,
+                             backend=backend)
+    w = torch.ones(8)
+    for n in (3, 5, 9):
+        x = torch.randn(2, n, 8)
+        assert torch.equal(compiled(x, w), ops.swiglu(ops.rms_norm(x, w), x))
+    assert len(graphs) == 1
+
+
+# ---- exactness beside eager
+
+def test_rms_norm_is_not_less_exact_than_eager():
+    for dtype in (f32, bf16):
+        x, w = torch.randn(64, 512, dtype=f64).to(dtype), torch.randn(512, dtype=f64).to(dtype)
+        reference = rms(x.to(f64), w.to(f64), 1e-6, 0.0)
+        h = x.float()
+        eager = w * (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(dtype)
+        assert error(ops.rms_norm(x, w), reference) <= 1.01 * error(eager, reference)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=["f32", "bf16"])
+def test_fused_linear_cross_entropy_is_not_less_exact_than_eager(dtype):
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(96, 64, generator=generator).to(dtype)
+    w = (torch.randn(700, 64, generator=generator) / 8).to(dtype)
+    target = torch.randint(0, 700, (96,), generator=generator)
+
+    def errors(f):
+        a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+        loss = f(a, b)
+        loss.backward()
+        return error(loss, exact[0]), error(a.grad, exact[1]), error(b.grad, exact[2])
+
+    a, b = x.to(f64).requires_grad_(), w.to(f64).requires_grad_()
+    loss = F.cross_entropy(a @ b.t(), target)
+    loss.backward()
+    exact = loss, a.grad, b.grad
+    ours = errors(lambda a, b: ops.fused_linear_cross_entropy(a, b, target))
+    eager = errors(lambda a, b: F.cross_entropy((a @ b.t()).float(), target))
+    for mine, other in zip(ours, eager):
+        assert mine <= max(other, 4 * roundoff(f32))
+
+
+# ---- details
+
+def test_sinks():
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(*s, generator=generator, dtype=f64).requires_grad_() for s in (Q, K, K))
+    sinks = torch.randn(4, generator=generator).requires_grad_()
+    results, gradients = run(lambda *a: ops.attention(*a[:3], sinks=a[3]), [q, k, v, sinks])
+    wanted, wanted_gradients = run(attention_formula, [q, k, v, sinks])
+    for a, b in zip(results + gradients, wanted + wanted_gradients):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_a_cache_before_the_queries():
+    q, k, v = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
+    whole = ops.attention(q, k, v)
+    assert torch.allclose(ops.attention(q[:, :, 4:], k, v), whole[:, :, 4:], rtol=1e-6, atol=1e-7)
+
+
+def test_a_second_backward_through_a_retained_graph():
+    for name in ("fused_linear_cross_entropy", "fused_linear_dpo", "jsd", "moe"):
+        case = CASES[name]
+        inputs = case.inputs(f32)
+        loss = as_tuple(case.ours(*inputs))[0].sum()
+        gradients = []
+        for last in (False, False, True):
+            for t in inputs:
+                t.grad = None
+            loss.backward(retain_graph=not last)
+            gradients.append([t.grad for t in inputs])
+        for first, second, third in zip(*gradients):
+            torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-7)
+            assert torch.equal(second, third)
+
+
+def test_gradients_accumulate():
+    case = CASES["fused_linear_cross_entropy"]
+    inputs = case.inputs(f32)
+    case.ours(*inputs).backward()
+    once = [t.grad.clone() for t in inputs]
+    case.ours(*inputs).backward()
+    for t, g in zip(inputs, once):
+        assert torch.equal(t.grad, 2 * g)
+
+
+def test_the_gradient_of_the_weight_is_not_copied():
+    x, w = torch.randn(5, 9), torch.randn(11, 9, requires_grad=True)
+    with Calls() as calls:
+        loss = ops.fused_linear_cross_entropy(x, w, TARGET[0])
+    made = calls.calls[0][2][2].data_ptr()
+    del calls
+    loss.backward()
+    assert w.grad.data_ptr() == made
+
+
+def test_tied_embeddings():
+    w = torch.randn(11, 9, dtype=f64, requires_grad=True)
+    ids = TARGET.clamp(min=0)
+    ops.fused_linear_cross_entropy(F.embedding(ids, w), w, TARGET).backward()
+    other = w.detach().clone().requires_grad_()
+    loss_formula(F.embedding(ids, other) @ other.t(), TARGET).backward()
+    torch.testing.assert_close(w.grad, other.grad)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=["f32", "bf16"])
+def test_weights_of_another_type(dtype):
+    x = torch.randn(4, 16).to(bf16 if dtype == f32 else f32).requires_grad_()
+    w, b = torch.randn(16).to(dtype).requires_grad_(), torch.randn(16).to(dtype).requires_grad_()
+    for y in (ops.rms_norm(x, w, casting="none"), ops.layer_norm(x, w, b)):
+        assert y.dtype == x.dtype
+        w.grad = None
+        y.sum().backward()
+        assert w.grad.dtype == dtype and x.grad.dtype == x.dtype
+    head = torch.randn(11, 16).to(dtype).requires_grad_()
+    ops.fused_linear_cross_entropy(x, head, TARGET[0, :4]).backward()
+    assert head.grad.dtype == dtype
+
+
+def test_autocast():
+    x, w = torch.randn(5, 9, requires_grad=True), torch.randn(11, 9, requires_grad=True)
+    with torch.autocast("cpu", bf16):
+        y = ops.linear(x, w)
+        loss = ops.fused_linear_cross_entropy(x, w, TARGET[0])
+        q = ops.attention(*(torch.randn(1, 2, 3, 8) for _ in range(3)))
+        norm = ops.rms_norm(y, torch.ones(11))
+    assert y.dtype == q.dtype == norm.dtype == bf16 and loss.dtype == f32
+    loss.backward()
+    assert x.grad.dtype == w.grad.dtype == f32
+    assert torch.equal(y, ops.linear(x.bfloat16(), w.bfloat16()))
+
+
+def test_heads_and_halves_are_not_copied():
+    hidden = torch.randn(2, 6, 64)
+    q, k = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in hidden.chunk(2, -1))
+    cos, sin = (t.float() for t in tables(1, 6, 8))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        ops.attention(q, k, k)
+        ops.swiglu(*hidden.chunk(2, -1))
+        ops.rms_norm(hidden[..., :32])
+    assert not [e.key for e in profile.key_averages() if e.key in ("aten::clone", "aten::copy_", "aten::contiguous")]
+    rotated, _ = ops.rope(q, k, cos, sin)
+    assert rotated.stride() == torch.empty_like(q).stride()
+
+
+def test_threads_change_no_bit():
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append(run(block, block_inputs()))
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(results[0][0] + results[0][1], results[1][0] + results[1][1]):
+        assert torch.equal(a, b)
+
+
+def test_metrics():
+    x, w = CASES["fused_linear_dpo"].inputs(f64)
+    loss, results = ops.fused_linear_dpo(x, w, PAIRS, ref_logps=LOGPS, beta=0.3, metrics=True)
+    torch.testing.assert_close(results["chosen_logps"], sequence_logps(x, w, PAIRS)[:2].detach())
+    torch.testing.assert_close(results["rejected_rewards"], 0.3 * (sequence_logps(x, w, PAIRS) - LOGPS)[2:].detach())
+    assert not results["chosen_logps"].requires_grad and loss.requires_grad
+
+
+def test_reference_layer():
+    x, w = CASES["fused_linear_dpo"].inputs(f64)
+    ref_x, ref_w = CASES["fused_linear_dpo"].inputs(f64, seed=1)
+    logps = sequence_logps(ref_x, ref_w, PAIRS).detach()
+    a = ops.fused_linear_dpo(x, w, PAIRS, ref_x=ref_x.detach(), ref_weight=ref_w.detach())
+    torch.testing.assert_close(a, ops.fused_linear_dpo(x, w, PAIRS, ref_logps=logps))
+
+
+ERRORS = {
+    "rms_norm_forward: w is of 7 elements; expected 16": lambda x: ops.rms_norm(x, torch.ones(7)),
+    "rms_norm_forward: eps is -1; expected a number of at least 0": lambda x: ops.rms_norm(x, eps=-1.0),
+    "rms_norm: casting is 'nobody'": lambda x: ops.rms_norm(x, casting="nobody"),
+    "fused_add_rms_norm: residual is 2 x 16; expected 4 x 16, as x": lambda x: ops.fused_add_rms_norm(x, x[:2]),
+    "swiglu: up is of bf16; expected f32, as gate": lambda x: ops.swiglu(x, x.bfloat16()),
+    "rms_norm: x is of i64; expected f32, bf16 or f64": lambda x: ops.rms_norm(x.long()),
+    "rope: q has 2 dimensions; expected 4": lambda x: ops.rope(x, x, x, x),
+    "rope: cos is 3 x 8; expected": lambda x: ops.rope(torch.ones(Q), torch.ones(K), torch.ones(3, 8), torch.ones(3, 8)),
+    "attention_forward: heads is no multiple of kv_heads": lambda x: ops.attention(
+        torch.ones(1, 4, 2, 8), torch.ones(1, 3, 2, 8), torch.ones(1, 3, 2, 8)),
+    "attention: window is 0": lambda x: ops.attention(torch.ones(Q), torch.ones(K), torch.ones(K), window=0),
+    "linear: x is 4 x 16; expected 9 columns": lambda x: ops.linear(x, torch.ones(3, 9)),
+    "cross_entropy_forward: target\\[1\\] is 16; expected at least 0 and below 16": lambda x: ops.cross_entropy(
+        x, torch.tensor([0, 16, 1, 2])),
+    "fused_linear_cross_entropy: target has 3 labels; expected 4": lambda x: ops.fused_linear_cross_entropy(
+        x, torch.ones(5, 16), torch.tensor([0, 1, 2])),
+    "label_smoothing is 2; expected a number from 0 to 1": lambda x: ops.cross_entropy(
+        x, torch.zeros(4, dtype=torch.long), label_smoothing=2.0),
+    "label_smoothing is 0.3; expected 0": lambda x: ops.fused_linear_dpo(
+        x.view(2, 2, 16), torch.ones(5, 16), torch.zeros(2, 2, dtype=torch.long), loss="hinge", label_smoothing=0.3),
+    "moe: gate_up has 2 dimensions; expected 3": lambda x: ops.moe(x, x, x, EXPERTS, x),
+}
+
+
+@pytest.mark.parametrize("sentence", ERRORS.keys())
+def test_errors_are_sentences(sentence):
+    with pytest.raises((ValueError, RuntimeError), match="tigon: .*" + sentence):
+        ERRORS[sentence](torch.ones(4, 16))
+
+
+def test_errors_of_tasks_leave_the_threads_usable():
+    x = torch.randn(4, 16)
+    with pytest.raises(RuntimeError):
+        ops.cross_entropy(x, torch.full((4,), 99))
+    assert torch.isfinite(ops.cross_entropy(x, torch.zeros(4, dtype=torch.long)))
+
+
+def test_empty_inputs():
+    for case in ("rms_norm", "swiglu", "linear"):
+        inputs = CASES[case].inputs(f32)
+        inputs[0] = torch.empty(0, *inputs[0].shape[1:], requires_grad=True)
+        if case == "swiglu":
+            inputs[1] = inputs[0]
+        y = CASES[case].ours(*inputs)
+        assert y.numel() == 0
+        y.sum().backward()
+    assert ops.cross_entropy(torch.randn(3, 5), torch.full((3,), -100)) == 0
+
+
+def test_instruction_set():
+    assert tigon_torch.instruction_set() in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "avx512_bf16", "amx",
+                                             "baseline")

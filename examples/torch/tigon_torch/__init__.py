@@ -1,0 +1,15 @@
+"""tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon."""
+import pathlib
+
+import torch
+
+__version__ = "0.2.0"
+
+torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
+
+from . import ops  # noqa: E402
+
+
+def instruction_set():
+    """The instruction set that was chosen for this CPU; TIGON_INSTRUCTION_SET in the environment forces one."""
+    return torch.ops.tigon.instruction_set()
