@@ -74,10 +74,10 @@ def gradients(model):
 
 
 def error(actual, expected) -> float:
-    """The largest difference, relative to the root mean square of what is expected."""
+    """The largest difference, relative to |expected| + its root mean square."""
     expected = expected.double()
-    scale = expected.pow(2).mean().sqrt().clamp_min(1e-30)
-    return ((actual.double() - expected).abs().max() / scale).item()
+    scale = expected.abs() + expected.pow(2).mean().sqrt().clamp_min(1e-30)
+    return ((actual.double() - expected).abs() / scale).max().item()
 
 
 def rms_error(actual, expected) -> float:

@@ -1,5 +1,6 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
 import os
+import weakref
 
 import pytest
 import torch
@@ -164,6 +165,47 @@ def test_gradient_checkpointing(family):
     assert again == loss
     for name in expected:
         assert torch.equal(actual[name], expected[name]), name
+
+
+def test_recompute(family, monkeypatch):
+    """Outputs of gates and of norms do not live until backward, and gradients have the same bits as if they did."""
+    alive = []
+
+    def watch(name):
+        function = getattr(ops, name)
+
+        def watched(*args, **kwargs):
+            result = function(*args, **kwargs)
+            alive.append(weakref.ref((result[0] if isinstance(result, tuple) else result).untyped_storage()))
+            return result
+
+        monkeypatch.setattr(ops, name, watched)
+
+    model = build(family)
+    results, living = [], []
+    for name in ("swiglu", "geglu", "fused_add_rms_norm"):
+        watch(name)
+    for recompute in (False, True):
+        copied = patched(model, recompute=recompute)
+        alive.clear()
+        loss = copied(**batch()).loss
+        living.append(sum(ref() is not None for ref in alive))
+        loss.backward()
+        results.append(gradients(copied))
+    # A gate and a fused norm in each layer; experts have no gate of their own.
+    sparse = {"mixtral": 2, "qwen2_moe": 1, "qwen3_moe": 1}.get(family, 0)
+    assert living[0] >= 4 - sparse and living[1] == 0
+    for name in results[0]:
+        assert torch.equal(results[0][name], results[1][name]), name
+
+
+def test_recompute_of_what_was_changed():
+    model = patched(build("llama"))
+    loss = model(**batch()).loss
+    with torch.no_grad():
+        model.model.layers[1].input_layernorm.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified"):
+        loss.backward()
 
 
 def test_generate(family):

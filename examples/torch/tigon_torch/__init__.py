@@ -1,4 +1,5 @@
-"""tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon."""
+"""tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon; apply(), which puts
+them into models of transformers; losses (tigon_torch.losses)."""
 import pathlib
 
 import torch
@@ -7,7 +8,9 @@ __version__ = "0.2.0"
 
 torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
 
-from . import ops  # noqa: E402
+from . import losses, ops  # noqa: E402
+from .apply import *  # noqa: E402, F403
+from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
 
 
 def instruction_set():

@@ -1,7 +1,7 @@
 """Trains a model with and without tigon's operators and compares speed, memory and losses.
 
     python -m tigon_torch.compare [--model FOLDER] [--batch 2] [--seq 256] [--steps 4] [--rounds 3] [--dtype float32]
-                                  [--compile] [--share] [--exact] [--out PREFIX]
+                                  [--compile] [--keep] [--share] [--exact] [--out PREFIX]
 
 Each variant trains (forward, backward, AdamW) on the same random tokens in a fresh process, by turns, several rounds;
 printed are medians. Without --model a small random Llama.
@@ -107,7 +107,7 @@ def train_step(model, optimizer, inputs) -> float:
 
 
 def switches_of(options) -> dict:
-    return {"linear": {"auto": "auto", "on": True, "off": False}[options.linear]}
+    return {"linear": {"auto": "auto", "on": True, "off": False}[options.linear], "recompute": not options.keep}
 
 
 def worker(options, variant: str) -> dict:
@@ -264,7 +264,7 @@ def share(options) -> None:
     memory: list[list[float]] = [[] for _ in stages]
     for number in range(options.rounds + 1):
         for i, (_, switches) in enumerate(stages):
-            tigon_torch.apply(model, **switches)
+            tigon_torch.apply(model, **switches, recompute=not options.keep)
             between = resident_now()
             start_peak()
             begin = time.perf_counter()
@@ -334,6 +334,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--threads", type=int, default=0, help="PyTorch's threads; 0: its own choice")
     parser.add_argument("--linear", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--keep", action="store_true", help="apply(recompute=False)")
     parser.add_argument("--compile", action="store_true", help="also with torch.compile")
     parser.add_argument("--share", action="store_true")
     parser.add_argument("--exact", action="store_true")

@@ -68,8 +68,9 @@ def _unwrap(model):
 class _Applying:
     """One call of apply: the model, its family, the switches, and where it writes down what it did."""
 
-    def __init__(self, model, family: Family, switches: dict, skip_logits):
+    def __init__(self, model, family: Family, switches: dict, skip_logits, recompute: bool):
         self.model, self.family, self.on, self.skip_logits = model, family, switches, skip_logits
+        self.recompute = recompute
         self.transformers = family.load()
         self.report = Report(type(model).__name__)
         self.patches = Patches()
@@ -104,7 +105,8 @@ class _Applying:
             for norm in self.instances("RMSNorm"):
                 self.forward("rms_norm", norm, _modules.rms_norm_forward)
         if self.on["fused_add_rms_norm"]:
-            forward = _modules.sandwich_layer_forward if self.family.sandwich else _modules.layer_forward
+            make = _modules.sandwich_layer_forward if self.family.sandwich else _modules.layer_forward
+            forward = make(self.recompute)
             for layer in self.instances("DecoderLayer"):
                 dropout = [m.p for m in layer.children() if isinstance(m, nn.Dropout) and m.p > 0]
                 if dropout:
@@ -130,7 +132,7 @@ class _Applying:
             return
         if not self.on[operator]:
             return
-        forward = (_modules.packed_mlp_forward if self.family.packed else _modules.mlp_forward)(gate)
+        forward = (_modules.packed_mlp_forward if self.family.packed else _modules.mlp_forward)(gate, self.recompute)
         for mlp in mlps:
             self.forward(operator, mlp, forward)
 
@@ -191,12 +193,13 @@ class _Applying:
             self.forward("fused_linear_cross_entropy", self.model, forward)
 
 
-def apply(model, *, skip_logits: bool | None = None, **switches) -> Report:
+def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
     """Puts tigon's operators into this model; its family is read from model.config.model_type.
 
     Switches: rope, rms_norm, fused_add_rms_norm, swiglu, geglu, attention, cross_entropy, fused_linear_cross_entropy,
     moe (all on), and linear: True, False, or "auto", which measures each shape and takes tigon's where it is faster.
     skip_logits: whether a call with labels leaves the logits out; None: in training.
+    recompute: outputs of norms and gates are not kept for backward but made again: less memory for a little time.
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.
     Raises ValueError for a model of a type that it does not know.
     """
@@ -208,7 +211,7 @@ def apply(model, *, skip_logits: bool | None = None, **switches) -> Report:
     for module in model.modules():  # this model, and one inside it that was patched when it was built
         if patches_of(module) is not None:
             revert(module)
-    work = _Applying(model, family, on, skip_logits)
+    work = _Applying(model, family, on, skip_logits, recompute)
     try:
         work.run()
     except BaseException:
@@ -222,13 +225,13 @@ def apply(model, *, skip_logits: bool | None = None, **switches) -> Report:
 _classes = Patches()
 
 
-def _apply_to_class(model_type: str, model, skip_logits, switches) -> Report | None:
+def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
     """The instance if there is one; otherwise every model of the family that will be built."""
     if model is not None:
         kind = _unwrap(model).config.model_type
         if kind != model_type:
             raise ValueError(f"tigon_torch: the model is of type '{kind}', not '{model_type}'")
-        return apply(model, skip_logits=skip_logits, **switches)
+        return apply(model, **options, **switches)
     _switches(switches)
     transformers = FAMILIES[model_type].load()
     base = getattr(transformers, FAMILIES[model_type].names("PreTrainedModel"))
@@ -243,7 +246,7 @@ def _apply_to_class(model_type: str, model, skip_logits, switches) -> Report | N
         def build(self, config, *args, _before=before, _cls=cls, **kwargs):
             _before(self, config, *args, **kwargs)
             if type(self) is _cls and config.model_type == model_type:
-                apply(self, skip_logits=skip_logits, **switches)
+                apply(self, **options, **switches)
 
         build._tigon = True
         _classes.set(cls, "__init__", build)
@@ -262,8 +265,8 @@ def revert(model=None) -> None:
 
 
 def _door(model_type: str):
-    def apply_to(*, model=None, skip_logits: bool | None = None, **switches) -> Report | None:
-        return _apply_to_class(model_type, model, skip_logits, switches)
+    def apply_to(*, model=None, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report | None:
+        return _apply_to_class(model_type, model, {"skip_logits": skip_logits, "recompute": recompute}, switches)
 
     name = f"apply_to_{model_type}"
     apply_to.__name__ = apply_to.__qualname__ = name

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
-from .attention import NAME as ATTENTION
+from .recompute import instead_of
 
 
 def _on_cpu(x: torch.Tensor) -> bool:
@@ -35,6 +35,13 @@ def rms_norm_forward(self, hidden_states):
     return ops.rms_norm(hidden_states, self.weight, *rms_norm_facts(self))
 
 
+def _made_by(norm, x, recompute: bool, result):
+    """The context in which the norm of x is not kept, if the norm is tigon's."""
+    tigons = recompute and norm.__dict__.get("forward") is not None and _norm_fits(norm, x)
+    facts = rms_norm_facts(norm) if tigons else ()
+    return instead_of(tigons, result, lambda x, weight: ops.rms_norm(x, weight, *facts), x, norm.weight)
+
+
 def add_and_norm(x, residual, norm):
     """(norm(x + residual), x + residual)"""
     hooked = norm._forward_hooks or norm._forward_pre_hooks
@@ -44,21 +51,34 @@ def add_and_norm(x, residual, norm):
     return ops.fused_add_rms_norm(x, residual, norm.weight, *rms_norm_facts(norm))
 
 
-def layer_forward(self, hidden_states, **kwargs):
+def layer_forward(recompute: bool):
     """Llama's decoder layer: the sum after attention and the norm of it are one operator."""
-    residual = hidden_states
-    hidden_states, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
-    hidden_states, residual = add_and_norm(hidden_states, residual, self.post_attention_layernorm)
-    return residual + self.mlp(hidden_states)
+
+    def forward(self, hidden_states, **kwargs):
+        x = self.input_layernorm(hidden_states)
+        with _made_by(self.input_layernorm, hidden_states, recompute, x):
+            x, _ = self.self_attn(hidden_states=x, **kwargs)
+        x, residual = add_and_norm(x, hidden_states, self.post_attention_layernorm)
+        with _made_by(self.post_attention_layernorm, residual, recompute, x):
+            x = self.mlp(x)
+        return residual + x
+
+    return forward
 
 
-def sandwich_layer_forward(self, hidden_states, **kwargs):
+def sandwich_layer_forward(recompute: bool):
     """Gemma 2's and 3's decoder layer, with norms before and after each part."""
-    residual = hidden_states
-    hidden_states, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
-    hidden_states = self.post_attention_layernorm(hidden_states)
-    hidden_states, residual = add_and_norm(hidden_states, residual, self.pre_feedforward_layernorm)
-    return residual + self.post_feedforward_layernorm(self.mlp(hidden_states))
+
+    def forward(self, hidden_states, **kwargs):
+        x = self.input_layernorm(hidden_states)
+        with _made_by(self.input_layernorm, hidden_states, recompute, x):
+            x, _ = self.self_attn(hidden_states=x, **kwargs)
+        x, residual = add_and_norm(self.post_attention_layernorm(x), hidden_states, self.pre_feedforward_layernorm)
+        with _made_by(self.pre_feedforward_layernorm, residual, recompute, x):
+            x = self.mlp(x)
+        return residual + self.post_feedforward_layernorm(x)
+
+    return forward
 
 
 GELU = {"gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu": "none"}
@@ -74,19 +94,24 @@ def gate_of(activation: str):
     return None
 
 
-def mlp_forward(gate):
+def mlp_forward(gate, recompute: bool):
     def forward(self, x):
-        return self.down_proj(gate(self.gate_proj(x), self.up_proj(x)))
+        halves = self.gate_proj(x), self.up_proj(x)
+        y = gate(*halves)
+        with instead_of(recompute, y, gate, *halves):
+            return self.down_proj(y)
 
     return forward
 
 
-def packed_mlp_forward(gate):
+def packed_mlp_forward(gate, recompute: bool):
     """Phi-3's, whose two halves come from one product."""
 
     def forward(self, hidden_states):
-        halves = self.gate_up_proj(hidden_states)
-        return self.down_proj(gate(*halves.chunk(2, dim=-1)))
+        halves = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
+        y = gate(*halves)
+        with instead_of(recompute, y, gate, *halves):
+            return self.down_proj(y)
 
     return forward
 
