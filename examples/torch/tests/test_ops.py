@@ -1,6 +1,10 @@
 """Every operator against PyTorch's own formula in f64, its gradients by differences, strides, frozen inputs, compiled
 graphs, and the sentences of errors."""
 import math
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -425,6 +429,18 @@ def test_strides_of_heads_are_known_beforehand():
             torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed(reentrant):
+    from torch.utils.checkpoint import checkpoint
+    results, gradients = run(block, block_inputs())
+    inputs = block_inputs()
+    loss = checkpoint(block, *inputs, use_reentrant=reentrant)
+    loss.backward(torch.randn((), generator=torch.Generator().manual_seed(99), dtype=f64).to(f32))
+    assert torch.equal(loss, results[0])
+    for t, g in zip(inputs, gradients):
+        torch.testing.assert_close(t.grad, g, rtol=1e-6, atol=1e-7)
+
+
 @every_case
 def test_compiled_as_one_graph(case):
     torch._dynamo.reset()
@@ -710,6 +726,42 @@ def test_empty_inputs():
     assert ops.cross_entropy(torch.randn(3, 5), torch.full((3,), -100)) == 0
 
 
-def test_instruction_set():
-    assert tigon_torch.instruction_set() in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "avx512_bf16", "amx",
-                                             "baseline")
+# In a process of its own: the loss of a layer in f32 and its gradients in bf16, as numbers.
+PROCESS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import test_ops, tigon_torch
+inputs = test_ops.block_inputs()
+half = [t.detach().bfloat16().requires_grad_() for t in inputs[:-1]] + inputs[-1:]
+test_ops.BLOCK_COS, test_ops.BLOCK_SIN = test_ops.BLOCK_COS.bfloat16(), test_ops.BLOCK_SIN.bfloat16()
+numbers = [test_ops.block(*inputs).item()]
+test_ops.block(*half).backward()
+print(tigon_torch.instruction_set(), *numbers, *[t.grad.float().norm().item() for t in half[:-1]])
+"""
+
+
+def process_with(wish):
+    environment = {**os.environ, "TIGON_INSTRUCTION_SET": wish,
+                   "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", PROCESS, os.path.dirname(__file__)], env=environment,
+                          capture_output=True, text=True)
+
+
+def test_instruction_sets_agree():
+    unknown = process_with("x86-64-v9")
+    assert unknown.returncode != 0
+    known = re.search(r"TIGON_INSTRUCTION_SET is x86-64-v9; \w+ has (.*)", unknown.stderr).group(1).split(", ")
+    assert tigon_torch.instruction_set() in known
+    results = {}
+    for wish in known:
+        process = process_with(wish)
+        if "which this CPU lacks" not in process.stderr:
+            assert process.returncode == 0, process.stderr
+            name, *numbers = process.stdout.split()
+            assert name == wish
+            results[wish] = [float(n) for n in numbers]
+    assert results
+    first = next(iter(results.values()))
+    for numbers in results.values():
+        assert numbers[0] == pytest.approx(first[0], rel=1e-6)
+        assert numbers[1:] == pytest.approx(first[1:], rel=2e-2)

@@ -9,7 +9,9 @@ torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
 
 from . import ops  # noqa: E402
 
+_SET = torch.ops.tigon.instruction_set()  # chosen here: a CPU without any, or a wish that cannot be met, is an error now
+
 
 def instruction_set():
     """The instruction set that was chosen for this CPU; TIGON_INSTRUCTION_SET in the environment forces one."""
-    return torch.ops.tigon.instruction_set()
+    return _SET
