@@ -204,6 +204,8 @@ class any_problem {
   guard side() const { return side_; }
   bool is_wild() const { return wild_; }
   bool is_faulty() const { return damage_ != fault::none; }
+  /// Bounds are stated for numbers of order one: what an exponential takes is as exact as it is large.
+  double stretch() const { return std::max(1.0, spread_); }
 
   /// Fills an input; wild values only where `may_be_wild`, and of those only in one row.
   TIGON_TEST_NOINLINE void fill(argument& a, double mean = 0, double deviation = 1, bool may_be_wild = true) {
@@ -250,6 +252,7 @@ class any_problem {
         continue;
       }
       if (got == want || (std::isnan(got) && std::isnan(want))) continue;
+      if (std::abs(want) > a.largest() / 4 && !(std::abs(got) < a.largest() / 8)) continue;  // f64 holds more
       // Below the normal numbers steps are absolute.
       const double error = std::abs(got - want), allowed = how.bound * (std::abs(want) + typical) + 16 * a.smallest();
       if (error <= allowed) continue;
@@ -274,7 +277,7 @@ class any_problem {
 
   [[noreturn]] TIGON_TEST_NOINLINE void fail(const std::string& what) const {
     std::ostringstream out;
-    out << context_ << ": " << what << "\n  " << note << "\n ";
+    out << context_ << ": " << what << "\n  spread " << spread_ << ", " << note << "\n ";
     for (const argument* a : arguments_) {
       out << ' ' << a->name << '[';
       for (std::size_t e : a->extents) out << e << ' ';
@@ -285,7 +288,15 @@ class any_problem {
     throw finding(out.str());
   }
 
-  std::string note;  ///< options of the case, for whoever reads a finding
+  /// Options of the case, for whoever reads a finding.
+  template <class... N>
+  void note_options(N... values) {
+    std::ostringstream out;
+    out << "options";
+    ((out << ' ' << values), ...);
+    note = out.str();
+  }
+  std::string note;
 
  protected:
   std::vector<argument*> arguments_;
