@@ -12,6 +12,22 @@ namespace {
 
 using namespace tigon::fuzz;
 
+/// Rows without special values are points of the simplex, as far as errors below the bound allow.
+void expect_simplex(const any_problem& p, const argument& y, double bound, const std::vector<bool>& wild) {
+  if (p.is_faulty()) return;
+  const double each = any_problem::size_of_terms({&y}) * static_cast<double>(y.cols());
+  for (std::size_t i = 0; i < y.rows(); ++i) {
+    if (wild[i]) continue;
+    double sum = 0;
+    for (std::size_t j = 0; j < y.cols(); ++j) {
+      const double part = y.got(i * y.cols() + j);
+      if (!(part >= 0)) p.fail("a probability is below 0");
+      sum += part;
+    }
+    if (!(std::abs(sum - 1) <= bound * (1 + each))) p.fail("probabilities of a row have the sum " + std::to_string(sum));
+  }
+}
+
 template <class P>
 void softmax(P& p) {
   using T = typename P::element;
@@ -22,6 +38,7 @@ void softmax(P& p) {
   auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
   p.call({&y}, [&](auto s) { tigon::softmax_forward<typename decltype(s)::backend>(x.at(s), y.at(s), opt, s.ctx); });
   p.compare(y, {.bound = most.of<T>(), .of = {&x}});
+  expect_simplex(p, y, most.of<T>(), x.wild);
   y.hand_over();
   auto& to = p.in_place(dx, {&dy, &y});
   const double terms = p.size_of_terms({&y, &dy});
@@ -40,6 +57,7 @@ void sparsemax(P& p) {
   auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
   p.call({&y}, [&](auto s) { tigon::sparsemax_forward<typename decltype(s)::backend>(x.at(s), y.at(s), {}, s.ctx); });
   p.compare(y, {.bound = most.of<T>(), .of = {&x}});
+  expect_simplex(p, y, most.of<T>(), x.wild);
   y.hand_over();
   auto& to = p.in_place(dx, {&dy, &y});
   const double terms = p.size_of_terms({&dy});
