@@ -34,8 +34,9 @@ struct fused_add_rms_norm {
 /// Range      s of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
 ///            infinity, but for y, where it becomes NaN and the rest of its row 0.
-/// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3
-///            (tests/ops/fused_add_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+/// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3, that of dw of
+///            |reference| + the root sum of squares of what it is the sum of (tests/ops/fused_add_rms_norm_test.cpp),
+///            for any number of rows (tests/rows/many_rows_test.cpp).
 using fused_add_rms_norm_options = rms_norm_options;
 
 /// fused_add_rms_norm_gradients{dx, dw, dr}, or with the names of the fields. dw is a range of elements or `absent`; dr

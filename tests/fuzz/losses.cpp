@@ -1,0 +1,411 @@
+// Fuzzing of losses on logits, log-probabilities and probabilities.
+#include <tigon/comm/communicator.hpp>
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/cross_entropy_divergence.hpp>
+#include <tigon/losses/grpo_loss.hpp>
+#include <tigon/losses/jsd.hpp>
+#include <tigon/losses/kl_div.hpp>
+#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/tvd.hpp>
+#include <tigon/losses/vocab_parallel_cross_entropy.hpp>
+
+#include "problem.hpp"
+
+namespace {
+
+using namespace tigon::fuzz;
+using tigon::absent, tigon::reduction, tigon::divergence_reduction, tigon::lse_parts;
+
+constexpr bounds f32_everywhere(double f32, double f64) { return {f32, f32, f32, f64}; }
+
+/// Labels, some of them ignored; in a few cases one that is outside.
+template <class P>
+auto& some_labels(P& p, std::size_t rows, std::size_t vocab, std::int64_t ignored) {
+  auto& target = p.template vector<std::int64_t>("target", rows);
+  generator next(p.in.seed());
+  const bool bad = rows != 0 && p.in.one_in(16);
+  for (std::size_t i = 0; i < rows; ++i)
+    target.set(i, static_cast<double>(next() % 5 == 0 ? ignored : static_cast<std::int64_t>(next() % vocab)));
+  if (bad) {
+    target.set(p.in.below(rows), p.in.pick({static_cast<double>(vocab), -1.0, -9e18, 9e18, 2147483648.0}));
+    p.may_refuse = true;
+  }
+  return target;
+}
+
+/// What both sides keep of a row's log-sum-exp, each in its own type.
+template <class P>
+struct both_lse {
+  std::vector<lse_parts<typename P::A>> tested;
+  std::vector<lse_parts<double>> reference;
+  explicit both_lse(std::size_t rows) : tested(rows), reference(rows) {}
+  template <class S>
+  auto at(S) {
+    if constexpr (S::is_reference)
+      return std::span<lse_parts<double>>(reference);
+    else
+      return std::span<lse_parts<typename P::A>>(tested);
+  }
+};
+
+reduction some_reduction(source& in) { return in.pick({reduction::mean, reduction::sum, reduction::none}); }
+
+template <class P>
+void cross_entropy(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(4e-7, 2e-15);
+  constexpr bounds of_gradient{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
+  const std::size_t rows = p.some_rows(), vocab = p.some_cols(p.in.one_in(16) ? 3000 : 300);
+  tigon::cross_entropy_options opt{.ignore_index = p.in.template pick<std::int64_t>({-100, 0, 2}),
+                                   .reduction = some_reduction(p.in)};
+  opt.label_smoothing = p.in.pick({0.0, 0.1, 1.0}), opt.lse_square_scale = p.in.pick({0.0, 0.05});
+  opt.softcap = p.in.pick({0.0, 0.0, 5.0}), opt.denominator = p.in.pick({0.0, 0.0, 7.0});
+  p.note_options(static_cast<int>(opt.reduction), opt.label_smoothing, opt.lse_square_scale, opt.softcap,
+                 opt.denominator);
+  const bool weighted = p.in.one_in(3), upstream_again = p.in.one_in(2);
+  const std::size_t results = opt.reduction == reduction::none ? rows : 1;
+  // A softcap leaves no digits of the gradient of logits far beyond it.
+  auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, opt.softcap != 0 ? 1 / p.stretch() : 2);
+  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto& weight = p.vector("class weight", weighted ? vocab : 0);
+  for (std::size_t j = 0; j < weight.size(); ++j) weight.set(j, 0.25 * static_cast<double>(j % 7 + 1));
+  auto &loss = p.template vector<A>("loss", results), &z_loss = p.template vector<A>("z_loss", results);
+  auto& predicted = p.template vector<std::int64_t>("predicted", rows);
+  auto &upstream = p.template vector<A>("upstream", results), &dlogits = p.matrix("dlogits", rows, vocab);
+  for (std::size_t i = 0; i < results; ++i) upstream.set(i, 0.5 + 0.25 * static_cast<double>(i));
+  auto &again = p.matrix("dlogits again", rows, vocab), &to = p.in_place(dlogits, {&logits});
+  const auto given_weight = [&](auto s) { return weighted ? weight.vec(s) : decltype(weight.vec(s))(); };
+  const auto if_tame = [&](auto& of, double bound, double scale) {
+    if (!p.is_wild()) p.compare(of, {.bound = bound, .scale = scale});
+  };
+  // What smoothing subtracts, and what a softcap makes small.
+  const double part = (opt.label_smoothing + (opt.softcap != 0 ? 1 : 0)) / static_cast<double>(vocab);
+  const double terms = opt.reduction != reduction::mean ? part
+                       : opt.denominator != 0           ? part / opt.denominator
+                                                        : part / static_cast<double>(rows + 1);
+  if (upstream_again) {
+    p.call({&again}, [&](auto s) {
+      tigon::cross_entropy_backward_recompute<typename decltype(s)::backend>(
+          logits.at(s), target.vec(s), upstream.vec(s), again.at(s), opt, given_weight(s), s.ctx);
+    });
+    p.compare(again, {.bound = 2 * of_gradient.of<T>(), .scale = terms, .of = {&logits}});
+  }
+  p.call({&loss, &z_loss, &predicted, &to}, [&](auto s) {
+    tigon::cross_entropy_forward<typename decltype(s)::backend>(logits.at(s), target.vec(s), loss.vec(s), to.at(s), opt,
+                                                                given_weight(s),
+                                                                {z_loss.vec(s), {}, predicted.vec(s), {}}, s.ctx);
+  });
+  if_tame(loss, of_loss.of<T>(), 0), if_tame(z_loss, of_loss.of<T>(), 0);
+  p.compare(predicted, {.bound = 0, .of = {&logits}});
+  p.compare(to, {.bound = of_gradient.of<T>(), .scale = terms, .of = {&logits}});
+  to.hand_over();
+  p.call({&to}, [&](auto s) {
+    tigon::cross_entropy_backward<typename decltype(s)::backend>(to.at(s), upstream.vec(s), to.at(s), s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>(), .of = {&logits}});
+}
+
+template <bool TVD, class P>
+void with_divergence(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(1e-6, 2e-15);
+  constexpr bounds of_gradient{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 6e-15};
+  const std::size_t rows = p.some_rows(), vocab = p.some_cols();
+  tigon::cross_entropy_divergence_options opt{.reduction = some_reduction(p.in)};
+  opt.label_smoothing = p.in.pick({0.0, 0.1}), opt.lse_square_scale = p.in.pick({0.0, 0.05});
+  opt.weight_ce = p.in.pick({1.0, 0.25}), opt.weight_divergence = p.in.pick({1.0, 2.0});
+  opt.temperature = p.in.pick({1.0, 2.0, 0.5}), opt.beta = p.in.pick({0.5, 0.1, 0.0, 1.0});
+  opt.upstream = p.in.pick({1.0, -0.5});
+  p.note_options(static_cast<int>(opt.reduction), opt.label_smoothing, opt.lse_square_scale, opt.weight_ce,
+                 opt.weight_divergence, opt.temperature, opt.beta);
+  const std::size_t results = opt.reduction == reduction::none ? rows : 1;
+  auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, opt.temperature, !TVD);
+  auto& teacher = p.filled(p.matrix("teacher", rows, vocab), 0, 1, false);
+  // Of probabilities: of all of a row the sum is about 1.
+  for (std::size_t k = 0; k < teacher.size(); ++k) {
+    const double share = std::exp(-std::abs(teacher.got(k))) / static_cast<double>(vocab);
+    teacher.set(k, TVD ? share : std::log(share));
+  }
+  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto &loss = p.template vector<A>("loss", results), &ce = p.template vector<A>("ce", results);
+  auto &divergence = p.template vector<A>("divergence", results), &dlogits = p.matrix("dlogits", rows, vocab);
+  // Where the two probabilities are equal, the gradient of their distance jumps.
+  std::vector<bool> even(rows, false);
+  for (std::size_t i = 0; TVD && i < rows; ++i) {
+    double sum = 0;
+    const auto power = [&](std::size_t j) { return std::exp(logits.got(i * vocab + j) / opt.temperature); };
+    for (std::size_t j = 0; j < vocab; ++j) sum += power(j);
+    for (std::size_t j = 0; j < vocab; ++j) {
+      const double q = power(j) / sum, t = teacher.got(i * vocab + j);
+      if (std::abs(q - t) < (sizeof(T) == 2 ? 2e-2 : 1e-4) * t) even[i] = true;
+    }
+  }
+  if (TVD) logits.wild = even;
+  auto& to = p.in_place(dlogits, {&logits, &teacher});
+  p.call({&loss, &ce, &divergence, &to}, [&](auto s) {
+    using B = typename decltype(s)::backend;
+    if constexpr (TVD)
+      tigon::cross_entropy_tvd_forward<B>(logits.at(s), target.vec(s), teacher.at(s),
+                                          {loss.vec(s), ce.vec(s), divergence.vec(s)}, to.at(s), opt, absent, s.ctx);
+    else
+      tigon::cross_entropy_jsd_forward<B>(logits.at(s), target.vec(s), teacher.at(s),
+                                          {loss.vec(s), ce.vec(s), divergence.vec(s)}, to.at(s), opt, absent, s.ctx);
+  });
+  if (!p.is_wild()) {
+    // The terms of a divergence cancel where both are alike.
+    p.compare(loss, {.bound = p.stretch() * of_loss.of<T>(), .scale = 1});
+    p.compare(ce, {.bound = p.stretch() * of_loss.of<T>(), .scale = 1});
+    p.compare(divergence, {.bound = p.stretch() * of_loss.of<T>(), .scale = 1});
+  }
+  const double part = 1 / static_cast<double>(vocab * (opt.reduction == reduction::mean ? rows + 1 : 1));
+  p.compare(to, {.bound = p.stretch() * of_gradient.of<T>(), .scale = part, .of = {&logits}});
+}
+template <class P>
+void cross_entropy_tvd(P& p) {
+  with_divergence<true>(p);
+}
+template <class P>
+void cross_entropy_jsd(P& p) {
+  with_divergence<false>(p);
+}
+
+/// Student and teacher of divergences: log-probabilities of either, or probabilities.
+template <class P>
+struct pair_of_rows {
+  std::size_t rows, vocab;
+  twin<typename P::element>&student, &teacher, &gradient;
+  pair_of_rows(P& p, bool student_logs, bool teacher_logs)
+      : rows(p.some_rows()),
+        vocab(p.some_cols()),
+        student(make(p, "student", student_logs)),
+        teacher(make(p, "teacher", teacher_logs)),
+        gradient(p.matrix("gradient", rows, vocab)) {}
+  twin<typename P::element>& make(P& p, const char* name, bool logs) {
+    auto& m = p.filled(p.matrix(name, rows, vocab), 0, 1, false);
+    for (std::size_t k = 0; k < m.size(); ++k) m.set(k, logs ? -3 - m.got(k) : std::exp(-3 - m.got(k)));
+    if (rows != 0 && p.in.one_in(4))  // what an impossible token has
+      m.set(p.in.below(m.size()), logs ? -std::numeric_limits<double>::infinity() : 0);
+    return m;
+  }
+  /// Size of what a loss is the sum of, for `parts` of the rows.
+  double terms(double per) const { return 4 * 0.5 * static_cast<double>(rows * vocab) / per; }
+};
+
+template <class P>
+void jsd(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(1e-6, 4e-15);
+  constexpr bounds of_gradient{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 4e-15};
+  const tigon::jsd_options opt{.beta = p.in.pick({0.5, 0.1, 0.9, 0.0, 1.0}), .ignore_index = -100};
+  pair_of_rows<P> of(p, true, true);
+  auto& loss = p.template vector<A>("loss", 1);
+  auto& labels = p.template vector<std::int64_t>("labels", of.rows);
+  for (std::size_t i = 0; i < of.rows; ++i) labels.set(i, p.in.one_in(4) ? -100 : 5);
+  auto& to = p.in_place(of.gradient, {&of.student, &of.teacher});
+  const double terms = opt.beta == 0 || opt.beta == 1 ? of.terms(static_cast<double>(of.rows + 1)) : 0;
+  p.call({&loss, &to}, [&](auto s) {
+    tigon::jsd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.vec(s), to.at(s), opt,
+                                                      labels.vec(s), s.ctx);
+  });
+  p.compare(loss, {.bound = of_loss.of<T>(), .scale = terms});
+  p.compare(to, {.bound = of_gradient.of<T>()});
+  to.hand_over(), loss.hand_over();
+  auto& upstream = loss;
+  p.call({&to}, [&](auto s) {
+    tigon::jsd_backward<typename decltype(s)::backend>(to.at(s), upstream.vec(s), to.at(s), s.ctx);
+  });
+  if (std::isfinite(upstream.got(0))) p.compare(to, {.bound = of_gradient.of<T>()});
+}
+
+template <class P>
+void kl_div(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(1e-6, 2e-15);
+  constexpr bounds of_gradient{.f32 = 8e-7, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 1.5e-15};
+  using enum divergence_reduction;
+  tigon::kl_div_options opt{.reduction = p.in.pick({batchmean, mean, sum, none}), .log_target = p.in.one_in(2)};
+  opt.eps = p.in.pick({0.0, 1e-3});
+  pair_of_rows<P> of(p, true, opt.log_target);
+  const bool each = opt.reduction == none;
+  auto& loss = p.template matrix<A>("loss", each ? of.rows : 1, each ? of.vocab : 1);
+  auto& upstream = p.filled(p.template matrix<A>("upstream", each ? of.rows : 1, each ? of.vocab : 1), 0.5, 0.2, false);
+  auto& again = p.matrix("teacher's gradient", of.rows, of.vocab);
+  p.call({&loss, &of.gradient}, [&](auto s) {
+    tigon::kl_div_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.at(s),
+                                                         of.gradient.at(s), opt, s.ctx);
+  });
+  p.compare(loss, {.bound = of_loss.of<T>(), .scale = each ? 0.5 : of.terms(1)});
+  p.compare(of.gradient, {.bound = of_gradient.of<T>()});
+  p.call({&again}, [&](auto s) {
+    tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), upstream.at(s),
+                                                                  again.at(s), opt, s.ctx);
+  });
+  p.compare(again, {.bound = of_gradient.of<T>()});
+  auto& to = p.in_place(of.gradient, {&of.teacher});
+  p.call({&to}, [&](auto s) {
+    tigon::kl_div_backward<typename decltype(s)::backend>(of.teacher.at(s), upstream.at(s), to.at(s), opt, s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>()});
+}
+
+template <class P>
+void tvd(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(5e-7, 2e-15);
+  constexpr bounds of_gradient{.f32 = 2e-7, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 4e-16};
+  using enum divergence_reduction;
+  const tigon::tvd_options opt{.reduction = p.in.pick({batchmean, mean, sum, none})};
+  pair_of_rows<P> of(p, false, false);
+  const bool each = opt.reduction == none;
+  auto& labels = p.template vector<std::int64_t>("labels", of.rows);
+  for (std::size_t i = 0; i < of.rows; ++i) labels.set(i, p.in.one_in(4) ? -100 : 5);
+  auto& loss = p.template matrix<A>("loss", each ? of.rows : 1, each ? of.vocab : 1);
+  auto& upstream = p.filled(p.template matrix<A>("upstream", each ? of.rows : 1, each ? of.vocab : 1), 0.5, 0.2, false);
+  p.call({&loss, &of.gradient}, [&](auto s) {
+    tigon::tvd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.at(s), of.gradient.at(s),
+                                                      opt, labels.vec(s), s.ctx);
+  });
+  p.compare(loss, {.bound = of_loss.of<T>()});
+  p.compare(of.gradient, {.bound = of_gradient.of<T>()});
+  auto& to = p.in_place(of.gradient, {&of.teacher, &of.student});
+  p.call({&to}, [&](auto s) {
+    tigon::tvd_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), upstream.at(s), to.at(s),
+                                                       opt, labels.vec(s), s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>()});
+}
+
+template <class P>
+void selective_log_softmax(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_logp = f32_everywhere(4e-7, 1e-15);
+  constexpr bounds of_gradient{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
+  const std::size_t batch = p.in.below(4), len = p.in.below(5), gap = p.in.below(2), vocab = p.some_cols();
+  const std::size_t rows = batch * (len + gap);
+  const tigon::selective_log_softmax_options opt{.temperature = p.in.pick({1.0, 0.7, 2.0})};
+  auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, 2);
+  auto &ids = p.template matrix<std::int64_t>("ids", batch, len), &logp = p.template matrix<A>("logp", batch, len);
+  auto& mask = p.template matrix<std::uint8_t>("mask", batch, len);
+  generator next(p.in.seed());
+  for (std::size_t k = 0; k < ids.size(); ++k)
+    ids.set(k, static_cast<double>(next() % vocab)), mask.set(k, next() % 4 != 0);
+  if (ids.size() != 0 && p.in.one_in(16))
+    ids.set(p.in.below(ids.size()), p.in.pick({-1.0, static_cast<double>(vocab)})), p.may_refuse = true;
+  auto &dlogp = p.filled(p.template matrix<A>("dlogp", batch, len), 0, 1, false),
+       &dlogits = p.matrix("dlogits", rows, vocab);
+  both_lse<P> saved(rows);
+  p.call({&logp}, [&](auto s) {
+    tigon::selective_log_softmax_forward<typename decltype(s)::backend>(logits.at(s), ids.at(s), logp.at(s), opt,
+                                                                        mask.at(s), saved.at(s), s.ctx);
+  });
+  if (!p.is_wild()) p.compare(logp, {.bound = p.stretch() * of_logp.of<T>()});
+  auto& to = p.in_place(dlogits, {&logits});
+  p.call({&to}, [&](auto s) {
+    tigon::selective_log_softmax_backward<typename decltype(s)::backend>(logits.at(s), ids.at(s), saved.at(s),
+                                                                         dlogp.at(s), to.at(s), opt, mask.at(s), s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>(), .of = {&logits}});
+}
+
+template <class P>
+void grpo_loss(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(1e-5, 5e-14);
+  constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 5e-14};
+  using enum tigon::policy_loss;
+  const std::size_t batch = p.in.between(1, 3), len = p.in.between(1, 5), vocab = p.some_cols(100);
+  tigon::policy_options opt{.type = p.in.pick({grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo})};
+  opt.beta = p.in.pick({0.04, 0.0}), opt.reduce = p.in.one_in(2), opt.temperature = p.in.pick({1.0, 0.8});
+  auto& logits = p.filled(p.matrix("logits", batch * (len + 1), vocab), 0, 1, false);
+  auto &ids = p.template matrix<std::int64_t>("ids", batch, len),
+       &mask = p.template matrix<std::uint8_t>("mask", batch, len);
+  auto &old_logp = p.template matrix<A>("old_logp", batch, len),
+       &ref_logp = p.template matrix<A>("ref_logp", batch, len);
+  auto& advantages = p.filled(p.template vector<A>("advantages", batch), 0, 1, false);
+  generator next(p.in.seed());
+  const double about = -std::log(static_cast<double>(vocab)) - 0.5;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    ids.set(k, static_cast<double>(next() % vocab)), mask.set(k, next() % 4 != 0);
+    // Ratios near the clipping bounds decide by a hair: away from them.
+    old_logp.set(k, about + 0.3 * next.normal()), ref_logp.set(k, about + 0.3 * next.normal());
+  }
+  const std::size_t results = opt.reduce ? 1 : batch * len;
+  auto &loss = p.template vector<A>("loss", results), &upstream = p.template vector<A>("upstream", results);
+  for (std::size_t i = 0; i < results; ++i) upstream.set(i, 1);
+  auto& dlogits = p.matrix("dlogits", batch * (len + 1), vocab);
+  both_lse<P> saved(batch * (len + 1));
+  const auto batch_of = [&](auto s) {
+    using N = std::conditional_t<decltype(s)::is_reference, double, A>;
+    return tigon::policy_batch<N>{.ids = ids.at(s),
+                                  .advantages = advantages.vec(s),
+                                  .old_logp = old_logp.at(s),
+                                  .ref_logp = ref_logp.at(s),
+                                  .mask = mask.at(s)};
+  };
+  p.call({&loss}, [&](auto s) {
+    tigon::grpo_loss_forward<typename decltype(s)::backend>(logits.at(s), batch_of(s), loss.vec(s), saved.at(s), opt,
+                                                            {}, s.ctx);
+  });
+  p.compare(loss, {.bound = of_loss.of<T>(), .scale = 1});
+  auto& to = p.in_place(dlogits, {&logits});
+  p.call({&to}, [&](auto s) {
+    tigon::grpo_loss_backward<typename decltype(s)::backend>(logits.at(s), batch_of(s), saved.at(s), upstream.vec(s),
+                                                             to.at(s), opt, s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>()});
+}
+
+template <class P>
+void vocab_parallel_cross_entropy(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss = f32_everywhere(4e-7, 2e-15);
+  constexpr bounds of_gradient{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
+  const std::size_t rows = p.some_rows(), vocab = p.some_cols();
+  tigon::vocab_parallel_cross_entropy_options opt{.label_smoothing = p.in.pick({0.0, 0.1})};
+  opt.formula = p.in.pick({tigon::smoothing_formula::pytorch, tigon::smoothing_formula::megatron});
+  auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, 2);
+  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto &loss = p.template vector<A>("loss", rows), &top = p.template vector<A>("top", rows);
+  auto &rest = p.template vector<A>("rest", rows), &dlogits = p.matrix("dlogits", rows, vocab);
+  auto& upstream = p.filled(p.template vector<A>("upstream", rows), 1, 0.3, false);
+  tigon::comm::serial alone;
+  if (vocab == 1 && opt.formula == tigon::smoothing_formula::megatron) p.may_refuse = true;  // K - 1 = 0
+  p.call({&loss, &top, &rest}, [&](auto s) {
+    tigon::vocab_parallel_cross_entropy_forward<typename decltype(s)::backend>(
+        alone, logits.at(s), tigon::vocab_shard{0, vocab}, target.vec(s), {loss.vec(s), top.vec(s), rest.vec(s)}, opt,
+        s.ctx);
+  });
+  if (!p.is_wild()) p.compare(loss, {.bound = of_loss.of<T>()});
+  top.hand_over(), rest.hand_over();
+  auto& to = p.in_place(dlogits, {&logits});
+  p.call({&to}, [&](auto s) {
+    tigon::vocab_parallel_cross_entropy_backward<typename decltype(s)::backend>(
+        logits.at(s), tigon::vocab_shard{0, vocab}, target.vec(s), upstream.vec(s), {top.vec(s), rest.vec(s)}, to.at(s),
+        opt, s.ctx);
+  });
+  p.compare(to, {.bound = of_gradient.of<T>(), .of = {&logits}});
+}
+
+constexpr target all[] = {TIGON_FUZZ_TARGET(cross_entropy),
+                          TIGON_FUZZ_TARGET(cross_entropy_tvd),
+                          TIGON_FUZZ_TARGET(cross_entropy_jsd),
+                          TIGON_FUZZ_TARGET(jsd),
+                          TIGON_FUZZ_TARGET(kl_div),
+                          TIGON_FUZZ_TARGET(tvd),
+                          TIGON_FUZZ_TARGET(selective_log_softmax),
+                          TIGON_FUZZ_TARGET(grpo_loss),
+                          TIGON_FUZZ_TARGET(vocab_parallel_cross_entropy)};
+
+}  // namespace
+
+#include "driver.hpp"
+
+std::span<const tigon::fuzz::target> tigon::fuzz::targets() { return all; }

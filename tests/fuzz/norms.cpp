@@ -1,0 +1,303 @@
+// Fuzzing of the norms and of attn_res.
+#include <tigon/ops/attn_res.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
+#include <tigon/ops/group_norm.hpp>
+#include <tigon/ops/layer_norm.hpp>
+#include <tigon/ops/modulated_rms_norm.hpp>
+#include <tigon/ops/poly_norm.hpp>
+#include <tigon/ops/rms_norm.hpp>
+
+#include "problem.hpp"
+
+namespace {
+
+using namespace tigon::fuzz;
+using tigon::absent;
+
+// What gradients of parameters are sums of: of so many rows, with terms twice as large as dy.
+double sum_of(std::size_t rows, double dy) { return 2 * std::sqrt(static_cast<double>(rows)) * dy; }
+
+/// What an element of dx is a sum of: rstd times w times dy, for the largest rstd.
+double gradient_size(const argument& rstd, const argument& w, const argument& dy) {
+  double largest = 0;
+  for (std::size_t i = 0; i < rstd.size(); ++i)
+    if (std::isfinite(rstd.wanted(i))) largest = std::max(largest, rstd.wanted(i));
+  return largest * any_problem::size_of_terms({&w}) * any_problem::size_of_terms({&dy});
+}
+
+tigon::rms_norm_options some_rms_norm(source& in) {
+  tigon::rms_norm_options opt{.eps = in.pick({1e-6, 1e-5, 1e-3}), .offset = in.pick({0.0, 1.0})};
+  opt.casting = in.pick({tigon::casting::llama, tigon::casting::gemma, tigon::casting::none});
+  opt.dw = in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
+  return opt;
+}
+
+/// Gradients that are added to begin with numbers.
+template <class P, class G>
+void begin(P& p, tigon::gradient mode, G& of) {
+  if (mode == tigon::gradient::accumulate) p.fill(of, 0, 1, false);
+}
+
+template <class P>
+void rms_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
+  constexpr bounds backward{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const tigon::rms_norm_options opt = some_rms_norm(p.in);
+  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &dw = p.vector("dw", cols);
+  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
+  auto& rstd = p.template vector<A>("rstd", rows);
+  begin(p, opt.dw, dw);
+  p.call({&y, &rstd}, [&](auto s) {
+    tigon::rms_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), y.at(s), rstd.vec(s), opt, s.ctx);
+  });
+  p.compare(y, {.bound = forward.of<T>(), .of = {&x}});
+  if (!p.is_wild()) p.compare(rstd, {.bound = 1e-6});
+  rstd.hand_over();
+  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
+  auto& to = p.in_place(dx, {&dy, &x});
+  p.call({&to, &dw}, [&](auto s) {
+    tigon::rms_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), rstd.vec(s), to.at(s),
+                                                            dw.vec(s), opt, s.ctx);
+  });
+  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
+  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
+}
+
+template <class P>
+void fused_add_rms_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const tigon::fused_add_rms_norm_options opt = some_rms_norm(p.in);
+  auto &x = p.filled(p.matrix("x", rows, cols)), &r = p.filled(p.matrix("r", rows, cols));
+  auto &dy = p.filled(p.matrix("dy", rows, cols)), &ds = p.filled(p.matrix("ds", rows, cols));
+  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &dw = p.vector("dw", cols);
+  auto &y = p.matrix("y", rows, cols), &s_out = p.matrix("s", rows, cols), &dx = p.matrix("dx", rows, cols);
+  auto& rstd = p.template vector<A>("rstd", rows);
+  begin(p, opt.dw, dw);
+  auto& sum = p.in_place(s_out, {&x, &r});
+  p.call({&y, &sum, &rstd}, [&](auto s) {
+    tigon::fused_add_rms_norm_forward<typename decltype(s)::backend>(x.at(s), r.at(s), w.vec(s), y.at(s), sum.at(s),
+                                                                     rstd.vec(s), opt, s.ctx);
+  });
+  p.compare(sum, {.bound = forward.of<T>(), .scale = 1, .of = {&x, &r}});
+  // The norm is that of the rounded sum: below the rounding of 16 bits nothing is known of y.
+  p.compare(y, {.bound = 2 * forward.of<T>(), .of = {&x, &r}});
+  rstd.hand_over(), sum.hand_over();
+  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
+  auto& to = p.in_place(dx, {&dy, &ds});
+  p.call({&to, &dw}, [&](auto s) {
+    tigon::fused_add_rms_norm_backward<typename decltype(s)::backend>(
+        dy.at(s), ds.at(s), sum.at(s), w.vec(s), rstd.vec(s), tigon::fused_add_rms_norm_gradients{to.at(s), dw.vec(s)},
+        opt, s.ctx);
+  });
+  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &r, &dy, &ds}});
+  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
+}
+
+template <class P>
+void layer_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
+  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const double mean_of_x = p.in.pick({0.0, 0.0, 2.0, 30.0});
+  const tigon::layer_norm_options opt{.eps = p.in.pick({1e-6, 1e-5, 1e-3}),
+                                      .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto &x = p.filled(p.matrix("x", rows, cols), mean_of_x), &dy = p.filled(p.matrix("dy", rows, cols));
+  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &b = p.filled(p.vector("b", cols), 0, 1, false);
+  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
+  auto &dw = p.vector("dw", cols), &db = p.vector("db", cols);
+  auto &mean = p.template vector<A>("mean", rows), &rstd = p.template vector<A>("rstd", rows);
+  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
+  p.call({&y, &mean, &rstd}, [&](auto s) {
+    tigon::layer_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), mean.vec(s),
+                                                             rstd.vec(s), opt, s.ctx);
+  });
+  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
+  mean.hand_over(), rstd.hand_over();
+  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
+  auto& to = p.in_place(dx, {&dy, &x});
+  p.call({&to, &dw, &db}, [&](auto s) {
+    tigon::layer_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), mean.vec(s), rstd.vec(s),
+                                                              tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)},
+                                                              opt, s.ctx);
+  });
+  // In f64 the reference does not make up for the same rounding of the mean.
+  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
+  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
+  p.compare(db, {.bound = backward.of<T>(), .scale = terms});
+}
+
+template <class P>
+void group_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 5e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
+  const std::size_t batch = p.in.below(4), groups = p.in.between(1, 4), channels = groups * p.in.between(1, 3);
+  const std::size_t rows = batch * channels, cols = p.some_cols(200);
+  const tigon::group_norm_options opt{.groups = groups,
+                                      .channels = channels,
+                                      .eps = p.in.pick({1e-6, 1e-5, 1e-3}),
+                                      .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  auto &w = p.filled(p.vector("w", channels), 1, 0.5, false), &b = p.filled(p.vector("b", channels), 0, 1, false);
+  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
+  auto &dw = p.vector("dw", channels), &db = p.vector("db", channels);
+  auto &mean = p.template vector<A>("mean", batch * groups), &rstd = p.template vector<A>("rstd", batch * groups);
+  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
+  p.call({&y, &mean, &rstd}, [&](auto s) {
+    tigon::group_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), mean.vec(s),
+                                                             rstd.vec(s), opt, s.ctx);
+  });
+  // A group is several rows.
+  const auto if_tame = [&](auto& of, double bound, double scale) {
+    if (!p.is_wild()) p.compare(of, {.bound = bound, .scale = scale});
+  };
+  if_tame(y, forward.of<T>(), 1);
+  mean.hand_over(), rstd.hand_over();
+  const double terms = sum_of(batch * cols, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
+  auto& to = p.in_place(dx, {&dy, &x});
+  p.call({&to, &dw, &db}, [&](auto s) {
+    tigon::group_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), mean.vec(s), rstd.vec(s),
+                                                              tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)},
+                                                              opt, s.ctx);
+  });
+  if_tame(to, backward.of<T>(), size);
+  if_tame(dw, backward.of<T>(), terms);
+  if_tame(db, backward.of<T>(), terms);
+}
+
+template <class P>
+void modulated_rms_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 1e-2, .f16 = 2e-3, .f64 = 5e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 1e-14};
+  const std::size_t groups = p.in.below(4), of_group = p.in.between(1, 4), rows = groups * of_group;
+  const std::size_t cols = p.some_cols(200);
+  tigon::modulated_rms_norm_options opt{.eps = p.in.pick({1e-6, 1e-3}), .offset = p.in.pick({0.0, 1.0})};
+  opt.group_rows = of_group, opt.casting = p.in.pick({tigon::casting::llama, tigon::casting::none});
+  opt.dw = opt.dscale = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
+  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false),
+       &scale = p.filled(p.matrix("scale", groups, cols), 0, 0.5, false);
+  auto &shift = p.filled(p.matrix("shift", groups, cols), 0, 1, false), &y = p.matrix("y", rows, cols);
+  auto &dx = p.matrix("dx", rows, cols), &dscale = p.matrix("dscale", groups, cols);
+  auto &dshift = p.matrix("dshift", groups, cols), &dw = p.vector("dw", cols);
+  auto& rstd = p.template vector<A>("rstd", rows);
+  begin(p, opt.dw, dw), begin(p, opt.dscale, dscale), begin(p, opt.dscale, dshift);
+  p.call({&y, &rstd}, [&](auto s) {
+    tigon::modulated_rms_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), scale.at(s), shift.at(s),
+                                                                     y.at(s), rstd.vec(s), opt, s.ctx);
+  });
+  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
+  rstd.hand_over();
+  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
+  auto& to = p.in_place(dx, {&dy, &x});
+  p.call({&to, &dw, &dscale, &dshift}, [&](auto s) {
+    tigon::modulated_rms_norm_backward<typename decltype(s)::backend>(
+        dy.at(s), x.at(s), w.vec(s), scale.at(s), rstd.vec(s),
+        tigon::modulated_rms_norm_gradients{to.at(s), dw.vec(s), dscale.at(s), dshift.at(s)}, opt, s.ctx);
+  });
+  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
+  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
+  p.compare(dscale, {.bound = backward.of<T>(), .scale = terms});
+  p.compare(dshift, {.bound = backward.of<T>(), .scale = terms});
+}
+
+template <class P>
+void poly_norm(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 6e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-14};
+  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const tigon::poly_norm_options opt{.eps = p.in.pick({1e-6, 1e-3}),
+                                     .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  auto &w = p.filled(p.vector("w", 3), 0.3, 0.2, false), &b = p.filled(p.vector("b", 1), 0, 1, false);
+  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
+  auto &dw = p.vector("dw", 3), &db = p.vector("db", 1);
+  auto& rstd = p.template vector<A>("rstd", 3 * rows);
+  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
+  p.call({&y, &rstd}, [&](auto s) {
+    tigon::poly_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), rstd.vec(s), opt,
+                                                            s.ctx);
+  });
+  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
+  rstd.hand_over();
+  const double terms = sum_of(rows * cols, p.size_of_terms({&dy}));
+  double size = 0;  // of the terms of dx, which cancel in rows that are constant
+  for (std::size_t i = 0; i < rstd.size(); ++i) {
+    const double of_power = rstd.wanted(i) * (i % 3 == 2 ? 1 : i % 3 == 1 ? 8 : 48);
+    if (std::isfinite(of_power)) size = std::max(size, of_power * p.size_of_terms({&dy}));
+  }
+  auto& to = p.in_place(dx, {&dy, &x});
+  p.call({&to, &dw, &db}, [&](auto s) {
+    tigon::poly_norm_backward<typename decltype(s)::backend>(
+        dy.at(s), x.at(s), w.vec(s), rstd.vec(s), tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)}, opt, s.ctx);
+  });
+  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
+  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
+  p.compare(db, {.bound = backward.of<T>(), .scale = terms});
+}
+
+template <class P>
+void attn_res(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds forward{.f32 = 4e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
+  constexpr bounds backward{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
+  const std::size_t blocks = p.in.between(1, 6), rows = p.some_rows(6), cols = p.some_cols(200);
+  const tigon::attn_res_options opt{.eps = p.in.pick({1e-6, 1e-3}),
+                                    .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto &v = p.filled(p.matrix("v", blocks * rows, cols), 0, 1, false),
+       &dy = p.filled(p.matrix("dy", rows, cols), 0, 1, false);
+  auto &query = p.filled(p.vector("w_query", cols), 0, 0.5, false),
+       &norm = p.filled(p.vector("w_norm", cols), 1, 0.3, false);
+  auto &y = p.matrix("y", rows, cols), &dv = p.matrix("dv", blocks * rows, cols);
+  auto &dquery = p.vector("dw_query", cols), &dnorm = p.vector("dw_norm", cols);
+  auto &alpha = p.template vector<A>("alpha", rows * blocks), &rstd = p.template vector<A>("rstd", rows * blocks);
+  begin(p, opt.dparams, dquery), begin(p, opt.dparams, dnorm);
+  const auto blocks_of = [&](auto m) {
+    using E = std::remove_pointer_t<decltype(m.data)>;
+    return tigon::blocks_view<E>{nullptr, m.data, blocks, rows, m.cols, m.row_stride, rows * m.row_stride};
+  };
+  p.call({&y, &alpha, &rstd}, [&](auto s) {
+    tigon::attn_res_forward<typename decltype(s)::backend>(blocks_of(v.at(s)), query.vec(s), norm.vec(s), y.at(s),
+                                                           alpha.vec(s), rstd.vec(s), opt, s.ctx);
+  });
+  p.compare(y, {.bound = forward.of<T>()});
+  alpha.hand_over(), rstd.hand_over();
+  double largest_rstd = 0;
+  for (std::size_t i = 0; i < rstd.size(); ++i) largest_rstd = std::max(largest_rstd, rstd.wanted(i));
+  const double size = p.size_of_terms({&dy}) * (1 + std::sqrt(static_cast<double>(cols)));
+  p.call({&dv, &dquery, &dnorm}, [&](auto s) {
+    tigon::attn_res_backward<typename decltype(s)::backend>(
+        dy.at(s), blocks_of(v.at(s)), query.vec(s), norm.vec(s), {alpha.vec(s), rstd.vec(s)},
+        tigon::attn_res_gradients{blocks_of(dv.at(s)), dquery.vec(s), dnorm.vec(s)}, opt, s.ctx);
+  });
+  p.compare(dv, {.bound = backward.of<T>(), .scale = size});
+  p.compare(dquery, {.bound = backward.of<T>(), .scale = sum_of(rows * blocks, size)});
+  p.compare(dnorm, {.bound = backward.of<T>(), .scale = sum_of(rows * blocks, size)});
+}
+
+constexpr target all[] = {
+    TIGON_FUZZ_TARGET(rms_norm),   TIGON_FUZZ_TARGET(fused_add_rms_norm), TIGON_FUZZ_TARGET(layer_norm),
+    TIGON_FUZZ_TARGET(group_norm), TIGON_FUZZ_TARGET(modulated_rms_norm), TIGON_FUZZ_TARGET(poly_norm),
+    TIGON_FUZZ_TARGET(attn_res)};
+
+}  // namespace
+
+#include "driver.hpp"
+
+std::span<const tigon::fuzz::target> tigon::fuzz::targets() { return all; }
