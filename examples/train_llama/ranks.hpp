@@ -2,13 +2,9 @@
 #define EXAMPLE_TRAIN_LLAMA_RANKS_HPP
 
 #include <tigon/comm/communicator.hpp>
-#if defined(TRAIN_LLAMA_MPI)
-#include <tigon/comm/mpi.hpp>
-#endif
 
 #include <cstdint>
-#include <cstdio>
-#include <iostream>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -16,41 +12,21 @@
 
 namespace example {
 
-/// The ranks of the program: those of mpirun, or this process alone. Only rank 0 is heard.
+/// The ranks of the program: those of mpirun, or this process alone. Only rank 0 is heard. Which of them is what the
+/// program links: ranks.cpp with MPI or without it.
 class ranks {
  public:
-#if defined(TRAIN_LLAMA_MPI)
-  ranks(int& argc, char**& argv) : init_(argc, argv), comm_(MPI_COMM_WORLD) {
-    if (first()) return;
-    std::cerr.setstate(std::ios::failbit);
-    if (std::freopen("/dev/null", "w", stdout) == nullptr) std::perror("/dev/null");
-  }
-  /// Ends the others too, which would wait for this rank for ever.
-  int leave(int code) const {
-    if (comm_.size() > 1) MPI_Abort(MPI_COMM_WORLD, code);
-    return code;
-  }
-#else
-  ranks(int&, char**&) {}
-  int leave(int code) const { return code; }
-#endif
+  ranks(int& argc, char**& argv);
+  ~ranks();
 
-  tigon::communicator_ref comm() const { return comm_; }
-  bool first() const { return comm_.rank() == 0; }
+  tigon::communicator_ref comm() const;
+  bool first() const { return comm().rank() == 0; }
+  /// Ends the others too, which would wait for this rank for ever.
+  int leave(int code) const;
 
  private:
-#if defined(TRAIN_LLAMA_MPI)
-  struct init {
-    init(int& argc, char**& argv) {
-      int provided = 0;
-      MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);  // threads compute, the first one sends
-    }
-    ~init() { MPI_Finalize(); }
-  } init_;
-  tigon::comm::mpi comm_;
-#else
-  tigon::comm::serial comm_;
-#endif
+  struct state;
+  std::unique_ptr<state> state_;
 };
 
 /// A fault that all ranks know of.
