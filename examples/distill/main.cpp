@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "../support/progress.hpp"
 #include "../support/svg.hpp"
 #include "../train_llama/checkpoint.hpp"
 #include "../train_llama/fused_model.hpp"
 #include "../train_llama/parameters.hpp"
-#include "../support/progress.hpp"
 #include "../train_llama/run_files.hpp"
 #include "../train_llama/text.hpp"
 #include "../train_llama/tokenizer.hpp"
