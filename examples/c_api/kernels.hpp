@@ -1,5 +1,5 @@
-// What the library asks of its kernels, compiled once for every instruction set: pointers to functions, over which views,
-// numbers and a context cross. Shapes are checked by the doors behind them.
+// What the library asks of its kernels, compiled once for every instruction set: pointers to functions, over which
+// views, numbers and a context cross. Shapes are checked by the doors behind them.
 #ifndef TIGON_EXAMPLES_C_API_KERNELS_HPP
 #define TIGON_EXAMPLES_C_API_KERNELS_HPP
 

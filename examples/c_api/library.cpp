@@ -1,5 +1,5 @@
-// The functions of tigon_c.h: tensors become views, exceptions become codes and sentences, the work is that of the kernels
-// of the chosen instruction set.
+// The functions of tigon_c.h: tensors become views, exceptions become codes and sentences, the work is that of the
+// kernels of the chosen instruction set.
 #include <cstring>
 #include <exception>
 #include <limits>

@@ -7,20 +7,20 @@
  *   if (tigon_rms_norm_forward(context, &norm) != TIGON_OK) die(tigon_last_error());
  *
  * Memory     The caller owns every buffer. Scratch belongs to the context, and grows to what the largest call needs.
- * Calls      Each operator has one struct with its arguments, for forward and backward. Fields that a call does not read
- *            may be left out, which in C is zero; a null pointer to a tensor means that it is not there. Where 0 would be
- *            a surprising default, the comment says what 0 means.
+ * Calls      Each operator has one struct with its arguments, for forward and backward. Fields that a call does not
+ *            read may be left out, which in C is zero; a null pointer to a tensor means that it is not there. Where 0
+ *            would be a surprising default, the comment says what 0 means.
  * Errors     Every function that can fail returns TIGON_OK or another tigon_status, and leaves a sentence in
  *            tigon_last_error(). A call that fails with one of the first eight codes has written nothing. No exception
  *            leaves the library.
- * Types      tensors f32 or bf16, one for all tensors of a call but those that are said to be f32 or integers. Token ids
- *            and labels are i32 or i64. Sums are made in f32 whatever the type.
+ * Types      tensors f32 or bf16, one for all tensors of a call but those that are said to be f32 or integers. Token
+ *            ids and labels are i32 or i64. Sums are made in f32 whatever the type.
  * Formulas   The contract of an operator - formula, edge cases, maximum error - stands in the C++ header of its name.
- * Threads    A context has its own; one call at a time per context, any number of contexts. Results are the same bits for
- *            any number of threads.
+ * Threads    A context has its own; one call at a time per context, any number of contexts. Results are the same bits
+ *            for any number of threads.
  *
- * C99, and C++ by extern "C". The library is compiled for several instruction sets and chooses one at its first call; the
- * environment variable TIGON_INSTRUCTION_SET forces one.
+ * C99, and C++ by extern "C". The library is compiled for several instruction sets and chooses one at its first call;
+ * the environment variable TIGON_INSTRUCTION_SET forces one.
  */
 #ifndef TIGON_C_H
 #define TIGON_C_H
@@ -77,9 +77,9 @@ TIGON_API int64_t tigon_context_scratch_bytes(const tigon_context* context);
 typedef enum tigon_dtype { TIGON_F32 = 1, TIGON_BF16 = 2, TIGON_I32 = 3, TIGON_I64 = 4 } tigon_dtype;
 #define TIGON_MAX_RANK 4
 
-/* Strides are counted in elements; that of the innermost axis is 1. All strides 0: no gaps. A matrix may have gaps between
- * its rows, and may have more than two axes: all but the last one are its rows. Heads of attention are [batch, heads,
- * tokens, head_dim] with any strides: those of a projection's output [batch, tokens, heads, head_dim] are
+/* Strides are counted in elements; that of the innermost axis is 1. All strides 0: no gaps. A matrix may have gaps
+ * between its rows, and may have more than two axes: all but the last one are its rows. Heads of attention are [batch,
+ * heads, tokens, head_dim] with any strides: those of a projection's output [batch, tokens, heads, head_dim] are
  * {tokens * heads * head_dim, head_dim, heads * head_dim, 1}. Weights, labels and saved values have no gaps. */
 typedef struct tigon_tensor {
   void* data;
@@ -114,8 +114,8 @@ static inline tigon_tensor tigon_heads_of_tokens(void* data, tigon_dtype dtype, 
   return t;
 }
 
-/* `dl_tensor` points to a DLTensor of DLPack (of a DLManagedTensor: its member dl_tensor) of up to four axes. The tensor
- * points to the same memory. Refused: other devices than the CPU, other types, more than one lane. */
+/* `dl_tensor` points to a DLTensor of DLPack (of a DLManagedTensor: its member dl_tensor) of up to four axes. The
+ * tensor points to the same memory. Refused: other devices than the CPU, other types, more than one lane. */
 TIGON_API int32_t tigon_tensor_from_dlpack(const void* dl_tensor, tigon_tensor* tensor);
 
 /* to = from, of the same extents, each f32 or bf16, without gaps; rounded to nearest. */

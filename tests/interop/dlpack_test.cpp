@@ -90,8 +90,8 @@ void expect_matrix(matrix_view<T> m, const void* data, std::size_t rows, std::si
   EXPECT_EQ(m.row_stride, row_stride);
 }
 
-/// Every element of the view is the element of the same indices of the tensor; batch, heads and tokens are the axes b, h
-/// and s of it.
+/// Every element of the view is the element of the same indices of the tensor; batch, heads and tokens are the axes b,
+/// h and s of it.
 void expect_heads(heads_view<const float> v, const tensor& t, std::size_t b, std::size_t h, std::size_t s) {
   ASSERT_EQ(v.batch, static_cast<std::size_t>(t.shape[b]));
   ASSERT_EQ(v.heads, static_cast<std::size_t>(t.shape[h]));

@@ -1,5 +1,5 @@
-// Views of mdspans, and mdspans of views: a double with the standard's interface under C++20, and the library's own where
-// it has one.
+// Views of mdspans, and mdspans of views: a double with the standard's interface under C++20, and the library's own
+// where it has one.
 #include <tigon/interop/mdspan.hpp>
 
 #include <array>

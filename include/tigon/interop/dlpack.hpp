@@ -1,18 +1,19 @@
 // Views of DLPack tensors, the exchange format of PyTorch, NumPy, JAX, TVM and others, and tensors of views. Nothing is
 // copied, nobody's memory changes its owner.
 //
-// DLPack's own header is not needed. It may be included before this one, after it, or not at all: the functions here are
-// templates over a struct with the fields of DLTensor, DLManagedTensor or DLManagedTensorVersioned, by name. For programs
-// without that header, structs of the same fields in the same order stand below (dl_tensor, ...): DLPack is a C interface
-// between libraries that share no header, so a pointer to one is a pointer to the other.
+// DLPack's own header is not needed. It may be included before this one, after it, or not at all: the functions here
+// are templates over a struct with the fields of DLTensor, DLManagedTensor or DLManagedTensorVersioned, by name. For
+// programs without that header, structs of the same fields in the same order stand below (dl_tensor, ...): DLPack is a
+// C interface between libraries that share no header, so a pointer to one is a pointer to the other.
 //
-//   void normalise(const DLManagedTensor& x, const DLManagedTensor& w, const DLManagedTensor& y, std::span<float> rstd) {
+//   void normalise(const DLTensor& x, const DLTensor& w, const DLTensor& y, std::span<float> rstd) {
 //     using namespace tigon::interop;
 //     tigon::rms_norm_forward(matrix_from_dlpack<const float>(x, "x"), span_from_dlpack<const float>(w, "w"),
 //                             matrix_from_dlpack<float>(y, "y"), rstd);
 //   }
 //
-// Ownership stays as DLPack has it: whoever holds a managed tensor calls its deleter once, when no view is used anymore.
+// Ownership stays as DLPack has it: whoever holds a managed tensor calls its deleter once, when no view is used
+// anymore.
 #ifndef TIGON_INTEROP_DLPACK_HPP
 #define TIGON_INTEROP_DLPACK_HPP
 
@@ -28,8 +29,8 @@
 
 namespace tigon::interop {
 
-/// DLDevice, DLDataType, DLTensor, DLManagedTensor, DLPackVersion and DLManagedTensorVersioned, for programs that do not
-/// include DLPack's header. The layout of version 1.
+/// DLDevice, DLDataType, DLTensor, DLManagedTensor, DLPackVersion and DLManagedTensorVersioned, for programs that do
+/// not include DLPack's header. The layout of version 1.
 struct dl_device {
   std::int32_t device_type, device_id;
 };
@@ -204,8 +205,8 @@ bool dlpack_holds(const D& tensor) {
 /// Which axes become what, and which strides a view can hold: as_span, as_matrix and as_heads of interop/strided.hpp.
 ///
 /// Types      T: float, double, bfloat16, float16, std::int8_t, std::uint8_t, std::int32_t or std::int64_t; const T for
-///            what is only read. The tensor has this type and no other, in one lane; nothing is converted. A tensor whose
-///            `strides` is a null pointer has no gaps. byte_offset is added to `data`.
+///            what is only read. The tensor has this type and no other, in one lane; nothing is converted. A tensor
+///            whose `strides` is a null pointer has no gaps. byte_offset is added to `data`.
 /// Throws     tigon::error, with `name` for the tensor: what strided.hpp throws; dtype (another type, or lanes);
 ///            argument (memory of another device than the CPU, a read-only tensor for a T that is not const, a version
 ///            of DLPack other than 1).

@@ -80,8 +80,8 @@ inline namespace TIGON_ABI {
 
 /// The rows of a row-major Eigen::Matrix, Map, Ref or Block, which may have gaps between them (an outer stride).
 ///
-/// Types      float, double, tigon::bfloat16, tigon::float16, std::int8_t, std::uint8_t, std::int32_t or std::int64_t; a
-///            const matrix gives a view of const elements. Column-major matrices, expressions, temporaries and other
+/// Types      float, double, tigon::bfloat16, tigon::float16, std::int8_t, std::uint8_t, std::int32_t or std::int64_t;
+///            a const matrix gives a view of const elements. Column-major matrices, expressions, temporaries and other
 ///            types do not compile, with a sentence.
 /// Throws     tigon::error: stride (an inner stride that is known at run time only, and is not 1; rows that overlap).
 template <class M>

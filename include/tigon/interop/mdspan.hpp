@@ -136,8 +136,8 @@ auto heads_from_mdspan(const M& mdspan, heads_axes order = heads_axes::heads_fir
 }
 
 /// An mdspan of type M of a view: of one axis for a vector, of two for a matrix, of four, [batch, heads, seq_len,
-/// head_dim], for heads. With a layout that takes strides (layout_stride) it has those of the view; with another one, and
-/// with extents that are part of the type, the view has to be as the type says.
+/// head_dim], for heads. With a layout that takes strides (layout_stride) it has those of the view; with another one,
+/// and with extents that are part of the type, the view has to be as the type says.
 ///
 /// Throws     tigon::error: stride (the view is not as the type says), shape (an extent or stride beyond index_type).
 template <class M, class T>

@@ -200,17 +200,17 @@ inline namespace TIGON_ABI {
 /// The elements of an array without gaps, of any number of axes; none is one element.
 ///
 /// Throws     (this function and those below) tigon::error: shape (a negative extent, a rank that does not fit, a null
-///            pointer, more elements than memory has), stride (a stride that the view cannot hold: negative, not 1 along
-///            the innermost axis, below the width of a row, or leading axes that are not rows of one distance), argument
-///            (an address that is not aligned for T).
+///            pointer, more elements than memory has), stride (a stride that the view cannot hold: negative, not 1
+///            along the innermost axis, below the width of a row, or leading axes that are not rows of one distance),
+///            argument (an address that is not aligned for T).
 /// Edges      an array without elements may have any pointer and strides. Strides of axes of one element are not read.
 template <class T>
 std::span<T> as_span(const strided_array<T>& a, const array_names& names = {"as_span"}) {
   return {a.data, interop_detail::size_of(interop_detail::axes_of(a, names))};
 }
 
-/// The array as a matrix: the last axis is its columns, all others together its rows, as [batch, seq_len, hidden] is for
-/// a layer. Rows may have gaps between them, the same everywhere.
+/// The array as a matrix: the last axis is its columns, all others together its rows, as [batch, seq_len, hidden] is
+/// for a layer. Rows may have gaps between them, the same everywhere.
 template <class T>
 matrix_view<T> as_matrix(const strided_array<T>& a, const array_names& names = {"as_matrix"}) {
   const interop_detail::matrix_extents m = interop_detail::matrix_of(interop_detail::axes_of(a, names));
