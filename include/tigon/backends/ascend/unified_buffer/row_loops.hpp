@@ -68,7 +68,7 @@ class recent_blocks {
   TIGON_INLINE void forget(vector_view<T> memory, const one* kept = nullptr) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.data), end = begin + memory.size * sizeof(T);
     for (one& t : tile_)
-      if (&t != kept && t.from < end && begin < t.from + t.bytes) t.bytes = 0;
+      if (&t != kept && end > t.from && begin < t.from + t.bytes) t.bytes = 0;
   }
 
  private:
