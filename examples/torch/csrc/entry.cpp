@@ -5,7 +5,16 @@
 
 extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
   using namespace tigon_torch;
-  static const kernel_table table{TIGON_STRING(TIGON_TARGET), norms(),  gates(),       rotary(), attention_group(),
-                                  cross_entropies(),          losses(), preferences(), experts()};
+  static const kernel_table table = [] {
+    kernel_table t{};
+#if !TIGON_TORCH_PRODUCTS
+    t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.losses = losses();
+#endif
+#if !TIGON_TORCH_ROWS
+    t.products = attention_group(), t.cross_entropies = cross_entropies();
+    t.preferences = preferences(), t.experts = experts();
+#endif
+    return t;
+  }();
   return &table;
 }

@@ -191,8 +191,8 @@ struct moe_kernels {
   void (*moe_backward)(const host&, matrix dy, const moe_call&, matrix saved, const moe_gradients&);
 };
 
+/// A group that an instruction set was not compiled with is null.
 struct kernel_table {
-  const char* instruction_set;
   const norm_kernels* norms;
   const gate_kernels* gates;
   const rotary_kernels* rotary;

@@ -60,7 +60,7 @@ matrix of_tokens(const char* op, const char* name, maybe& t, const Tensor& like)
 matrix ids_of(const char* op, const char* name, Tensor& t) {
   make_ids(op, name, t);
   expect_dims(op, name, t, 2);
-  return rows_of(op, name, t);
+  return rows_of(t);
 }
 
 struct policy_tensors {

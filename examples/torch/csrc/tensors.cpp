@@ -2,8 +2,13 @@
 
 #include <algorithm>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "f64_kernels_multi_arch.hpp"
-#include "kernels_multi_arch.hpp"
+#include "product_kernels_multi_arch.hpp"
+#include "row_kernels_multi_arch.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -40,12 +45,46 @@ heads as_heads(type of, const Tensor& t) {
           size(t.stride(2))};
 }
 
-std::string name_of_instruction_set() { return kernels_instruction_set(); }
+type real_type_of(const char* op, const char* name, const Tensor& t) {
+  const type of = type_of(op, name, t);
+  if (of == type::i32 || of == type::i64)
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16 or f64");
+  return of;
+}
+
+/// Large memory sits on huge pages where the system has them: a first touch is several times cheaper.
+void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr std::uintptr_t huge = std::uintptr_t{2} << 20;
+  if (bytes < 2 * huge) return;
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = (first + huge - 1) / huge * huge, end = (first + bytes) / huge * huge;
+  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+std::string name_of_instruction_set() { return product_kernels_instruction_set(); }
+
+/// The set with the widest products, and the same for rows, or the widest that there is of those which it contains.
+kernel_table both() {
+  kernel_table all = product_kernels();
+  const kernel_table* rows = row_kernels_for(product_kernels_instruction_set());
+  if (rows == nullptr) rows = row_kernels_for("x86-64-v4");
+  if (rows == nullptr) throw std::runtime_error("tigon_torch was built without kernels of rows for this CPU");
+  all.norms = rows->norms, all.gates = rows->gates, all.rotary = rows->rotary, all.losses = rows->losses;
+  return all;
+}
 
 }  // namespace
 
+Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of) {
+  Tensor made = torch::stable::new_empty(like, s, of);
+  prefer_huge_pages(made.data_ptr(), size(made.numel()) * made.element_size());
+  return made;
+}
+
 matrix rows_of(const char* op, const char* name, Tensor& t) {
-  const type of = type_of(op, name, t);
+  const type of = real_type_of(op, name, t);
   if (t.dim() == 0) fail(op, std::string(name) + " is a number; expected at least one dimension");
   if (t.numel() != 0 && row_stride(t) < 0) t = torch::stable::contiguous(t);
   return as_matrix(of, t);
@@ -65,7 +104,7 @@ vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& lik
 vector vector_of(const Tensor& made) { return {made.data_ptr(), type_of("tigon", "result", made), size(made.numel())}; }
 
 heads heads_of(const char* op, const char* name, Tensor& t) {
-  const type of = type_of(op, name, t);
+  const type of = real_type_of(op, name, t);
   expect_dims(op, name, t, 4);
   bool copy = t.size(3) > 1 && t.stride(3) != 1;
   for (int64_t d = 0; d < 3; ++d) copy |= t.size(d) > 1 && t.stride(d) < t.size(3);
@@ -93,12 +132,20 @@ call::call() {
   host_.scratch = [](void* memory, std::size_t bytes) {
     auto& kept = *static_cast<std::vector<Tensor>*>(memory);
     kept.push_back(torch::stable::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, ScalarType::Byte));
+    prefer_huge_pages(kept.back().data_ptr(), bytes);
     return kept.back().data_ptr();
   };
   host_.memory = &memory_;
 }
 
-const kernel_table& table(type of) { return of == type::f64 ? f64_kernels() : kernels(); }
+const kernel_table& table(type of) {
+  if (of == type::f64) {
+    static const kernel_table& wide = f64_kernels();
+    return wide;
+  }
+  static const kernel_table chosen = both();
+  return chosen;
+}
 
 }  // namespace tigon_torch
 

@@ -64,9 +64,7 @@ inline std::string text(const std::vector<int64_t>& s) {
 }
 
 /// As many elements as the product of the sizes, contiguous.
-inline Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of = std::nullopt) {
-  return torch::stable::new_empty(like, s, of);
-}
+Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of = std::nullopt);
 /// What an operator returns where there is nothing.
 inline Tensor nothing(const Tensor& like) { return make(like, {0}); }
 

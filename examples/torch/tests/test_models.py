@@ -4,12 +4,12 @@ import weakref
 
 import pytest
 import torch
-import transformers
 from conftest import CONFIGS, VOCAB, batch, build, error, gradients, rms_error, twin
 
 import tigon_torch
 from tigon_torch import ops
 
+transformers = pytest.importorskip("transformers")
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"]
 
 

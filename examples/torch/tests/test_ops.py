@@ -1,6 +1,10 @@
 """Every operator against PyTorch's own formula in f64, its gradients by differences, strides, frozen inputs, compiled
 graphs, and the sentences of errors."""
 import math
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -17,12 +21,13 @@ class Case:
     """An operator, the same by PyTorch, and the shapes of its inputs.
 
     factor: how many roundings of the result's type, of |reference| + its root mean square, a result may be off, and its
-    gradients. What is computed between is in f32 whatever the type, so that for 16 bits one or two are left.
+    gradients. What is computed between is in f32 whatever the type: there a rounding counts as four, in which attention
+    is within the 2e-6, and 4e-6 for gradients, that its contract states.
     """
 
-    def __init__(self, ours, formula, *shapes, factor=4, gradients=8, frozen_together=()):
+    def __init__(self, ours, formula, *shapes, factor=4, gradients=8):
         self.ours, self.formula, self.shapes = ours, formula, shapes
-        self.factor, self.gradients, self.frozen_together = factor, gradients, frozen_together
+        self.factor, self.gradients = factor, gradients
 
     def inputs(self, dtype, seed=0):
         generator = torch.Generator().manual_seed(seed)
@@ -189,7 +194,7 @@ CASES = {
     "rms_norm_bare": Case(lambda x: ops.rms_norm(x, None, 1e-5), lambda x: rms(x, 1.0, 1e-5, 0.0), (3, 5, 17)),
     "fused_add_rms_norm": Case(
         lambda x, r, w: ops.fused_add_rms_norm(x, r, w, 1e-5, 1.0, "none"),
-        lambda x, r, w: (rms(x + r, w, 1e-5, 1.0), x + r), (3, 5, 17), (3, 5, 17), (17,), frozen_together=(0, 1)),
+        lambda x, r, w: (rms(x + r, w, 1e-5, 1.0), x + r), (3, 5, 17), (3, 5, 17), (17,)),
     "layer_norm": Case(lambda x, w, b: ops.layer_norm(x, w, b, 1e-5),
                        lambda x, w, b: F.layer_norm(x, (17,), w, b, 1e-5), (3, 5, 17), (17,), (17,)),
     "layer_norm_bare": Case(lambda x: ops.layer_norm(x), lambda x: F.layer_norm(x, (17,)), (3, 5, 17)),
@@ -204,14 +209,14 @@ CASES = {
     "mrope": Case(
         lambda q, k: ops.mrope(q, k, *((COS3, SIN3) if q.dtype == f64 else (COS3.float(), SIN3.float())), [1, 2, 1]),
         lambda q, k: mrope_formula(q, k, COS3, SIN3, [1, 2, 1]), Q, K),
-    "attention": Case(ops.attention, attention_formula, Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=6, gradients=12),
+    "attention": Case(ops.attention, attention_formula, Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=9, gradients=17),
     "attention_window": Case(lambda *a: ops.attention(*a, scale=0.5, window=3, softcap=2.0),
-                             lambda *a: attention_formula(*a, scale=0.5, window=3, softcap=2.0), Q, K, K, factor=6,
-                             gradients=12),
+                             lambda *a: attention_formula(*a, scale=0.5, window=3, softcap=2.0), Q, K, K, factor=9,
+                             gradients=17),
     "attention_all": Case(lambda *a: ops.attention(*a, causal=False), lambda *a: attention_formula(*a, causal=False),
-                          Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=6, gradients=12),
+                          Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=9, gradients=17),
     "attention_documents": Case(lambda *a: ops.attention(*a, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32)),
-                                lambda *a: attention_formula(*a, lengths=[0, 2, 5]), Q, K, K, factor=6, gradients=12),
+                                lambda *a: attention_formula(*a, lengths=[0, 2, 5]), Q, K, K, factor=9, gradients=17),
     "linear": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), (7,), factor=6),
     "linear_bare": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), factor=6),
     "cross_entropy": Case(lambda z: ops.cross_entropy(z, TARGET), lambda z: loss_formula(z, TARGET), (3, 5, 11)),
@@ -357,21 +362,18 @@ class Calls(TorchDispatchMode):
 def test_frozen_inputs(case):
     inputs = case.inputs(f32)
     _, wanted = run(case.ours, inputs)
-    with Calls() as all_wanted:
-        run(case.ours, case.inputs(f32))
     for i in range(len(inputs)) if len(inputs) > 1 else []:
         partly = case.inputs(f32)
         partly[i].requires_grad_(False)
-        with Calls() as calls:
-            results = as_tuple(case.ours(*partly))
-            torch.autograd.backward(results, [torch.randn(y.shape, generator=torch.Generator().manual_seed(99 + k),
-                                                          dtype=f64).to(y.dtype) for k, y in enumerate(results)]
-                                    if len(results) > 1 else None if results[0].dim() == 0 else
-                                    [torch.ones_like(results[0])])
-        assert partly[i].grad is None
-        assert all(t.grad is not None for k, t in enumerate(partly) if k != i)
-        del calls
-    del wanted, all_wanted
+        results = as_tuple(case.ours(*partly))
+        generator = torch.Generator().manual_seed(99)
+        torch.autograd.backward(results, [torch.randn(y.shape, generator=generator, dtype=f64).to(y.dtype)
+                                          for y in results])
+        for k, t in enumerate(partly):
+            if k == i:
+                assert t.grad is None
+            else:
+                torch.testing.assert_close(t.grad, wanted[k], rtol=1e-6, atol=1e-7)
 
 
 def elements(calls):
@@ -418,6 +420,27 @@ def test_opcheck(case):
         torch.library.opcheck(func, tuple(args), test_utils=("test_schema", "test_faketensor"))
 
 
+def test_strides_of_heads_are_known_beforehand():
+    q, k = (torch.randn(2, 5, h, 8).transpose(1, 2) for h in (4, 2))
+    of_token = torch.randn(2, 5, 3, 4, 8)[:, :, 1].transpose(1, 2)  # heads with other tensors between
+    for heads in (q, of_token):
+        for op, args in ((torch.ops.tigon.rope.default, (heads, k, COS.float(), SIN.float(), False)),
+                         (torch.ops.tigon.attention.default, (heads, k, k, None, None, 0.0, True, -1, -1, 0.0, 0))):
+            torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed(reentrant):
+    from torch.utils.checkpoint import checkpoint
+    results, gradients = run(block, block_inputs())
+    inputs = block_inputs()
+    loss = checkpoint(block, *inputs, use_reentrant=reentrant)
+    loss.backward(torch.randn((), generator=torch.Generator().manual_seed(99), dtype=f64).to(f32))
+    assert torch.equal(loss, results[0])
+    for t, g in zip(inputs, gradients):
+        torch.testing.assert_close(t.grad, g, rtol=1e-6, atol=1e-7)
+
+
 @every_case
 def test_compiled_as_one_graph(case):
     torch._dynamo.reset()
@@ -429,12 +452,14 @@ def test_compiled_as_one_graph(case):
         torch.testing.assert_close(a, b, rtol=4e-7, atol=1e-7)
 
 
+BLOCK_COS, BLOCK_SIN = (t.float() for t in tables(1, 6, 8))
+
+
 def block(x, r, w, wq, wo, head, target):
     """A layer with attention, and its loss: most operators in one graph."""
     y, r = ops.fused_add_rms_norm(x, r, w)
     q = ops.linear(y, wq).view(2, 6, 4, 8).transpose(1, 2)
-    cos, sin = tables(1, 6, 8)
-    q, k = ops.rope(q, q, cos.float(), sin.float())
+    q, k = ops.rope(q, q, BLOCK_COS, BLOCK_SIN)
     o = ops.attention(q, k, k, window=4).transpose(1, 2).reshape(2, 6, 32)
     o = ops.swiglu(*ops.linear(o, wo).chunk(2, -1))
     return ops.fused_linear_cross_entropy(ops.rms_norm(o + r, w), head, target)
@@ -474,13 +499,14 @@ def test_sequences_of_other_lengths_reuse_the_graph():
 
 # ---- exactness beside eager
 
-def test_rms_norm_is_not_less_exact_than_eager():
-    for dtype in (f32, bf16):
-        x, w = torch.randn(64, 512, dtype=f64).to(dtype), torch.randn(512, dtype=f64).to(dtype)
-        reference = rms(x.to(f64), w.to(f64), 1e-6, 0.0)
-        h = x.float()
-        eager = w * (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(dtype)
-        assert error(ops.rms_norm(x, w), reference) <= 1.01 * error(eager, reference)
+def test_rms_norm_in_16_bits_is_not_less_exact_than_eager():
+    generator = torch.Generator().manual_seed(9)
+    x, w = (torch.randn(*s, generator=generator, dtype=f64).to(bf16) for s in ((64, 512), (512,)))
+    reference = rms(x.to(f64), w.to(f64), 1e-6, 0.0)
+    h = x.float()
+    eager = w * (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(bf16)
+    assert error(ops.rms_norm(x, w), reference) <= 1.01 * error(eager, reference)
+    assert error(ops.rms_norm(x, w, casting="none"), reference) <= 0.9 * error(eager, reference)
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=["f32", "bf16"])
@@ -548,6 +574,18 @@ def test_gradients_accumulate():
     case.ours(*inputs).backward()
     for t, g in zip(inputs, once):
         assert torch.equal(t.grad, 2 * g)
+
+
+def test_gradients_accumulate_through_a_retained_graph():
+    for name in ("fused_linear_cross_entropy", "fused_linear_dpo"):
+        inputs = CASES[name].inputs(f32)
+        loss = CASES[name].ours(*inputs)
+        loss.backward(retain_graph=True)
+        once = [t.grad.clone() for t in inputs]
+        for _ in range(2):
+            loss.backward(retain_graph=True)
+        for t, g in zip(inputs, once):
+            torch.testing.assert_close(t.grad, 3 * g, rtol=1e-6, atol=1e-6)
 
 
 def test_the_gradient_of_the_weight_is_not_copied():
@@ -688,6 +726,42 @@ def test_empty_inputs():
     assert ops.cross_entropy(torch.randn(3, 5), torch.full((3,), -100)) == 0
 
 
-def test_instruction_set():
-    assert tigon_torch.instruction_set() in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "avx512_bf16", "amx",
-                                             "baseline")
+# In a process of its own: the loss of a layer in f32 and its gradients in bf16, as numbers.
+PROCESS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import test_ops, tigon_torch
+inputs = test_ops.block_inputs()
+half = [t.detach().bfloat16().requires_grad_() for t in inputs[:-1]] + inputs[-1:]
+test_ops.BLOCK_COS, test_ops.BLOCK_SIN = test_ops.BLOCK_COS.bfloat16(), test_ops.BLOCK_SIN.bfloat16()
+numbers = [test_ops.block(*inputs).item()]
+test_ops.block(*half).backward()
+print(tigon_torch.instruction_set(), *numbers, *[t.grad.float().norm().item() for t in half[:-1]])
+"""
+
+
+def process_with(wish):
+    environment = {**os.environ, "TIGON_INSTRUCTION_SET": wish,
+                   "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", PROCESS, os.path.dirname(__file__)], env=environment,
+                          capture_output=True, text=True)
+
+
+def test_instruction_sets_agree():
+    unknown = process_with("x86-64-v9")
+    assert unknown.returncode != 0
+    known = re.search(r"TIGON_INSTRUCTION_SET is x86-64-v9; \w+ has (.*)", unknown.stderr).group(1).split(", ")
+    assert tigon_torch.instruction_set() in known
+    results = {}
+    for wish in known:
+        process = process_with(wish)
+        if "which this CPU lacks" not in process.stderr:
+            assert process.returncode == 0, process.stderr
+            name, *numbers = process.stdout.split()
+            assert name == wish
+            results[wish] = [float(n) for n in numbers]
+    assert results
+    first = next(iter(results.values()))
+    for numbers in results.values():
+        assert numbers[0] == pytest.approx(first[0], rel=1e-6)
+        assert numbers[1:] == pytest.approx(first[1:], rel=2e-2)

@@ -12,7 +12,9 @@ from . import losses, ops  # noqa: E402
 from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
 
+_SET = torch.ops.tigon.instruction_set()  # chosen here: a CPU without any, or a wish that cannot be met, is an error now
+
 
 def instruction_set():
     """The instruction set that was chosen for this CPU; TIGON_INSTRUCTION_SET in the environment forces one."""
-    return torch.ops.tigon.instruction_set()
+    return _SET
