@@ -10,7 +10,6 @@ import tigon_torch
 from tigon_torch import ops
 
 transformers = pytest.importorskip("transformers")
-DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"]
 
 
 def patched(model, **switches):
