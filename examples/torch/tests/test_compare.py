@@ -6,6 +6,8 @@ import xml.etree.ElementTree
 
 import pytest
 
+pytest.importorskip("transformers")
+
 SMALL = ["--batch", "1", "--seq", "32", "--steps", "2", "--rounds", "1", "--threads", "1", "--linear", "off"]
 
 

@@ -78,7 +78,8 @@ def test_jsd(beta):
         expected = F.kl_div(*((q, p) if beta == 0 else (p, q)), log_target=True, reduction="batchmean")
     else:
         m = (beta * p.exp() + (1 - beta) * q.exp()).log()
-        expected = sum(w * F.kl_div(m, t, log_target=True, reduction="batchmean") for w, t in ((beta, p), (1 - beta, q)))
+        terms = [w * F.kl_div(m, t, log_target=True, reduction="batchmean") for w, t in ((beta, p), (1 - beta, q))]
+        expected = sum(terms)
     check(losses.JSD(beta)(student, teacher), expected, (student,), (q,))
 
 
@@ -110,7 +111,8 @@ def test_dpo_with_a_reference_layer():
     c, r, *_ = sums(exact, target)
     c0, r0, *_ = sums([t.double() for t in (ref_x, ref_weight, ref_bias)], target)
     expected = -F.logsigmoid(0.2 * ((c - c0) - (r - r0))).mean()
-    loss, results = losses.FusedLinearDPOLoss(beta=0.2, metrics=True)(x, weight, target, bias, ref_x, ref_weight, ref_bias)
+    dpo = losses.FusedLinearDPOLoss(beta=0.2, metrics=True)
+    loss, results = dpo(x, weight, target, bias, ref_x, ref_weight, ref_bias)
     assert error(results["chosen_rewards"], (0.2 * (c - c0)).detach()) <= 1e-5
     check(loss, expected, (x, weight, bias), exact)
     by_logps = losses.FusedLinearDPOLoss(beta=0.2)(x, weight, target, bias, ref_logps=torch.cat([c0, r0]).float())

@@ -4,13 +4,12 @@ import weakref
 
 import pytest
 import torch
-import transformers
 from conftest import CONFIGS, VOCAB, batch, build, error, gradients, rms_error, twin
 
 import tigon_torch
 from tigon_torch import ops
 
-DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"]
+transformers = pytest.importorskip("transformers")
 
 
 def patched(model, **switches):
@@ -204,7 +203,7 @@ def test_recompute_of_what_was_changed():
     loss = model(**batch()).loss
     with torch.no_grad():
         model.model.layers[1].input_layernorm.weight.add_(1)
-    with pytest.raises(RuntimeError, match="modified"):
+    with pytest.raises(RuntimeError, match="an input of a norm or a gate was modified in place"):
         loss.backward()
 
 

@@ -162,7 +162,8 @@ def summarise(runs: list[dict], options) -> list[dict]:
         of = [run for run in runs if run["variant"] == variant]
         eager = [run for run in runs if run["variant"] == "eager"]
         step = statistics.median(statistics.median(run["seconds"]) for run in of)
-        differences = [abs(a - e) / abs(e) for run, base in zip(of, eager) for a, e in zip(run["losses"], base["losses"])]
+        losses = [pair for run, base in zip(of, eager) for pair in zip(run["losses"], base["losses"])]
+        differences = [abs(actual - expected) / abs(expected) for actual, expected in losses]
         rows.append({"variant": variant, "step": step, "tokens": options.batch * options.seq / step,
                      "memory": statistics.median(run["memory"] for run in of), "loss": max(differences)})
     return rows
@@ -284,8 +285,9 @@ def share(options) -> None:
         names = [name for name, _ in stages]
         with open(options.out + ".share.csv", "w", newline="") as file:
             csv.writer(file).writerows([["operators", "seconds_per_step", "memory_mib"], *zip(names, step, used)])
+        short = [name[:26] for name in names]
         write_svg(pathlib.Path(options.out + ".share.svg"), title_of(options), [
-            ("seconds per step", [n[:26] for n in names], step, "{:.3f}"), ("MiB", [n[:26] for n in names], used, "{:.0f}")])
+            ("seconds per step", short, step, "{:.3f}"), ("MiB", short, used, "{:.0f}")])
 
 
 def exact(options) -> None:

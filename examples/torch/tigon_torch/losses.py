@@ -175,8 +175,8 @@ def _refuse(trainer, *conditions) -> None:
 
 
 # TRL's loss_type that tigon has under the same name and with the same formula.
-_TRL_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down",
-            "discopop")
+_TRL_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero",
+            "apo_down", "discopop")
 
 
 def _log(trainer, mode: str, values: dict) -> None:
@@ -223,7 +223,8 @@ def _dpo(trainer) -> None:
 
 def _orpo(trainer) -> None:
     _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (hasattr(trainer.model, "peft_config"), "PEFT"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
+            (hasattr(trainer.model, "peft_config"), "PEFT"),
             (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
     loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
 
@@ -249,7 +250,8 @@ def _orpo(trainer) -> None:
 
 def _kto(trainer) -> None:
     _refuse(trainer, (trainer.loss_type != "kto", f"loss_type {trainer.loss_type}"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (hasattr(trainer.model, "peft_config"), "PEFT"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
+            (hasattr(trainer.model, "peft_config"), "PEFT"),
             (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
     loss_of = FusedLinearKTOLoss(beta=trainer.beta, desirable_weight=trainer.desirable_weight,
                                  undesirable_weight=trainer.undesirable_weight, metrics=True)
@@ -288,7 +290,8 @@ def _grpo(trainer) -> None:
     kinds = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo")
     _refuse(trainer, (trainer.loss_type not in kinds, f"loss_type {trainer.loss_type}"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (trainer.use_vllm, "vLLM"),
-            (trainer.top_entropy_quantile < 1, "top_entropy_quantile"), (trainer._entropy_bonus_enabled, "an entropy bonus"),
+            (trainer.top_entropy_quantile < 1, "top_entropy_quantile"),
+            (trainer._entropy_bonus_enabled, "an entropy bonus"),
             (trainer.off_policy_mask_threshold is not None, "off_policy_mask_threshold"))
     loss_of = GRPOLoss(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
@@ -308,7 +311,8 @@ def _grpo(trainer) -> None:
         steps = trainer.current_gradient_accumulation_steps if mode == "train" else 1.0
         if trainer.loss_type in ("dapo", "cispo"):
             items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
-            loss_of.options["denominator"] = float(items * steps / (args.steps_per_generation if mode == "train" else 1))
+            parts = args.steps_per_generation if mode == "train" else 1
+            loss_of.options["denominator"] = float(items * steps / parts)
         loss, results = loss_of(logits, ids, inputs["advantages"].float(), inputs.get("old_per_token_logps"),
                                 inputs.get("ref_per_token_logps") if trainer.beta else None, mask)
         names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}

@@ -171,7 +171,8 @@ def plain_positions(masks: str | None):
     it has one, or "layers", one for each type of layers."""
 
     def hook(model, args, kwargs):
-        given = any(kwargs.get(name) is not None for name in ("attention_mask", "position_ids", "cache", "past_key_values"))
+        names = ("attention_mask", "position_ids", "cache", "past_key_values")
+        given = any(kwargs.get(name) is not None for name in names)
         config, use_cache = model.config, kwargs.get("use_cache")
         use_cache = getattr(config, "use_cache", False) if use_cache is None else use_cache
         if given or len(args) > 1 or use_cache or not torch.compiler.is_compiling():

@@ -11,7 +11,7 @@ from .. import ops
 
 # What is not at least this much faster is left alone, so that noise decides nothing that matters.
 GAIN = 0.95
-# Enough work for a steady time, and little enough that a model of many shapes is measured in a second or two.
+# Enough work for a steady time, and little enough that a model of many shapes is measured in seconds.
 FLOPS = 6e8
 
 

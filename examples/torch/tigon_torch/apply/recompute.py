@@ -49,7 +49,8 @@ def instead_of(wanted: bool, result: torch.Tensor, make, *inputs: torch.Tensor):
     begin, numbers, dtype = result.data_ptr(), result.numel(), result.dtype
 
     def pack(tensor):
-        if tensor.data_ptr() != begin or tensor.numel() != numbers or tensor.dtype != dtype or not tensor.is_contiguous():
+        whole = tensor.data_ptr() == begin and tensor.numel() == numbers and tensor.dtype == dtype
+        if not whole or not tensor.is_contiguous():
             return tensor
         again.kept += 1
         return again, tensor.shape
