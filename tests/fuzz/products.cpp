@@ -96,7 +96,8 @@ void fused_linear_cross_entropy(P& p) {
   constexpr bounds of_loss{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
   constexpr bounds of_gradient{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t rows = p.some_rows(40), hidden = p.some_cols(60), vocab = p.some_cols(120);
-  tigon::fused_linear_cross_entropy_options opt{.token_scaling = p.in.one_in(4)};
+  tigon::fused_linear_cross_entropy_options opt;
+  opt.token_scaling = p.in.one_in(4);
   opt.loss.reduction = p.in.pick({tigon::reduction::mean, tigon::reduction::sum, tigon::reduction::none});
   opt.loss.label_smoothing = p.in.pick({0.0, 0.1}), opt.loss.lse_square_scale = p.in.pick({0.0, 0.01});
   const bool biased = p.in.one_in(2);
