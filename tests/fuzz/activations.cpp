@@ -24,7 +24,8 @@ void expect_simplex(const any_problem& p, const argument& y, double bound, const
       if (!(part >= 0)) p.fail("a probability is below 0");
       sum += part;
     }
-    if (!(std::abs(sum - 1) <= bound * (1 + each))) p.fail("probabilities of a row have the sum " + std::to_string(sum));
+    if (!(std::abs(sum - 1) <= bound * (1 + each)))
+      p.fail("probabilities of a row have the sum " + std::to_string(sum));
   }
 }
 

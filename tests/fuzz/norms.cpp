@@ -276,7 +276,7 @@ void attn_res(P& p) {
     tigon::attn_res_forward<typename decltype(s)::backend>(blocks_of(v.at(s)), query.vec(s), norm.vec(s), y.at(s),
                                                            alpha.vec(s), rstd.vec(s), opt, s.ctx);
   });
-  p.compare(y, {.bound = forward.of<T>()});
+  p.compare(y, {.bound = p.stretch() * p.stretch() * forward.of<T>()});
   alpha.hand_over(), rstd.hand_over();
   double largest_rstd = 0;
   for (std::size_t i = 0; i < rstd.size(); ++i) largest_rstd = std::max(largest_rstd, rstd.wanted(i));
