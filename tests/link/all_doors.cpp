@@ -6,8 +6,8 @@
 
 namespace tigon::backends {
 inline namespace TIGON_ABI {
-/// The same functions, with one vector where loops have four: code takes time to write without optimisation, and lambdas
-/// of four vectors take half of the time to check.
+/// The same functions, with one vector where loops have four: code takes time to write without optimisation, and four
+/// times as many lambdas to check.
 struct one_vector_a_step : highway {
   static constexpr row_tuning row{.unroll = 1};
 };
