@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <tigon/core/context.hpp>
 #include <vector>
@@ -22,19 +24,29 @@ class watching_executor {
   bool shared() const { return shared_; }
 
   TIGON_TEST_NOINLINE void run(std::size_t tasks, task_ref fn) {
-    constexpr std::size_t nobody = 0, line = 64;
-    std::vector<std::size_t> owner(memory_.size(), nobody);
+    constexpr std::size_t page = 4096, line = 64;
+    constexpr std::uint8_t nobody = 0;
+    std::vector<std::byte> known(memory_.begin(), memory_.end());  // as the last task left it
+    std::vector<std::uint8_t> owner(memory_.size(), nobody);
+    const auto differs = [&](std::size_t first, std::size_t end) {
+      return std::memcmp(&known[first], &memory_[first], end - first) != 0;
+    };
     for (std::size_t task = 0; task < tasks; ++task) {
-      const std::vector<std::byte> before(memory_.begin(), memory_.end());
       const std::size_t worker = task % workers_;
+      const auto writer = static_cast<std::uint8_t>(worker + 1);
       fn(task, worker);
-      for (std::size_t first = 0; first < before.size(); first += line) {
-        const std::size_t end = std::min(before.size(), first + line);
-        if (std::memcmp(&before[first], &memory_[first], end - first) == 0) continue;
-        for (std::size_t i = first; i < end; ++i) {
-          if (before[i] == memory_[i]) continue;
-          shared_ = shared_ || (owner[i] != nobody && owner[i] != worker + 1);
-          owner[i] = worker + 1;
+      for (std::size_t at = 0; at < known.size(); at += page) {
+        const std::size_t page_end = std::min(known.size(), at + page);
+        if (!differs(at, page_end)) continue;
+        for (std::size_t first = at; first < page_end; first += line) {
+          const std::size_t end = std::min(page_end, first + line);
+          if (!differs(first, end)) continue;
+          for (std::size_t i = first; i < end; ++i) {
+            if (known[i] == memory_[i]) continue;
+            shared_ = shared_ || (owner[i] != nobody && owner[i] != writer);
+            owner[i] = writer;
+            known[i] = memory_[i];
+          }
         }
       }
     }
