@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "balance.hpp"
 #include "../support/memory.hpp"
+#include "balance.hpp"
 #include "operators.hpp"
 #include "parameters.hpp"
 #include "rotary.hpp"

@@ -18,14 +18,14 @@
 #include <vector>
 
 #include "../support/profile.hpp"
+#include "../support/profile_table.hpp"
+#include "../support/progress.hpp"
 #include "../support/svg.hpp"
 #include "checkpoint.hpp"
 #include "fused_model.hpp"
 #include "options.hpp"
 #include "parameters.hpp"
 #include "plain_model.hpp"
-#include "../support/profile_table.hpp"
-#include "../support/progress.hpp"
 #include "ranks.hpp"
 #include "run_files.hpp"
 #include "text.hpp"

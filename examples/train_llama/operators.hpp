@@ -20,8 +20,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include "../support/profile.hpp"
 #include "../support/products.hpp"
+#include "../support/profile.hpp"
 
 namespace example {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "../support/memory.hpp"
+#include "../support/products.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
-#include "../support/products.hpp"
 
 namespace example {
 

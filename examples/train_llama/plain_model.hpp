@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "../support/profile.hpp"
 #include "../support/memory.hpp"
+#include "../support/products.hpp"
+#include "../support/profile.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
 #include "plain_experts.hpp"
-#include "../support/products.hpp"
 #include "rotary.hpp"
 
 namespace example {
