@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "../../examples/support/options.hpp"
+#include "../../examples/support/progress.hpp"
 #include "../../examples/support/svg.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/optimizer.hpp"
 #include "../../examples/train_llama/parameters.hpp"
-#include "../../examples/support/progress.hpp"
 #include "../../examples/train_llama/rng.hpp"
 
 namespace {
