@@ -51,6 +51,8 @@ refuses)
   refused "resume needs --out" "$model" $small --resume
   refused "merge needs adapters" "$model" $small --merge
   refused "patience needs --eval-every" "$model" $small --eval-data held.ids --patience 2
+  refused "needs --eval-data or --eval-share" "$model" $small --eval-every 2
+  refused "exclude one another" "$model" $small --eval-data held.ids --eval-share 0.1
   refused "no projection c_attn" "$model" $small --lora-rank 2 --lora-targets c_attn
   refused "words.doc" "$model" --data words.doc
   refused "missing.ids cannot be opened" "$model" --data missing.ids
@@ -58,9 +60,9 @@ refuses)
   refused "name one file" "$model" $small --out "$model"
   refused "name one file" "$model" $small --csv train.ids
   printf '1 2\n3 64\n' > wrong.ids
-  refused "wrong.ids, line 2: 64 is no token id" "$model" --data wrong.ids
+  refused 'wrong.ids, line 2, has "64", which is no id below 64' "$model" --data wrong.ids
   printf '1 2\n3 x\n' > wrong.ids
-  refused "wrong.ids, line 2: x is no token id" "$model" --data wrong.ids
+  refused 'wrong.ids, line 2, has "x", which is no id below 64' "$model" --data wrong.ids
   : > empty.ids
   refused "holds no document" "$model" --data empty.ids
   with '"llama"' '"gpt2"'
@@ -125,6 +127,10 @@ learns)
   "$program" saved $small --eval-data held.ids --lr 1e-12 --steps 1 --csv next.csv > out 2>&1 || fail "$(cat out)"
   [ "$(tail -1 run.csv | cut -d, -f6 | cut -c1-6)" = "$(tail -1 next.csv | cut -d, -f6 | cut -c1-6)" ] ||
     fail "the saved model has another loss: $(tail -1 run.csv) and $(tail -1 next.csv)"
+  # A share of the data instead of a file of its own.
+  "$program" "$model" $small --eval-share 0.2 --csv share.csv > out 2>&1 || fail "$(cat out)"
+  grep -q "held-out loss" out || fail "a share of the data was not evaluated: $(cat out)"
+  grep -q "^48 samples" out || grep -q "^4[0-9] samples" out || fail "the share was trained on: $(cat out)"
   # The run ends where held-out loss no longer falls: at a rate of 1e-12 it does not.
   "$program" "$model" $small --lr 1e-12 --eval-data held.ids --eval-every 1 --patience 3 --csv early.csv > out 2>&1 ||
     fail "$(cat out)"

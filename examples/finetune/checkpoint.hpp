@@ -22,6 +22,7 @@
 
 #include "../support/output_file.hpp"
 #include "../support/safetensors.hpp"
+#include "adapters.hpp"
 #include "model_lora.hpp"
 #include "trained.hpp"
 
@@ -101,18 +102,16 @@ inline void save_model(const std::filesystem::path& from, const std::filesystem:
   detail::save_tensors(to / "model.safetensors", layout.tensors, weights, type);
 }
 
-/// A folder that PEFT loads beside the model.
+/// A folder that PEFT loads beside the model; the adapters are f32.
 inline void save_adapters(const std::filesystem::path& from, const std::filesystem::path& to, const lora_layout& lora,
-                          std::span<const float> values, const std::string& type) {
+                          std::span<const float> values) {
   copy_companions(from, to, false);
-  nlohmann::ordered_json config;
-  config["base_model_name_or_path"] = from.string();
-  config["peft_type"] = "LORA", config["task_type"] = "CAUSAL_LM";
-  config["r"] = lora.options.rank, config["lora_alpha"] = lora.options.alpha, config["lora_dropout"] = 0.0;
-  config["target_modules"] = lora.options.targets, config["bias"] = "none", config["fan_in_fan_out"] = false;
-  config["inference_mode"] = true, config["use_rslora"] = false, config["use_dora"] = false;
-  replace_file(to / "adapter_config.json", config.dump(2) + "\n");
-  detail::save_tensors(to / "adapter_model.safetensors", lora.tensors, values, type);
+  finetune::adapter out{.rank = lora.options.rank,
+                        .alpha = lora.options.alpha,
+                        .targets = lora.options.targets,
+                        .base_model = from.string()};
+  for (std::size_t i = 0; i < lora.modules.size(); ++i) out.modules[lora.modules[i]] = lora.low_rank_of(i, values);
+  finetune::save_adapter(to, out);
 }
 
 /// Where a run stands, beside its parameters.

@@ -2,45 +2,63 @@
 #ifndef EXAMPLE_FINETUNE_INPUT_HPP
 #define EXAMPLE_FINETUNE_INPUT_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "samples.hpp"
-
-#if __has_include("data.hpp")
 #include "data.hpp"
+#include "options.hpp"
 #include "text/load_tokenizer.hpp"
-#endif
 
 namespace example {
 
-/// Samples of a file whose name ends in .jsonl (objects with "text", or with "prompt" and "completion"), .txt (one
-/// document) or .ids (a document a line); none is longer than `seq_len`, and each has something to learn.
-inline std::vector<sample> read_data(const std::filesystem::path& folder, const std::filesystem::path& path,
-                                     std::size_t vocab, std::size_t seq_len) {
-  if (path.extension() == ".ids") return read_ids(path, vocab, seq_len);
-#if __has_include("data.hpp")
-  finetune::data_options options;
-  options.vocab = vocab;
-  std::vector<sample> out;
-  for (const finetune::sample& s : finetune::read_samples(path, finetune::load_tokenizer(folder), options))
+/// Parts of at most so many tokens, each of which has something to learn.
+inline std::vector<finetune::sample> cut(const std::vector<finetune::sample>& samples, std::size_t seq_len) {
+  std::vector<finetune::sample> out;
+  for (const finetune::sample& s : samples)
     for (std::size_t begin = 0; begin < s.ids.size(); begin += seq_len) {
       const auto first = static_cast<std::ptrdiff_t>(begin),
                  last = static_cast<std::ptrdiff_t>(std::min(s.ids.size(), begin + seq_len));
-      sample part{{s.ids.begin() + first, s.ids.begin() + last}, {s.targets.begin() + first, s.targets.begin() + last}};
-      if (counted(part) != 0) out.push_back(std::move(part));
+      finetune::sample part{{s.ids.begin() + first, s.ids.begin() + last},
+                            {s.targets.begin() + first, s.targets.begin() + last}};
+      if (finetune::counted(part) != 0) out.push_back(std::move(part));
     }
-  if (out.empty()) throw std::runtime_error(path.string() + " holds nothing to learn");
   return out;
-#else
-  (void)folder;
-  throw std::runtime_error(path.string() +
-                           " is no file of ids, whose name would end in .ids; this build reads no other");
-#endif
+}
+
+/// Samples of a file whose name ends in .jsonl (objects with "text", or with "prompt" and "completion"), .txt (one
+/// document) or .ids (a document a line, for which no tokenizer is needed).
+inline std::vector<finetune::sample> read_data(const std::filesystem::path& folder, const std::filesystem::path& path,
+                                               std::size_t vocab) {
+  if (finetune::kind_of(path) == finetune::data_kind::ids) return finetune::read_ids(path, vocab);
+  finetune::data_options options;
+  options.vocab = vocab;
+  return finetune::read_samples(path, finetune::load_tokenizer(folder), options);
+}
+
+struct run_data {
+  std::vector<finetune::sample> train, held_out;
+};
+
+/// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of a
+/// single document the share is its end.
+inline run_data read_run_data(const finetune_options& o, std::size_t vocab) {
+  run_data out{read_data(o.folder, o.data, vocab), {}};
+  if (!o.eval_data.empty()) out.held_out = read_data(o.folder, o.eval_data, vocab);
+  if (o.eval_share > 0) {
+    finetune::data_parts<finetune::sample> parts =
+        out.train.size() == 1 ? finetune::keep_end_for_evaluation(out.train.front(), o.eval_share)
+                              : finetune::keep_for_evaluation(std::move(out.train), o.eval_share, o.seed);
+    out = {std::move(parts.training), std::move(parts.evaluation)};
+  }
+  out = {cut(out.train, o.seq_len), cut(out.held_out, o.seq_len)};
+  if (out.train.empty()) throw std::runtime_error(o.data + " holds nothing to learn");
+  if (out.held_out.empty() && (!o.eval_data.empty() || o.eval_share > 0))
+    throw std::runtime_error((o.eval_data.empty() ? o.data : o.eval_data) + " holds nothing to evaluate");
+  return out;
 }
 
 }  // namespace example

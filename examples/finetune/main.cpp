@@ -49,14 +49,13 @@ int fine_tune(const finetune_options& o) {
   const double parameters = static_cast<double>(layout.total);
   check_memory((o.lora.rank == 0 ? 16 * parameters : 4 * parameters) + (o.dtype == "bf16" ? 2 * parameters : 0));
   check_outputs(o);
-  std::vector<sample> train = read_data(o.folder, o.data, a.vocab, o.seq_len), held_out;
-  if (!o.eval_data.empty()) held_out = read_data(o.folder, o.eval_data, a.vocab, o.seq_len);
+  run_data data = read_run_data(o, a.vocab);
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);
   if (o.dtype == "bf16")
-    fine_tune_bf16(o, a, std::move(train), held_out, pool);
+    fine_tune_bf16(o, a, std::move(data.train), data.held_out, pool);
   else
-    fine_tune_f32(o, a, std::move(train), held_out, pool);
+    fine_tune_f32(o, a, std::move(data.train), data.held_out, pool);
   return 0;
 }
 

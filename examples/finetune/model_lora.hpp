@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters.hpp"
 #include "weights.hpp"
 
 namespace example {
@@ -31,13 +32,14 @@ struct lora_adapter {
   std::size_t in, out, first;
 };
 
-/// All adapters in one flat array, under the names that PEFT has for them.
+/// All adapters in one flat array.
 struct lora_layout {
   struct layer {
     std::vector<lora_adapter> qkv, out, gate_up, down;
   };
   lora_options options;
-  std::vector<weight_tensor> tensors;  ///< A, then B
+  std::vector<weight_tensor> tensors;  ///< A, then B, of each module
+  std::vector<std::string> modules;    ///< by the model's names
   std::vector<layer> layers;
   std::size_t total = 0;
 
@@ -72,19 +74,25 @@ struct lora_layout {
     return flat;
   }
 
+  /// A and B of one of the modules.
+  finetune::low_rank low_rank_of(std::size_t module, std::span<const float> adapters) const {
+    const weight_tensor &a = tensors[2 * module], &b = tensors[2 * module + 1];
+    const auto values = [&](const weight_tensor& t) {
+      const auto from = weight_layout::of(adapters, t);
+      return std::vector<float>(from.begin(), from.end());
+    };
+    return {b.rows, a.cols, a.rows, values(a), values(b)};
+  }
+
   /// weights += scale B A, for a folder without adapters.
   void merge(const weight_layout& of, std::span<const float> adapters, std::span<float> weights) const {
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      const auto each = [&](const projection& p, const std::vector<lora_adapter>& list) {
-        for (const lora_adapter& one : list)
-          for (std::size_t i = 0; i < one.out; ++i)
-            for (std::size_t r = 0; r < options.rank; ++r) {
-              const auto b = static_cast<float>(options.scale()) * adapters[one.b + i * options.rank + r];
-              const float* a = &adapters[one.a + r * one.in];
-              float* w = &weights[p.offset + (one.first + i) * p.cols];
-              for (std::size_t j = 0; j < one.in; ++j) w[j] += b * a[j];
-            }
-      };
+    std::size_t module = 0;
+    const auto each = [&](const projection& p, const std::vector<lora_adapter>& list) {
+      for (const lora_adapter& one : list)
+        finetune::merge_adapter(weights.subspan(p.offset + one.first * p.cols, one.out * one.in),
+                                low_rank_of(module++, adapters), options.scale());
+    };
+    for (std::size_t l = 0; l < layers.size(); ++l) {  // as the constructor adds them
       each(of.layers[l].qkv, layers[l].qkv), each(of.layers[l].out, layers[l].out);
       each(of.layers[l].gate_up, layers[l].gate_up), each(of.layers[l].down, layers[l].down);
     }
@@ -97,9 +105,9 @@ struct lora_layout {
       const auto found = std::find_if(options.targets.begin(), options.targets.end(), named);
       if (found == options.targets.end()) continue;
       used[static_cast<std::size_t>(found - options.targets.begin())] = true;
-      const std::string name = "base_model.model." + part.module;
-      const std::size_t a = put(name + ".lora_A.weight", options.rank, p.cols);
-      const std::size_t b = put(name + ".lora_B.weight", part.rows, options.rank);
+      modules.push_back(part.module);
+      const std::size_t a = put(part.module + ".lora_A", options.rank, p.cols);
+      const std::size_t b = put(part.module + ".lora_B", part.rows, options.rank);
       to.push_back({a, b, p.cols, part.rows, part.first});
     }
   }

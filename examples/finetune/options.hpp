@@ -3,11 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
-#include <numbers>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "../support/options.hpp"
 #include "model_lora.hpp"
+#include "schedule.hpp"
 
 namespace example {
 
@@ -25,6 +24,7 @@ struct finetune_options {
   std::size_t batch = 1;       ///< windows of a pass
   std::size_t accumulate = 1;  ///< passes of a step
   std::size_t steps = 100, stop_at = 0, eval_every = 0, save_every = 0, patience = 0;
+  double eval_share = 0;  ///< of the data, kept for evaluation
   double lr = 2e-5, min_lr = 0, weight_decay = 0.01, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, clip = 1;
   std::size_t warmup = 0;
   std::string schedule = "cosine";
@@ -36,13 +36,11 @@ struct finetune_options {
   std::string csv, svg, trace;
 };
 
-/// Linear warm-up to lr, then down to min_lr at the last step; step counts from 0.
-inline double learning_rate(const finetune_options& o, std::size_t step) {
-  if (step < o.warmup) return o.lr * static_cast<double>(step + 1) / static_cast<double>(o.warmup);
-  if (o.schedule == "constant" || o.steps <= o.warmup + 1) return o.lr;
-  const double way = std::min(1.0, static_cast<double>(step - o.warmup) / static_cast<double>(o.steps - o.warmup - 1));
-  const double share = o.schedule == "linear" ? 1 - way : 0.5 * (1 + std::cos(std::numbers::pi * way));
-  return o.min_lr + (o.lr - o.min_lr) * share;
+/// The learning rates of a run.
+inline finetune::schedule schedule_of(const finetune_options& o) {
+  using kind = finetune::schedule::kind;
+  const kind shape = o.schedule == "constant" ? kind::constant : o.schedule == "linear" ? kind::linear : kind::cosine;
+  return {shape, o.lr, o.steps, o.warmup, o.min_lr / o.lr};
 }
 
 /// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help.
@@ -73,6 +71,9 @@ inline void add_options(CLI::App& app, finetune_options& o) {
       ->required()
       ->group("Data");
   app.add_option("--eval-data", o.eval_data, "what to evaluate")->group("Data");
+  app.add_option("--eval-share", o.eval_share, "of the data to evaluate instead; of one document its end")
+      ->check(real(bound::below_one))
+      ->group("Data");
   app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(2, many))->group("Data");
   app.add_option("--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
   app.add_option("--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
@@ -110,7 +111,7 @@ inline void add_options(CLI::App& app, finetune_options& o) {
       ->group("Adapters");
 
   app.add_option("--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
-  app.add_option("--min-lr", o.min_lr, "at the last step")->check(real(bound::from_zero))->group("Optimizer");
+  app.add_option("--min-lr", o.min_lr, "that the rate falls to")->check(real(bound::from_zero))->group("Optimizer");
   app.add_option("--schedule", o.schedule, "cosine, linear or constant")
       ->check(word_of("cosine linear constant"))
       ->group("Optimizer");
@@ -139,8 +140,11 @@ inline void check_together(const finetune_options& o) {
   if (o.lora.rank == 0 && o.merge) throw std::runtime_error("--merge needs adapters: --lora-rank");
   if (o.out.empty() && (o.resume || o.save_every != 0))
     throw std::runtime_error(std::string(o.resume ? "--resume" : "--save-every") + " needs --out");
-  if (o.eval_data.empty() && (o.eval_every != 0 || o.patience != 0))
-    throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") + " needs --eval-data");
+  if (!o.eval_data.empty() && o.eval_share > 0)
+    throw std::runtime_error("--eval-data and --eval-share exclude one another");
+  if (o.eval_data.empty() && o.eval_share == 0 && (o.eval_every != 0 || o.patience != 0))
+    throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") +
+                             " needs --eval-data or --eval-share");
   if (o.patience != 0 && o.eval_every == 0) throw std::runtime_error("--patience needs --eval-every");
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +14,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -138,20 +135,6 @@ struct cursor {
 
   bool operator==(const cursor&) const = default;
 };
-
-/// As a checkpoint keeps it.
-inline std::string to_text(const cursor& at) { return std::to_string(at.epoch) + ' ' + std::to_string(at.taken); }
-
-inline cursor cursor_from_text(std::string_view text) {
-  cursor out;
-  const char* end = text.data() + text.size();
-  const auto epoch = std::from_chars(text.data(), end, out.epoch);
-  const bool separated = epoch.ec == std::errc() && epoch.ptr != end && *epoch.ptr == ' ';
-  const auto taken = separated ? std::from_chars(epoch.ptr + 1, end, out.taken) : epoch;
-  if (!separated || taken.ec != std::errc() || taken.ptr != end)
-    throw std::runtime_error("a place in the data is saved as two numbers, not as this");
-  return out;
-}
 
 /// Numbers of windows without end, each epoch's in an order of its own. It goes on from any cursor.
 class shuffled_order {

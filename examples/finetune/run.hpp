@@ -4,6 +4,7 @@
 
 #include <tigon/core/executor.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -35,6 +36,7 @@ struct entry {
   std::size_t step;
   step_report of;
   double held_out;
+  double seconds = 0;  ///< of training
 };
 
 inline void write_csv(const std::string& path, const std::vector<entry>& run) {
@@ -99,7 +101,7 @@ class fine_tuning {
     std::vector<float> weights(layout_.total);
     read_weights(o.folder, a, layout_, weights);
     identity_ = identity_of(o, train, weights);
-    held_out_ = pack(held_out, in_order(held_out.size()), o.batch * o.seq_len);
+    held_out_ = windows_of(held_out, o.batch * o.seq_len);
     if (o.profile || !o.trace.empty()) timed_.emplace(pool);
     const tigon::executor_ref executor = timed_ ? tigon::executor_ref(*timed_) : tigon::executor_ref(pool);
     trainer_.emplace(o, a, layout_, lora_, std::move(weights), window_source(std::move(train), o.seq_len, o.seed),
@@ -127,7 +129,9 @@ class fine_tuning {
     std::size_t tokens = 0;
     bool ends = false;
     while (!ends) {
+      const auto begun = std::chrono::steady_clock::now();
       entry e{trainer_->steps_done() + 1, trainer_->step(), none};
+      e.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
       if (!std::isfinite(e.of.loss) || !std::isfinite(e.of.gradient_norm))
         throw std::domain_error("the loss or its gradient is no longer finite at step " + std::to_string(e.step) +
                                 "; lower --lr");
@@ -141,7 +145,7 @@ class fine_tuning {
       curve_.push_back(e);
       if (!o_.out.empty() && (ends || (o_.save_every != 0 && e.step % o_.save_every == 0))) save(ends);
     }
-    report(tokens);
+    report();
     if (o_.profile && timed_) print_profile(*timed_, threads, o_.dtype == "bf16");
     if (!o_.csv.empty()) write_csv(o_.csv, curve_);
     if (!o_.svg.empty()) write_svg(o_.svg, curve_);
@@ -166,7 +170,7 @@ class fine_tuning {
 
   void resume() {
     at_ = load_state(std::filesystem::path(o_.out) / state_name, trainer_->trained(), identity_);
-    if (!trainer_->data().go_to(static_cast<std::size_t>(at_.epoch), static_cast<std::size_t>(at_.taken)))
+    if (!trainer_->data().go_to({static_cast<std::uint64_t>(at_.epoch), static_cast<std::size_t>(at_.taken)}))
       throw std::runtime_error("the state in " + o_.out + " stands behind the end of the data");
     trainer_->restored(static_cast<std::size_t>(at_.step));
   }
@@ -175,24 +179,33 @@ class fine_tuning {
   void save(bool last) {
     const std::filesystem::path out = o_.out;
     at_.step = static_cast<std::int64_t>(trainer_->steps_done());
-    at_.epoch = static_cast<std::int64_t>(trainer_->data().epoch());
-    at_.taken = static_cast<std::int64_t>(trainer_->data().taken());
+    at_.epoch = static_cast<std::int64_t>(trainer_->data().at().epoch);
+    at_.taken = static_cast<std::int64_t>(trainer_->data().at().taken);
     save_state(out / state_name, trainer_->trained(), at_, identity_);
     if (!lora_.empty() && !o_.merge)
-      save_adapters(o_.folder, out, lora_, trainer_->trained().values, o_.save_dtype);
+      save_adapters(o_.folder, out, lora_, trainer_->trained().values);
     else if (lora_.empty())
       save_model(o_.folder, out, layout_, trainer_->base(), o_.save_dtype);
     else if (last)
       save_model(o_.folder, out, layout_, trainer_->merged(), o_.save_dtype);
   }
 
-  void report(std::size_t tokens) const {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  /// Tokens per second of the median step; the first touches memory for the first time and is left out.
+  double speed() const {
+    std::vector<double> rates;
+    for (const entry& e : curve_)
+      if (&e != &curve_.front() || curve_.size() == 1) rates.push_back(static_cast<double>(e.of.tokens) / e.seconds);
+    const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+    std::nth_element(rates.begin(), middle, rates.end());
+    return *middle;
+  }
+
+  void report() const {
     const entry& last = curve_.back();
     std::printf("\nloss %.4f", last.of.loss);
     if (!std::isnan(last.held_out)) std::printf(", held-out loss %.4f", last.held_out);
-    std::printf(" after %zu steps; %.0f tokens/s, peak of activations %.1f MiB\n", last.step,
-                static_cast<double>(tokens) / seconds, static_cast<double>(trainer_->peak_bytes()) / (1 << 20));
+    std::printf(" after %zu steps; %.0f tokens/s (median step), peak of activations %.1f MiB\n", last.step, speed(),
+                static_cast<double>(trainer_->peak_bytes()) / (1 << 20));
     if (!o_.out.empty()) std::printf("saved in %s\n", o_.out.c_str());
   }
 
@@ -201,11 +214,10 @@ class fine_tuning {
   lora_layout lora_;
   std::optional<profile> timed_;
   std::optional<finetune_trainer<T>> trainer_;
-  std::vector<packed_window> held_out_;
+  std::vector<window> held_out_;
   run_identity identity_;
   run_position at_;
   std::vector<entry> curve_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace example

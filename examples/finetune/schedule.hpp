@@ -1,19 +1,11 @@
-// The learning rate of each step, and when to end before the last one.
+// The learning rate of each step.
 #ifndef EXAMPLE_FINETUNE_SCHEDULE_HPP
 #define EXAMPLE_FINETUNE_SCHEDULE_HPP
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <limits>
 #include <numbers>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <system_error>
 
 namespace example::finetune {
 
@@ -40,61 +32,6 @@ struct schedule {
     const double wave = 0.5 * (1 + std::cos(std::numbers::pi * done));
     return peak * std::max(0.0, least + (1 - least) * wave);
   }
-};
-
-/// The warm-up that is a share of all steps, rounded up as transformers does.
-inline std::size_t warmup_steps(std::size_t steps, double share) {
-  if (!(share >= 0 && share <= 1)) throw std::runtime_error("the warm-up is a share of the steps between 0 and 1");
-  return static_cast<std::size_t>(std::ceil(share * static_cast<double>(steps)));
-}
-
-/// Ends a run after `patience` evaluations in a row none of which was better than the best by more than `margin`.
-/// With patience 0 it never does.
-class early_stop {
- public:
-  explicit early_stop(std::size_t patience, double margin = 0) : patience_(patience), margin_(margin) {}
-
-  /// Takes the loss of an evaluation; true: the run should end. A loss that is not a number is never better.
-  bool operator()(double loss) {
-    if (loss < best_ - margin_ || (!found_ && loss == loss)) {
-      best_ = loss;
-      found_ = true;
-      worse_ = 0;
-      better_ = true;
-    } else {
-      ++worse_;
-      better_ = false;
-    }
-    return patience_ != 0 && worse_ >= patience_;
-  }
-
-  /// Whether the last evaluation was the best so far.
-  bool better() const { return better_; }
-  double best() const { return best_; }
-
-  /// As a checkpoint keeps it; the numbers come back in all their bits.
-  std::string to_text() const {
-    char text[80];
-    std::snprintf(text, sizeof text, "%a %zu %d", best_, worse_, found_ ? 1 : 0);
-    return text;
-  }
-
-  void from_text(const std::string& text) {
-    double best = 0;
-    std::size_t worse = 0;
-    int found = 0, end = 0;
-    const int read = std::sscanf(text.c_str(), "%la %zu %d%n", &best, &worse, &found, &end);
-    if (read != 3 || static_cast<std::size_t>(end) != text.size() || (found != 0 && found != 1))
-      throw std::runtime_error("the state of an early stop is saved as three numbers, not as this");
-    best_ = best, worse_ = worse, found_ = found == 1, better_ = false;
-  }
-
- private:
-  std::size_t patience_;
-  double margin_;
-  double best_ = std::numeric_limits<double>::infinity();
-  std::size_t worse_ = 0;
-  bool found_ = false, better_ = false;
 };
 
 }  // namespace example::finetune

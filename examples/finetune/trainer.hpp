@@ -41,6 +41,7 @@ class finetune_trainer {
         lora_(lora),
         ctx_(executor, workspace_),
         profile_(timed),
+        schedule_(schedule_of(options)),
         data_(std::move(data)),
         model_(a, layout, lora, {options.batch * options.seq_len, options.recompute}, ctx_, timed) {
     if (lora.empty()) {
@@ -58,7 +59,7 @@ class finetune_trainer {
   }
 
   std::size_t steps_done() const { return step_; }
-  double rate() const { return learning_rate(o_, step_); }
+  double rate() const { return schedule_(step_); }
   window_source& data() { return data_; }
   trained_parameters& trained() { return trained_; }
   const std::vector<float>& base() const { return lora_.empty() ? trained_.values : frozen_; }
@@ -76,12 +77,12 @@ class finetune_trainer {
     std::size_t targets = 0;
     double sum = 0;
     for (std::size_t pass = 0; pass < o_.accumulate; ++pass) {
-      const packed_window& window = next_pass();
-      targets += window.counted(), out.tokens += window.ids.size();
+      const window& pass_window = next_pass();
+      targets += counted(pass_window), out.tokens += pass_window.ids.size();
       model_gradients to;
       (lora_.empty() ? to.weights : to.adapters) = trained_.gradient;
       to.mode = pass == 0 ? tigon::gradient::overwrite : tigon::gradient::accumulate;
-      sum += model_.step(weights(), to, window.documents());
+      sum += model_.step(weights(), to, documents_of(pass_window));
     }
     out.loss = sum / static_cast<double>(targets), out.rate = rate();
     const auto part = profile::part(profile_, "update");
@@ -90,12 +91,12 @@ class finetune_trainer {
   }
 
   /// Mean loss over the targets of these samples, as they are.
-  double evaluate(std::span<const packed_window> windows) {
+  double evaluate(std::span<const window> windows) {
     double sum = 0;
     std::size_t targets = 0;
-    for (const packed_window& window : windows) {
-      sum += model_.loss(weights(), window.documents());
-      targets += window.counted();
+    for (const window& one : windows) {
+      sum += model_.loss(weights(), documents_of(one));
+      targets += counted(one);
     }
     return sum / static_cast<double>(targets);
   }
@@ -116,15 +117,15 @@ class finetune_trainer {
   }
 
   /// `batch` windows one behind another.
-  const packed_window& next_pass() {
+  const window& next_pass() {
     if (o_.batch == 1) return data_.next();
-    pass_ = {};
+    pass_ = {{}, {}, {0}};
     for (std::size_t i = 0; i < o_.batch; ++i) {
-      const packed_window& window = data_.next();
+      const window& one = data_.next();
       const auto begin = static_cast<std::int32_t>(pass_.ids.size());
-      pass_.ids.insert(pass_.ids.end(), window.ids.begin(), window.ids.end());
-      pass_.targets.insert(pass_.targets.end(), window.targets.begin(), window.targets.end());
-      for (std::size_t d = 1; d < window.begins.size(); ++d) pass_.begins.push_back(begin + window.begins[d]);
+      pass_.ids.insert(pass_.ids.end(), one.ids.begin(), one.ids.end());
+      pass_.targets.insert(pass_.targets.end(), one.targets.begin(), one.targets.end());
+      for (std::size_t d = 1; d < one.begins.size(); ++d) pass_.begins.push_back(begin + one.begins[d]);
     }
     return pass_;
   }
@@ -164,8 +165,9 @@ class finetune_trainer {
   tigon::workspace workspace_;
   tigon::context ctx_;
   profile* profile_;
+  finetune::schedule schedule_;
   window_source data_;
-  packed_window pass_;
+  window pass_;
   trained_parameters trained_;
   std::vector<float> frozen_;           ///< the weights, beside adapters
   std::vector<T> matrices_, adapters_;  ///< rounded, where T has 16 bits

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "../../examples/finetune/checkpoint.hpp"
-#include "../../examples/finetune/samples.hpp"
 #include "finetune_fixtures.hpp"
 
 namespace {
@@ -286,7 +285,7 @@ TEST_F(finetune_files, adapters_have_names_that_peft_reads) {
   const weight_layout layout(a);
   const lora_layout lora(layout, {.rank = 2, .alpha = 4, .targets = {"q_proj", "down_proj"}});
   const std::vector<float> values = lora.initial(1);
-  save_adapters(fixtures / "tiny", folder_ / "saved", lora, values, "f32");
+  save_adapters(fixtures / "tiny", folder_ / "saved", lora, values);
   const auto file = safetensors_file::load(folder_ / "saved" / "adapter_model.safetensors");
   EXPECT_EQ(file.tensors().size(), 8u);
   using shape = std::vector<std::size_t>;
@@ -301,25 +300,6 @@ TEST_F(finetune_files, adapters_have_names_that_peft_reads) {
                 lora_layout(layout, {.rank = 2, .targets = {"q_proj", "c_attn"}});
               }),
               "no projection c_attn");
-}
-
-TEST(finetune_samples, lines_of_ids) {
-  EXPECT_EQ(ids_in(" 3\t0  7\r", 8, ""), (std::vector<std::int32_t>{3, 0, 7}));
-  EXPECT_EQ(ids_in("", 8, ""), std::vector<std::int32_t>{});
-  for (const char* const wrong : {"8", "-1", "1.5", "0x1", "99999999999999999999", "1,2"})
-    expect_part(refusal([&] { ids_in(wrong, 8, "file, line 3"); }), std::string("file, line 3: ") + wrong);
-  std::vector<sample> out;
-  add_samples({4}, 3, out);
-  EXPECT_TRUE(out.empty());
-  add_samples({1, 2, 3, 4, 5}, 3, out);
-  ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(out[0].ids, (std::vector<std::int32_t>{1, 2, 3}));
-  EXPECT_EQ(out[0].targets, (std::vector<std::int32_t>{2, 3, 4}));
-  EXPECT_EQ(out[1].ids, (std::vector<std::int32_t>{4, 5}));
-  EXPECT_EQ(out[1].targets, (std::vector<std::int32_t>{5, -100}));
-  out.clear();
-  add_samples({1, 2, 3, 4}, 3, out);  // the last token alone would ask for nothing
-  EXPECT_EQ(out.size(), 1u);
 }
 
 }  // namespace
