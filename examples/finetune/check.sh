@@ -158,8 +158,8 @@ resume)
   ;;
 
 adapters)
-  "$program" "$model" $small --lora-rank 4 --lora-targets q_proj,v_proj --out beside --csv run.csv > out 2>&1 ||
-    fail "$(cat out)"
+  "$program" "$model" $small --steps 40 --batch 4 --lr 1e-2 --lora-rank 4 --lora-targets q_proj,v_proj --out beside \
+    --csv run.csv > out 2>&1 || fail "$(cat out)"
   [ ! -e beside/model.safetensors ] || fail "the frozen weights were saved"
   grep -q '"r": 4' beside/adapter_config.json || fail "$(cat beside/adapter_config.json)"
   grep -q 'base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight' beside/adapter_model.safetensors ||
