@@ -716,7 +716,7 @@ def test_errors_are_sentences(sentence):
 
 def test_errors_of_tasks_leave_the_threads_usable():
     x = torch.randn(4, 16)
-    with pytest.raises(RuntimeError):
+    with pytest.raises((RuntimeError, ValueError)):  # PyTorch 2.11 makes the latter of it
         ops.cross_entropy(x, torch.full((4,), 99))
     assert torch.isfinite(ops.cross_entropy(x, torch.zeros(4, dtype=torch.long)))
 

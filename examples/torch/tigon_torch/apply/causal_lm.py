@@ -59,10 +59,15 @@ def _why_not(model, hidden, labels, kwargs) -> str | None:
     return None
 
 
-def _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs):
-    from transformers.modeling_utils import slice_logits_to_keep
+def _positions_to_keep(hidden, keep):
+    """The last `keep` positions (0: all), those of an index, or of a mask [batch, seq]: as the forward of transformers."""
+    if isinstance(keep, torch.Tensor) and keep.ndim == 2:
+        return hidden[keep] if keep.dtype == torch.bool else torch.take_along_dim(hidden, keep[..., None], dim=1)
+    return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
 
-    hidden = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
+
+def _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs):
+    hidden = _positions_to_keep(outputs.last_hidden_state, logits_to_keep)
     softcap = getattr(self.config, "final_logit_softcapping", None)
     given = labels is not None
     skip = skip_logits if skip_logits is not None else self._tigon_skip_logits
