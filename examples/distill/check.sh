@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|learns|teacher PROGRAM FOLDER TRAIN_LLAMA
 set -eu
 part=$1 program=$2 folder=$3 train_llama=$4
+. "$(dirname "$0")/../support/check_refusals.sh"
 . "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
@@ -14,22 +15,6 @@ common="--text text --cache-dir cache --vocab 300 --seq-len 32 --batch 3"
 teacher="--layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2"
 small="$common --teacher-layers 2 --teacher-hidden 48 --teacher-intermediate 80 --teacher-heads 4 --teacher-kv-heads 2
   --layers 1 --hidden 24 --intermediate 40 --heads 2 --kv-heads 1 --warmup 2"
-
-fail() {
-  echo "check.sh $part: $*" >&2
-  exit 1
-}
-
-# refused PART-OF-SENTENCE OPTIONS...: exit code 2, one line on stderr that holds the part, nothing trained.
-refused() {
-  sentence=$1
-  shift
-  code=0
-  "$program" "$@" > out 2> err || code=$?
-  [ $code -eq 2 ] || fail "$* ended with $code, not 2: $(cat err)"
-  [ "$(wc -l < err)" -eq 1 ] || fail "$* wrote $(wc -l < err) lines: $(cat err)"
-  grep -q -- "$sentence" err || fail "$* wrote: $(cat err)"
-}
 
 case $part in
 refuses)

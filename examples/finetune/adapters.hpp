@@ -3,7 +3,6 @@
 #define EXAMPLE_FINETUNE_ADAPTERS_HPP
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +18,7 @@
 
 #include "../support/output_file.hpp"
 #include "../support/safetensors.hpp"
+#include "f32_values.hpp"
 #include "json_file.hpp"
 
 namespace example::finetune {
@@ -49,24 +49,6 @@ namespace detail {
 
 inline constexpr std::string_view peft_prefix = "base_model.model.";
 inline constexpr std::string_view peft_a = ".lora_A.weight", peft_b = ".lora_B.weight";
-
-inline float f32_of_f16(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const float magnitude = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
-                          : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                          : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
-  return bits >> 15 != 0 ? -magnitude : magnitude;
-}
-
-inline std::vector<float> f32_values(const tensor_view& tensor) {
-  if (tensor.type == dtype::f32) return tensor.values<float>();
-  const auto bits = tensor.values<std::uint16_t>();
-  std::vector<float> out(bits.size());
-  std::ranges::transform(bits, out.begin(), [&](std::uint16_t b) {
-    return tensor.type == dtype::f16 ? f32_of_f16(b) : std::bit_cast<float>(std::uint32_t{b} << 16);
-  });
-  return out;
-}
 
 /// Options of PEFT that would make something else of the tensors.
 inline void check_adapter_config(const json_source& source, const nlohmann::json& config) {
@@ -130,7 +112,8 @@ inline adapter load_adapter(const std::filesystem::path& folder) {
         name.size() <= detail::peft_prefix.size() + detail::peft_a.size())
       file.fail("holds " + quoted(name) + ", which is no part of an adapter that is known here");
     if (tensor.shape.size() != 2) file.fail("holds " + quoted(name) + ", which is no matrix");
-    if (tensor.type != dtype::f32 && tensor.type != dtype::bf16 && tensor.type != dtype::f16)
+    std::vector<float> values(tensor.shape[0] * tensor.shape[1]);
+    if (!read_f32(tensor, values))
       file.fail("holds " + quoted(name) + " of the type " + std::string(info(tensor.type).name));
     const std::size_t rank = tensor.shape[is_a ? 0 : 1], width = tensor.shape[is_a ? 1 : 0];
     if (rank != out.rank || width == 0)
@@ -141,7 +124,7 @@ inline adapter load_adapter(const std::filesystem::path& folder) {
     low_rank& both = out.modules[module];
     both.rank = rank;
     (is_a ? both.in : both.out) = width;
-    (is_a ? both.a : both.b) = detail::f32_values(tensor);
+    (is_a ? both.a : both.b) = std::move(values);
   }
   for (const auto& [module, both] : out.modules)
     if (both.a.empty() || both.b.empty()) file.fail("holds only one of the two matrices of " + quoted(module));

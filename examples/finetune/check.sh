@@ -2,6 +2,7 @@
 # Runs the program on a tiny model: check.sh refuses|learns|resume|adapters|crash PROGRAM FOLDER FIXTURES
 set -eu
 part=$1 program=$2 folder=$3 fixtures=$4
+. "$(dirname "$0")/../support/check_refusals.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 model=$fixtures/tiny
 
@@ -10,22 +11,6 @@ awk 'BEGIN { for (i = 0; i < 60; ++i) { x = i % 64; n = 5 + i % 25; line = x;
   for (j = 1; j < n; ++j) { x = (x * 5 + 3) % 64; line = line " " x } print line } }' > train.ids
 head -12 train.ids > held.ids
 small="--data train.ids --seq-len 32 --steps 12 --lr 3e-3 --threads 2"
-
-fail() {
-  echo "check.sh $part: $*" >&2
-  exit 1
-}
-
-# refused PART-OF-SENTENCE ARGUMENTS...: exit code 2, one line on stderr that holds the part, nothing trained.
-refused() {
-  sentence=$1
-  shift
-  code=0
-  "$program" "$@" > out 2> err || code=$?
-  [ $code -eq 2 ] || fail "$* ended with $code, not 2: $(cat err)"
-  [ "$(wc -l < err)" -eq 1 ] || fail "$* wrote $(wc -l < err) lines: $(cat err)"
-  grep -q -- "$sentence" err || fail "$* wrote: $(cat err)"
-}
 
 # A copy of the model whose config.json has other values.
 with() {

@@ -9,8 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
@@ -45,13 +43,6 @@ inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t has
   return hash;
 }
 
-inline std::string read_bytes(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string out{std::istreambuf_iterator<char>(in), {}};
-  if (!in.is_open() || in.bad()) throw std::runtime_error(path.string() + " could not be read");
-  return out;
-}
-
 /// Files that lie beside the weights, those of them that the folder has.
 inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to, bool config) {
   std::error_code code;
@@ -59,7 +50,7 @@ inline void copy_companions(const std::filesystem::path& from, const std::filesy
                                  "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                                  "merges.txt", "chat_template.jinja", "chat_template.json"})
     if ((config || std::string(name) != "config.json") && std::filesystem::is_regular_file(from / name, code))
-      replace_file(to / name, read_bytes(from / name));
+      replace_file(to / name, finetune::read_file(from / name));
 }
 
 namespace detail {

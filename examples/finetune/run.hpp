@@ -79,7 +79,7 @@ inline run_identity identity_of(const finetune_options& o, const std::vector<sam
   optimizer.precision(17);
   for (const double v : {o.lr, o.min_lr, o.weight_decay, o.beta1, o.beta2, o.eps, o.clip}) optimizer << v << ' ';
   optimizer << o.schedule << ' ' << o.warmup << ' ' << o.steps;
-  const std::string config = read_bytes(std::filesystem::path(o.folder) / "config.json");
+  const std::string config = finetune::read_file(std::filesystem::path(o.folder) / "config.json");
   const std::uint64_t of_config = hash_of(std::as_bytes(std::span(config)));
   return {{"config", std::to_string(of_config)},
           {"method", method.str()},

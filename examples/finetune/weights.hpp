@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -20,6 +19,7 @@
 
 #include "../support/safetensors.hpp"
 #include "config.hpp"
+#include "f32_values.hpp"
 
 namespace example {
 
@@ -153,16 +153,6 @@ inline double training_bytes(const weight_layout& layout) { return 16 * static_c
 
 namespace detail {
 
-/// to[i] = from[i] of a 16-bit type.
-template <class T>
-void widen(std::span<const std::byte> from, std::span<float> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    T value;
-    std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
-    to[i] = static_cast<float>(value);
-  }
-}
-
 /// The files of a folder: model.safetensors, or those that the index names.
 inline std::vector<safetensors_file> checkpoint_files(const std::filesystem::path& folder,
                                                       std::map<std::string, std::size_t>& file_of) {
@@ -225,14 +215,9 @@ inline void read_weights(const std::filesystem::path& folder, const architecture
       file.fail("holds a tensor \"" + t.name + "\" of another shape than [" + shape + "], which config.json asks for");
     }
     const std::span<float> to = weight_layout::of(out, t);
-    switch (tensor.type) {
-      case dtype::f32: std::memcpy(to.data(), tensor.bytes.data(), to.size_bytes()); break;
-      case dtype::bf16: detail::widen<tigon::bfloat16>(tensor.bytes, to); break;
-      case dtype::f16: detail::widen<tigon::float16>(tensor.bytes, to); break;
-      default:
-        file.fail("holds a tensor \"" + t.name + "\" of type " + std::string(info(tensor.type).name) +
-                  ", where f32, bf16 or f16 is read");
-    }
+    if (!read_f32(tensor, to))
+      file.fail("holds a tensor \"" + t.name + "\" of type " + std::string(info(tensor.type).name) +
+                ", where f32, bf16 or f16 is read");
     for (const float v : to)
       if (!std::isfinite(v)) file.fail("holds a tensor \"" + t.name + "\" with a number that is not finite");
   }

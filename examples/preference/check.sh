@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|learns|policy PROGRAM FOLDER TRAIN_LLAMA
 set -eu
 part=$1 program=$2 folder=$3 train_llama=$4
+. "$(dirname "$0")/../support/check_refusals.sh"
 . "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
@@ -13,22 +14,6 @@ done > text
 common="--text text --cache-dir cache --vocab 300 --seq-len 32"
 model="--layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2"
 small="$common $model --batch 4 --pairs 256 --held-out-pairs 32 --steps 60 --warmup 2 --lr 1e-3"
-
-fail() {
-  echo "check.sh $part: $*" >&2
-  exit 1
-}
-
-# refused PART-OF-SENTENCE OPTIONS...: exit code 2, one line on stderr that holds the part, nothing trained.
-refused() {
-  sentence=$1
-  shift
-  code=0
-  "$program" "$@" > out 2> err || code=$?
-  [ $code -eq 2 ] || fail "$* ended with $code, not 2: $(cat err)"
-  [ "$(wc -l < err)" -eq 1 ] || fail "$* wrote $(wc -l < err) lines: $(cat err)"
-  grep -q -- "$sentence" err || fail "$* wrote: $(cat err)"
-}
 
 case $part in
 refuses)

@@ -1,4 +1,4 @@
-# Sourced by the checks of the training examples, which define `fail`, `refused` and $program and stand in their folder.
+# Sourced by the checks of the training examples behind check_refusals.sh; they define $program and stand in their folder.
 
 # outputs_are_checked OPTIONS...: what these options would write is refused before the first step where it cannot be
 # written, or would replace another file of the run.

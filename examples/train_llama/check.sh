@@ -2,6 +2,7 @@
 # Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|profile|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 mpirun=${4:-}
+. "$(dirname "$0")/../support/check_refusals.sh"
 . "$(dirname "$0")/../support/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
@@ -12,22 +13,6 @@ while [ $i -lt 1200 ]; do
 done > text
 small="--text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2
   --seq-len 32 --batch 3 --steps 8 --warmup 2 --sample-tokens 12"
-
-fail() {
-  echo "check.sh $part: $*" >&2
-  exit 1
-}
-
-# refused PART-OF-SENTENCE OPTIONS...: exit code 2, one line on stderr that holds the part, nothing trained.
-refused() {
-  sentence=$1
-  shift
-  code=0
-  "$program" "$@" > out 2> err || code=$?
-  [ $code -eq 2 ] || fail "$* ended with $code, not 2: $(cat err)"
-  [ "$(wc -l < err)" -eq 1 ] || fail "$* wrote $(wc -l < err) lines: $(cat err)"
-  grep -q -- "$sentence" err || fail "$* wrote: $(cat err)"
-}
 
 case $part in
 refuses)

@@ -1,4 +1,5 @@
 #include "../../examples/finetune/adapters.hpp"
+#include "refusals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,17 +22,9 @@ using namespace example::finetune;
 using example::dtype;
 using example::tensor_view;
 using nlohmann::json;
+using tigon::test::refusal;
 
 const std::filesystem::path fixtures = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune_text";
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos && sentence.find('\n') == std::string::npos)
@@ -147,8 +140,11 @@ TEST_F(finetune_adapters, half_precision_is_read) {
     EXPECT_EQ(std::bit_cast<std::uint32_t>(read.b[i]), std::uint32_t{bf16[i]} << 16) << i;
   }
   EXPECT_TRUE(std::signbit(read.a[4]));
-  EXPECT_EQ(detail::f32_of_f16(0xfc00), -INFINITY);
-  EXPECT_TRUE(std::isnan(detail::f32_of_f16(0x7c01)));
+  const std::vector<std::uint16_t> not_finite{0xfc00, 0x7c01};
+  float wide[2] = {};
+  EXPECT_TRUE(example::read_f32(view_of(dtype::f16, {2}, not_finite), wide));
+  EXPECT_EQ(wide[0], -INFINITY);
+  EXPECT_TRUE(std::isnan(wide[1]));
 }
 
 TEST_F(finetune_adapters, what_is_not_known_is_refused_by_name) {

@@ -1,4 +1,5 @@
 #include "../../examples/finetune/data.hpp"
+#include "refusals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 namespace {
 
 using namespace example::finetune;
+using tigon::test::refusal;
 using ids_t = std::vector<std::int32_t>;
 
 constexpr std::int32_t bos = 257, eos = 258, none = not_counted;
@@ -34,15 +36,6 @@ class byte_tokenizer : public tokenizer_model {
 
 const tokenizer plain_bytes(std::make_shared<byte_tokenizer>(), {});
 const tokenizer marked_bytes(std::make_shared<byte_tokenizer>(), {bos, eos, 259, {bos}, {}});
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos && sentence.find('\n') == std::string::npos)

@@ -151,8 +151,8 @@ TEST_F(finetune_files, weights_come_back_as_they_were_saved) {
           ASSERT_LE(std::abs(again[i] - weights[i]), bound * std::abs(weights[i]) + (bound > 0 ? 0x1p-25f : 0))
               << t.name << ' ' << type;
     }
-    EXPECT_EQ(read_bytes(folder_ / "saved" / "config.json"), read_bytes(of.folder / "config.json"));
-    EXPECT_EQ(read_bytes(folder_ / "saved" / "tokenizer.json"), "{ }");
+    EXPECT_EQ(finetune::read_file(folder_ / "saved" / "config.json"), finetune::read_file(of.folder / "config.json"));
+    EXPECT_EQ(finetune::read_file(folder_ / "saved" / "tokenizer.json"), "{ }");
   }
 }
 
@@ -191,7 +191,7 @@ TEST_F(finetune_files, damaged_weights_are_refused) {
   };
   begin_again();
   const auto index = model / "model.safetensors.index.json";
-  const std::string text = read_bytes(index);
+  const std::string text = finetune::read_file(index);
   std::ofstream(index) << "[";
   refused("has no weight_map");
   for (const char* const name : {"../model.safetensors", "..", "", "a/b", "/etc/passwd"}) {
@@ -293,7 +293,7 @@ TEST_F(finetune_files, adapters_have_names_that_peft_reads) {
   EXPECT_EQ(file.at(layer + "self_attn.q_proj.lora_A.weight").shape, (shape{2, 16}));
   EXPECT_EQ(file.at(layer + "mlp.down_proj.lora_B.weight").shape, (shape{16, 2}));
   for (const float v : file.at(layer + "self_attn.q_proj.lora_B.weight").values<float>()) EXPECT_EQ(v, 0.0f);
-  const json config = json::parse(read_bytes(folder_ / "saved" / "adapter_config.json"));
+  const json config = json::parse(finetune::read_file(folder_ / "saved" / "adapter_config.json"));
   EXPECT_EQ(config["r"], 2);
   EXPECT_EQ(config["target_modules"], (json{"q_proj", "down_proj"}));
   expect_part(refusal([&] {

@@ -9,23 +9,16 @@
 #include <vector>
 
 #include "../../examples/finetune/text/load_tokenizer.hpp"
+#include "refusals.hpp"
 
 namespace {
 
 using namespace example::finetune;
 using nlohmann::json;
+using tigon::test::refusal;
 using ids_t = std::vector<std::int32_t>;
 
 const std::filesystem::path fixtures = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune_text";
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos) return testing::AssertionSuccess();
