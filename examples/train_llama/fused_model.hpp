@@ -17,9 +17,9 @@
 namespace example {
 
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
-/// the two sums of the residual stream, what attention read and wrote, and gate and up; the norms' outputs and the
-/// gated product are made again in backward, because a pass costs less than the memory it would hold. With experts, it
-/// keeps gate and up of every choice, and the choices.
+/// what it read, what attention read and wrote, and gate and up; the residual stream between attention and MLP, the
+/// norms' outputs and the gated product are made again in backward: the first takes a product of hidden x hidden weights,
+/// the others a pass. With experts, a layer keeps gate and up of every choice, and the choices.
 template <tigon::element T>
 class fused_model {
  public:
@@ -100,9 +100,7 @@ class fused_model {
     float* rstd1;
     matrix<T> qkv;  ///< q and k after the rotation
     matrix<T> attention;
-    float* lse;        ///< [tokens * heads]
-    matrix<T> middle;  ///< [tokens, hidden], what the MLP's norm reads
-    float* rstd2;
+    float* lse;         ///< [tokens * heads]
     matrix<T> gate_up;  ///< [tokens, 2 * intermediate], of every choice with experts
     routing routes;     ///< empty without experts
   };
@@ -115,18 +113,18 @@ class fused_model {
       s.qkv = arena_.matrix<T>(tokens, c_.qkv());
       s.attention = arena_.matrix<T>(tokens, c_.hidden);
       s.lse = arena_.take<float>(tokens * c_.heads);
-      s.middle = arena_.matrix<T>(tokens, c_.hidden);
-      s.rstd2 = arena_.take<float>(tokens);
       s.gate_up = arena_.matrix<T>(tokens * c_.mlps_of_token(), 2 * c_.intermediate);
       if (c_.experts != 0) s.routes = make_routes(tokens);
     }
     if (c_.experts != 0) droutes_ = make_routes(tokens);
-    last_ = arena_.matrix<T>(tokens, c_.hidden);
+    middle_ = arena_.matrix<T>(tokens, c_.hidden);
+    middle_rstd_ = arena_.take<float>(tokens);
     last_rstd_ = arena_.take<float>(tokens);
     y_ = arena_.matrix<T>(tokens, c_.hidden);
     update_ = arena_.matrix<T>(tokens, c_.hidden);
     dy_ = arena_.matrix<T>(tokens, c_.hidden);
     product_ = arena_.matrix<T>(tokens, std::max(c_.intermediate, c_.qkv()));
+    last_ = shaped(product_, tokens, c_.hidden);  // from the end of the last layer to the beginning of its backward
     if constexpr (!std::same_as<T, float>) wide_ = arena_.matrix<float>(tokens, c_.hidden);
   }
 
@@ -176,24 +174,28 @@ class fused_model {
     for (std::size_t l = 0; l < c_.layers; ++l) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
-      const auto qkv = s.qkv.rows_from(cached, n), all = first(s.qkv, cached + n), attention = first(s.attention, n),
-                 middle = first(s.middle, n);
+      const auto qkv = s.qkv.rows_from(cached, n), all = first(s.qkv, cached + n), attention = first(s.attention, n);
       do_.product_xwt(y, weight(at.qkv), qkv);
       do_.rope_forward(q_of(qkv), k_of(qkv), cos, sin);
       do_.attention_forward(q_of(qkv), k_of(all), v_of(all), heads(attention, 0, c_.heads),
                             std::span(s.lse, n * c_.heads), cached);
-      do_.product_xwt(attention, weight(at.attention_out), update);
-      do_.fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, middle, std::span(s.rstd2, n),
-                                     norm_options());
-
+      after_attention(l, stream, update, y);
       mlp(l, y, update);
       const bool ends = l + 1 == c_.layers;
       stream = first(ends ? last_ : layers_[l + 1].stream, n);
-      do_.fused_add_rms_norm_forward(middle, update,
+      do_.fused_add_rms_norm_forward(first(middle_, n), update,
                                      norm_weight(ends ? layout_.final_norm : layout_.layers[l + 1].attention_norm), y,
                                      stream, std::span(ends ? last_rstd_ : layers_[l + 1].rstd1, n), norm_options());
     }
     return y;
+  }
+
+  /// update = the projection of what attention wrote, middle_ = stream + update, y = its norm.
+  void after_attention(std::size_t l, matrix<T> stream, matrix<T> update, matrix<T> y) {
+    const auto& at = layout_.layers[l];
+    do_.product_xwt(first(layers_[l].attention, y.rows), weight(at.attention_out), update);
+    do_.fused_add_rms_norm_forward(stream, update, norm_weight(at.mlp_norm), y, first(middle_, y.rows),
+                                   std::span(middle_rstd_, y.rows), norm_options());
   }
 
   /// update = the layer's MLP of y.
@@ -266,12 +268,12 @@ class fused_model {
     for (std::size_t l = c_.layers; l-- > 0;) {
       const auto& at = layout_.layers[l];
       const layer_saved& s = layers_[l];
-      const auto stream = first(s.stream, n), middle = first(s.middle, n), attention = first(s.attention, n);
-      const std::span rstd1(s.rstd1, n), rstd2(s.rstd2, n);
+      const auto stream = first(s.stream, n), attention = first(s.attention, n);
+      const std::span rstd1(s.rstd1, n), rstd2(middle_rstd_, n);
 
-      do_.rms_norm_forward(middle, norm_weight(at.mlp_norm), y, rstd2, norm_options());
+      after_attention(l, stream, dy, y);
       mlp_backward(l, dstream, y, dy);
-      do_.fused_add_rms_norm_backward(dy, dstream, middle, norm_weight(at.mlp_norm), rstd2, dstream,
+      do_.fused_add_rms_norm_backward(dy, dstream, first(middle_, n), norm_weight(at.mlp_norm), rstd2, dstream,
                                       norm_grad(at.mlp_norm), norm_options());
 
       const auto qkv = first(s.qkv, n), dqkv = shaped(product_, n, c_.qkv());
@@ -312,9 +314,9 @@ class fused_model {
   routing droutes_;
   double balance_loss_ = 0;
   std::vector<std::int32_t> cached_;  ///< tokens whose keys and values the layers hold
-  matrix<T> last_, y_, update_, dy_, product_;
+  matrix<T> middle_, last_, y_, update_, dy_, product_;
   matrix<float> wide_;
-  float* last_rstd_ = nullptr;
+  float *middle_rstd_ = nullptr, *last_rstd_ = nullptr;
   weight_views<T> weights_;
   std::span<float> gradient_;
 };

@@ -27,6 +27,9 @@ struct amx : avx512_bf16 {
   using parent = avx512_bf16;
   static constexpr backend_info info{"amx", {device::cpu}, {device::cpu}};
   using overrides = op_list<op::gemm, op::matmul_int8_int2>;
+
+  // Each chunk reads all of w; with few rows of logits the tile registers wait for it.
+  static constexpr chunk_tuning chunk{.least_rows = 1024};
 };
 
 }  // namespace TIGON_ABI

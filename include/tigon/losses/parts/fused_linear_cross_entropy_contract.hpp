@@ -28,11 +28,11 @@ struct fused_linear_cross_entropy {
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
 /// Aliasing   none: any layout in which no element is shared.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows take more (B::chunk,
-///            context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, and
-///            for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are made twice. More
-///            than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and more than 64
-///            tiles of columns two for dx, so that errors do not grow with their number. See
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
+///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
+///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are
+///            made twice. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and
+///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. See
 ///            fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
