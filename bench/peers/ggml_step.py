@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""A training step in f32 by tigon's example program and by ggml on a CPU, side by side.
+
+    git clone https://github.com/ggml-org/ggml
+    cmake -S ggml -B ggml/build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_LLAMAFILE=ON \\
+          -DGGML_BUILD_EXAMPLES=OFF -DGGML_BUILD_TESTS=OFF && cmake --build ggml/build
+    cmake --preset release && cmake --build build/release --target train_llama
+    bench/peers/ggml_step.py build/release/examples/train_llama/train_llama ggml [--threads 16]
+
+Both train the same Llama on random tokens: forward, backward and AdamW. ggml's step is ggml_step.cpp, compiled here; it
+does not clip gradients. Programs take turns; the table has the medians over the rounds.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+
+SIZES = {"vocab": 32000, "layers": 12, "hidden": 768, "intermediate": 2048, "heads": 12, "kv-heads": 4, "seq-len": 256}
+
+
+def compiled(ggml, folder):
+    program = os.path.join(folder, "ggml_step")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ggml_step.cpp")
+    libraries = ["-lggml", "-lggml-cpu", "-lggml-base", "-fopenmp", "-ldl", "-pthread"]
+    subprocess.run(["g++", "-std=c++20", "-O2", "-I", os.path.join(ggml, "include"), source, "-o", program,
+                    "-L", os.path.join(ggml, "build/src"), *libraries], check=True)
+    return program
+
+
+def rate(command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    found = re.search(r"([0-9.]+) tokens/s", done.stdout)
+    if done.returncode != 0 or not found:
+        raise SystemExit(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return float(found.group(1))
+
+
+def options():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("train_llama")
+    p.add_argument("ggml", help="folder of a checkout of ggml, built in its folder build")
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--steps", type=int, default=4, help="of a round; the first one does not count")
+    for name, value in SIZES.items():
+        p.add_argument(f"--{name}", type=int, default=value)
+    return p.parse_args()
+
+
+def main():
+    o = options()
+    sizes = {name: getattr(o, name.replace("-", "_")) for name in SIZES}
+    rates = {"ggml": [], "tigon": []}
+    with tempfile.TemporaryDirectory() as folder:
+        program = compiled(o.ggml, folder)
+        for _ in range(o.rounds):
+            rates["ggml"].append(rate([program, *sizes.values(), o.steps, o.threads]))
+            rates["tigon"].append(rate([o.train_llama, "--random", "--batch", 1, "--steps", o.steps, "--threads", o.threads]
+                                       + [word for name, value in sizes.items() for word in (f"--{name}", value)]))
+    print(f"{o.seq_len} tokens a step, {o.threads} threads")
+    print(f"{'':10} {'tokens/s':>10} {'lowest':>8} {'highest':>8} {'tigon / it':>11}")
+    for name, found in rates.items():
+        ratio = statistics.median(rates["tigon"]) / statistics.median(found)
+        print(f"{name:10} {statistics.median(found):10.1f} {min(found):8.1f} {max(found):8.1f} {ratio:11.2f}")
+
+
+if __name__ == "__main__":
+    main()
