@@ -26,7 +26,7 @@ struct problem {
   std::vector<std::int64_t> pair;
   tigon::detail::moe_chunk chunk;
   guarded_matrix<T> x, gathered, weights, dweights, weighted, alone;
-  guarded_matrix<A> from, sum, products, activated;
+  guarded_matrix<A> from, sum, products, activated, more;  // more: a number for each pair
 
   static std::size_t tokens(sizes s) { return s.pairs + 1; }
   TIGON_TEST_NOINLINE explicit problem(sizes s, guard side = guard::behind)
@@ -39,7 +39,8 @@ struct problem {
         from(random_matrix<A>({s.pairs, s.cols, s.padding}, 3, side)),
         sum(random_matrix<A>({tokens(s), s.cols, s.padding}, 4, side)),
         products(random_matrix<A>({s.pairs, s.cols, s.padding}, 5, side)),
-        activated(random_matrix<A>({s.pairs, s.cols, s.padding}, 6, side)) {
+        activated(random_matrix<A>({s.pairs, s.cols, s.padding}, 6, side)),
+        more(random_matrix<A>({1, s.pairs}, 7, side)) {
     for (std::size_t t = 0; pair.size() < s.pairs; ++t)
       for (std::size_t j = 0; j <= t % s.choices && pair.size() < s.pairs; ++j)
         pair.push_back(static_cast<std::int64_t>(t * s.choices + j));
@@ -56,7 +57,7 @@ struct problem {
     scatter::template forward<B, A>(from.view(), chunk, tigon::matrix_view<const T>{}, sum.view(), ctx);
     scatter::template backward<B, T>(activated.view(), alone.view(), chunk, w, ctx);
     scatter::template backward<B, T>(products.view(), activated.view(), weighted.view(), chunk, w, dweights.view(),
-                                     ctx);
+                                     more.view().data, ctx);
   }
   auto rows() const { return bits_of(gathered, sum, products, weighted, alone); }
   auto bits() const { return bits_of(gathered, sum, products, weighted, alone, dweights); }
@@ -68,6 +69,7 @@ struct problem {
     for (std::size_t i = 0; i < chunk.rows; ++i) {
       const std::size_t t = chunk.token(i), k = chunk.choice(i);
       const A w = static_cast<A>(to_f64(weights(t, k)));
+      of_weights[t * weights.cols() + k] = more(0, i);
       for (std::size_t j = 0; j < x.cols(); ++j) {
         gathered(i, j) = x(t, j);
         sum(t, j) = std::fma(from(i, j), w, sum(t, j));
@@ -134,7 +136,7 @@ TEST(ascend_moe_copies, are_the_rows_of_pairs) {
             (rows{80, 40}));
   EXPECT_EQ(copied([&] {
               scatter::backward<usual_chip, float>(p.products.view(), p.activated.view(), p.weighted.view(), p.chunk, w,
-                                                   p.dweights.view(), ctx);
+                                                   p.dweights.view(), nullptr, ctx);
             }),
             (rows{80, 80}));
 }

@@ -229,6 +229,69 @@ TYPED_TEST(expert_parallel_moe, has_no_sums_of_frozen_weights) {
   }
 }
 
+// Biases of the experts of a rank, in the gate of gpt-oss: the bits of one rank, within the workspace that is named.
+TEST(expert_parallel_moe_biases, have_the_bits_of_one_rank) {
+  using T = bfloat16;
+  using B = few_pairs;
+  const moe_sizes s{36, 3, 6, 33, 21, 1, chosen::few};
+  constexpr std::size_t ranks = 3;
+  const tigon::expert_parallel_moe_options_for<tigon::swiglu_options> opt{
+      gate_layout::interleaved, gradient::accumulate, {.limit = 0.7, .slope = 1.702, .up_offset = 1}};
+  problem<B, T> p(s, ranks, {opt.layout, opt.dw});
+  struct biases {
+    guarded_matrix<T> gate_up, down, dgate_up, ddown;
+    explicit biases(moe_sizes of)
+        : gate_up(random_matrix<T>({of.experts, 2 * of.intermediate, 1}, 11)),
+          down(random_matrix<T>({of.experts, of.hidden, 1}, 12)),
+          dgate_up(random_matrix<T>({of.experts, 2 * of.intermediate, 1}, 13)),
+          ddown(random_matrix<T>({of.experts, of.hidden, 1}, 14)) {}
+    tigon::moe_weights<T> with(tigon::moe_weights<T> w) {
+      w.gate_up_bias = gate_up.view(), w.down_bias = down.view();
+      return w;
+    }
+    tigon::moe_gradients<T, T, T> with(tigon::moe_gradients<T, T, T> to) {
+      to.dgate_up_bias = dgate_up.view(), to.ddown_bias = ddown.view();
+      return to;
+    }
+  };
+  biases whole(s);
+  std::deque<biases> part;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    biases& own = part.emplace_back(p.part[r].s);
+    for (const auto m : {&biases::gate_up, &biases::down, &biases::dgate_up, &biases::ddown})
+      p.take(own.*m, whole.*m, r);
+  }
+  tigon::moe_forward_inference<B, T>(p.whole.x, p.whole.choices(), whole.with(p.whole.experts()), p.whole.y.view(),
+                                     opt);
+  tigon::moe_backward_recompute<B, T>(p.whole.dy, p.whole.x, p.whole.choices(), whole.with(p.whole.experts()),
+                                      whole.with(p.whole.all()), opt);
+  const auto bytes = [&](moe_pass pass) {
+    return tigon::expert_parallel_moe_workspace<B, T, T, T, std::int32_t>(pass, p.part[0].s, ranks, 1,
+                                                                          tigon::parameters::trained, true);
+  };
+  threads::run(ranks, [&](const threads& c) {
+    auto& q = p.part[c.rank()];
+    biases& own = part[c.rank()];
+    with_workspace_of(bytes(moe_pass::inference), [&](context& ctx) {
+      tigon::expert_parallel_moe_forward<B, T>(c, q.x, q.choices(), own.with(q.experts()), q.y.view(), opt, ctx);
+    });
+    with_workspace_of(bytes(moe_pass::recompute), [&](context& ctx) {
+      tigon::expert_parallel_moe_backward<B, T>(c, q.dy, q.x, q.choices(), own.with(q.experts()), own.with(q.all()),
+                                                opt, ctx);
+    });
+  });
+  p.expect_the_same();
+  for (const auto m : {&biases::dgate_up, &biases::ddown}) {
+    std::vector<double> all;
+    for (biases& own : part) {
+      const auto values = (own.*m).f64();
+      all.insert(all.end(), values.begin(), values.end());
+      EXPECT_TRUE((own.*m).padding_intact());
+    }
+    EXPECT_EQ(all, (whole.*m).f64());
+  }
+}
+
 /// What all ranks throw where one finds a fault.
 template <class Change>
 void all_refuse(const std::string& part, Change change) {

@@ -13,9 +13,9 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
   using saved = no_state;
   using parts = kernel<op::moe, backends::generic>;
 
-  template <backend B, element T, element W, token_id I, element R>
+  template <backend B, element T, element W, token_id I, element R, class Gate>
   static void forward(communicator_ref comm, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w,
-                      matrix_view<T> y, moe_options opt, context& ctx) {
+                      matrix_view<T> y, const moe_options_for<Gate>& opt, context& ctx) {
     using A = accumulator_t<T>;
     using rows = row_backend<B>;
     const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
@@ -26,9 +26,12 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
     const auto planes = detail::moe_planes<T>::in(frame, moe_pass::forward, s, pairs.most);
     const matrix_view<A> sum = parts::template sum_of<A>(frame, y);
     for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w.gate_up, w.down, e, s, opt.layout);
+      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
+      workspace::frame of_expert(ctx.workspace());
+      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
       pairs.for_chunks(exchange.first_expert() + e, [&](detail::moe_chunk c) {
-        parts::template forward_chunk<B, T, W>(tokens, c, planes.first(c.rows), weights, matrix_view<T>{}, ctx);
+        parts::template forward_chunk<B, T, W>(tokens, c, planes.first(c.rows), weights, biases, matrix_view<T>{},
+                                               parts::template gate_of<rows, T>(opt), ctx);
         exchange.round(planes.out, ctx);
       });
     }
@@ -38,9 +41,10 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
     if constexpr (!parts::template wide<T>) parts::template copy<rows>(sum, y, ctx);
   }
 
-  template <backend B, element T, element W, element G, token_id I, element R>
+  template <backend B, element T, element W, element G, token_id I, element R, class Gate>
   static void backward(communicator_ref comm, in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices,
-                       moe_weights<const W> w, moe_gradients<T, G, R> to, moe_options opt, context& ctx) {
+                       moe_weights<const W> w, moe_gradients<T, G, R> to, const moe_options_for<Gate>& opt,
+                       context& ctx) {
     using A = accumulator_t<T>;
     using rows = row_backend<B>;
     const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
@@ -59,13 +63,15 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
     const auto planes = detail::moe_planes<T>::in(frame, moe_pass::backward, s, pairs.most);
     const matrix_view<A> sum = parts::template sum_of<A>(frame, to.dx);
     for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w.gate_up, w.down, e, s, opt.layout);
+      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
       const std::size_t index = exchange.first_expert() + e;
       workspace::frame of_expert(ctx.workspace());
-      detail::expert_gradients<B, T, G> dw(of_expert, detail::expert<G>::of(to.dgate_up, to.ddown, e, s, opt.layout),
-                                           pairs.chunks(index), opt.dw == gradient::accumulate);
+      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
+      detail::expert_gradients<B, T, G> dw(of_expert, parts::gradients_of(to, e, s, opt.layout), pairs.chunks(index),
+                                           opt.dw == gradient::accumulate);
       pairs.for_chunks(index, [&](detail::moe_chunk c) {
-        parts::template backward_chunk<B, T, W, G, A>(operands, c, planes.first(c.rows), weights, dw, ctx);
+        parts::template backward_chunk<B, T, W>(operands, c, planes.first(c.rows), weights, biases, dw,
+                                                parts::template gate_of<rows, T>(opt), ctx);
         exchange.round(planes.out, ctx);
       });
       dw.finish(ctx);
@@ -110,7 +116,7 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
 
   template <backend B, element T, element W, element G, token_id I>
   static std::size_t workspace_bytes(moe_pass pass, moe_shape own, std::size_t ranks, std::size_t workers,
-                                     parameters of) {
+                                     parameters of, bool biases) {
     using A = accumulator_t<T>;
     const bool trains = pass == moe_pass::backward || pass == moe_pass::recompute;
     moe_shape of_own = own, all = own;
@@ -127,24 +133,24 @@ struct kernel<op::expert_parallel_moe, backends::generic> {
       bytes += detail::gather_ranks_bytes<A>(ranks, own.tokens, own.choices) +
                workspace::bytes_for<A>(ranks, own.tokens, own.choices) +
                workspace::bytes_for<A>(ranks, ranks, own.tokens, own.choices);
-    return bytes + parts::template chunk_bytes<B, T, W, G>(pass, all, most, workers, of);
+    return bytes + parts::template chunk_bytes<B, T, W, G>(pass, all, most, workers, of, biases);
   }
 };
 
 /// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass
-/// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen. I is the type of
-/// the indices.
+/// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen; `biases`: with
+/// any bias or its gradient. I is the type of the indices.
 template <class B = default_backend, element T, element W = T, element G = W, token_id I = std::int64_t>
 std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::size_t ranks, std::size_t workers = 1,
-                                          parameters of = parameters::trained) {
+                                          parameters of = parameters::trained, bool biases = false) {
   return kernel_for<op::expert_parallel_moe, B>::template workspace_bytes<B, T, W, G, I>(pass, shape, ranks, workers,
-                                                                                         of);
+                                                                                         of, biases);
 }
 
 /// y of this rank's tokens. All ranks call it together. See expert_parallel_moe_options for the contract.
-template <class B = default_backend, class T, class I, class R, class W>
+template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
 void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
-                                 matrix_view<T> y, expert_parallel_moe_options opt = {},
+                                 matrix_view<T> y, expert_parallel_moe_options_for<Gate> opt = {},
                                  context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(detail::admits_moe<B, T, E, T, I, R>());
@@ -155,9 +161,11 @@ void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choi
     detail::declare_moe<T, E>(args, x, choices, w);
     args.out("y", y, s.tokens, s.hidden);
     args.check();
+    detail::mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
     detail::expect_experts<I>(name, choices.indices, comm.size() * s.experts);
-    ctx.workspace().expect(name, expert_parallel_moe_workspace<B, T, E, E, I>(moe_pass::inference, s, comm.size(),
-                                                                              ctx.executor().workers()));
+    ctx.workspace().expect(
+        name, expert_parallel_moe_workspace<B, T, E, E, I>(
+                  moe_pass::inference, s, comm.size(), ctx.executor().workers(), parameters::trained, w.any_bias()));
   });
   detail::expect_alike(name, ranks);
   kernel_for<op::expert_parallel_moe, B>::template forward<B, T, E, I, R>(comm, x, choices, w, y, opt, ctx);
@@ -165,10 +173,10 @@ void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choi
 
 /// The gradients of this rank's tokens and experts. All ranks call it together. See expert_parallel_moe_options
 /// for the contract.
-template <class B = default_backend, class T, class I, class R, class W, class G>
+template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
 void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices,
-                                  moe_weights<W> w, moe_gradients<T, G, R> to, expert_parallel_moe_options opt = {},
-                                  context& ctx = default_context()) {
+                                  moe_weights<W> w, moe_gradients<T, G, R> to,
+                                  expert_parallel_moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
   using E = gemm_detail::bare<W>;
   static_assert(detail::admits_moe<B, T, E, G, I, R>());
   constexpr std::string_view name = "expert_parallel_moe_backward";
@@ -177,15 +185,13 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
   const auto ranks = comm::agree(comm, record, [&] {
     arguments args(name);
     detail::declare_moe<T, E>(args, x, choices, w);
-    args.in("dy", dy, s.tokens, s.hidden);
-    args.optional_out("dx", to.dx, s.tokens, s.hidden);
-    args.optional_out("dgate_up", to.dgate_up, w.gate_up.rows, w.gate_up.cols);
-    args.optional_out("ddown", to.ddown, w.down.rows, w.down.cols);
-    args.optional_out("dweights", to.dweights, s.tokens, s.choices);
+    detail::declare_moe_gradients<T, E>(args, dy, w, s, to);
     args.check();
+    detail::mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
     detail::expect_experts<I>(name, choices.indices, comm.size() * s.experts);
-    ctx.workspace().expect(name, expert_parallel_moe_workspace<B, T, E, G, I>(
-                                     moe_pass::recompute, s, comm.size(), ctx.executor().workers(), to.of_weights()));
+    ctx.workspace().expect(name, expert_parallel_moe_workspace<B, T, E, G, I>(moe_pass::recompute, s, comm.size(),
+                                                                              ctx.executor().workers(), to.of_weights(),
+                                                                              w.any_bias() || to.any_bias()));
   });
   detail::expect_alike(name, ranks);
   kernel_for<op::expert_parallel_moe, B>::template backward<B, T, E, G, I, R>(comm, dy, x, choices, w, to, opt, ctx);

@@ -15,7 +15,7 @@ struct expert_parallel_moe {
 
 /// moe where every rank has tokens and experts of its own: of R ranks with `experts` each, rank r has experts [r
 /// experts, (r + 1) experts) of R experts in all, whose indices the choices of all ranks name. y and dx of the own
-/// tokens, dgate_up and ddown of the own experts, sums over the tokens of all ranks.
+/// tokens, gradients of weights and biases of the own experts, sums over the tokens of all ranks.
 ///
 /// Formula    docs/formulas/moe.md. Rows of x (and dy) are gathered from all ranks; what the pairs of an expert add to
 ///            y or dx comes back in rounds, a chunk of every rank at a time. Backward makes g and u again from x.
@@ -33,6 +33,8 @@ struct expert_parallel_moe {
 /// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in
 ///            what has to be equal; before the first write.
 /// Max error  as moe, and its bits (tests/ops/expert_parallel_moe_test.cpp).
+template <class Gate = mlp_gate>
+using expert_parallel_moe_options_for = moe_options_for<Gate>;
 using expert_parallel_moe_options = moe_options;
 
 namespace detail {

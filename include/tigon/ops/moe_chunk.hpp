@@ -15,17 +15,21 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// The three matrices of one expert; gate and up are alternate rows of gate_up where that is interleaved.
+/// The three matrices of one expert; gate and up are alternate rows of gate_up where that is interleaved. Its biases, a
+/// row each: that of gate_up as it lies.
 template <class E>
 struct expert {
-  matrix_view<E> gate, up, down;
+  matrix_view<E> gate, up, down, gate_up_bias, down_bias;
+  gate_layout layout;
 
-  static expert of(matrix_view<E> gate_up, matrix_view<E> down, std::size_t index, moe_shape s, gate_layout layout) {
+  static expert of(moe_weights<E> all, std::size_t index, moe_shape s, gate_layout layout) {
     const std::size_t n = s.intermediate;
-    expert one;
-    if (down.data != nullptr) one.down = down.rows_from(index * s.hidden, s.hidden);
-    if (gate_up.data == nullptr) return one;
-    const matrix_view<E> both = gate_up.rows_from(index * 2 * n, 2 * n);
+    expert one{{}, {}, {}, {}, {}, layout};
+    if (all.down.data != nullptr) one.down = all.down.rows_from(index * s.hidden, s.hidden);
+    if (all.gate_up_bias.data != nullptr) one.gate_up_bias = all.gate_up_bias.rows_from(index, 1);
+    if (all.down_bias.data != nullptr) one.down_bias = all.down_bias.rows_from(index, 1);
+    if (all.gate_up.data == nullptr) return one;
+    const matrix_view<E> both = all.gate_up.rows_from(index * 2 * n, 2 * n);
     if (layout == gate_layout::halves) {
       one.gate = both.rows_from(0, n), one.up = both.rows_from(n, n);
     } else {

@@ -83,17 +83,18 @@ struct kernel<op::moe_scatter, backends::generic> {
     });
   }
 
-  /// dweights of pair i = p[i] . a[i];   p[i] *= w, and weighted[i] = w a[i], which may be a.
+  /// dweights of pair i = p[i] . a[i] + more[i];   p[i] *= w, and weighted[i] = w a[i], which may be a. more may be null.
   template <backend B, element T, element R>
   static void backward(matrix_view<accumulator_t<T>> p, matrix_view<const accumulator_t<T>> a, matrix_view<T> weighted,
-                       detail::moe_chunk c, matrix_view<const R> weights, matrix_view<R> dweights, context& ctx) {
+                       detail::moe_chunk c, matrix_view<const R> weights, matrix_view<R> dweights,
+                       const accumulator_t<T>* more, context& ctx) {
     using A = accumulator_t<T>;
     for_rows<B, A>(ctx, c.rows, p.cols, [=] TIGON_FN(auto row) {
       const std::size_t token = c.token(row.i), choice = c.choice(row.i);
       const A w = static_cast<A>(weights.row(token)[choice]);
       if (dweights.data != nullptr) {
         const A sum = row.sum(reads(p, a), [](auto v, auto act) { return v * act; });
-        if (row.first()) dweights.row(token)[choice] = static_cast<R>(sum);
+        if (row.first()) dweights.row(token)[choice] = static_cast<R>(more != nullptr ? sum + more[row.i] : sum);
       }
       row.map(reads(p, a), writes(p, weighted), [=](auto v, auto act) {
         const decltype(v) factor(w);

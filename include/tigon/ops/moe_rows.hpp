@@ -4,6 +4,7 @@
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/gemm/kernel.hpp>
+#include <tigon/ops/moe_biases.hpp>
 #include <tigon/ops/moe_chunk.hpp>
 
 #include <algorithm>
@@ -73,14 +74,19 @@ class moe_weight_gradient {
   sums sums_;
 };
 
-/// The gradients of all matrices of an expert.
+/// The gradients of all matrices and biases of an expert.
 template <class B, element T, element G>
 struct expert_gradients {
   moe_weight_gradient<B, T, G> gate, up, down;
+  expert_bias_gradients<row_backend<B>, accumulator_t<T>, G> biases;
 
   expert_gradients(workspace::frame& frame, const expert<G>& to, std::size_t chunks, bool add)
-      : gate(frame, to.gate, chunks, add), up(frame, to.up, chunks, add), down(frame, to.down, chunks, add) {}
-  void finish(context& ctx) { gate.finish(ctx), up.finish(ctx), down.finish(ctx); }
+      : gate(frame, to.gate, chunks, add),
+        up(frame, to.up, chunks, add),
+        down(frame, to.down, chunks, add),
+        biases(frame, to, chunks, add) {}
+  bool any_before_gate() const { return gate || biases.of_gate_up(); }
+  void finish(context& ctx) { gate.finish(ctx), up.finish(ctx), down.finish(ctx), biases.finish(ctx); }
 };
 
 /// What backward reads of all tokens, and the gradients of the routing weights; and whether dx is wanted.

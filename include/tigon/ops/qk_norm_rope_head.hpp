@@ -126,7 +126,10 @@ struct normed_head {
   /// to = R from, or R^T from
   template <class Row, class X, class Y>
   TIGON_INLINE void rotate(Row row, const X* from, row_at<Y> to, A sign) const {
-    part.turn(row, from, to, cos, sin, sign);
+    if (part.pairs == rotary_pairs::halves)
+      part.template turn<rotary_pairs::halves>(row, from, to, cos, sin, sign);
+    else
+      part.template turn<rotary_pairs::neighbours>(row, from, to, cos, sin, sign);
     if (rest() != 0)
       row.narrow(rest()).map(reads(in_vector<X>{from + first_of_rest(), rest()}),
                              writes(row_at<Y>{to.data + first_of_rest(), to.bytes}), [](auto v) { return v; });

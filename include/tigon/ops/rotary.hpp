@@ -79,10 +79,10 @@ struct rotated_part {
   }
   std::size_t half() const { return count / 2; }
 
-  /// Rotates them in one head, by c[j] + i sign z[j].
-  template <class Row, class X, class T, class Table, class A>
+  /// Rotates them in one head, by c[j] + i sign z[j]; they are paired by P.
+  template <rotary_pairs P, class Row, class X, class T, class Table, class A>
   TIGON_INLINE void turn(Row row, const X* from, row_at<T> to, Table c, Table z, A sign) const {
-    if (pairs == rotary_pairs::halves)
+    if constexpr (P == rotary_pairs::halves)
       turn_halves(row, from + first, row_at<T>{to.data + first, to.bytes}, half(), c, z, sign);
     else
       turn_pairs(row, from + first, row_at<T>{to.data + first, to.bytes}, half(), c, z, sign);
