@@ -17,19 +17,24 @@
 #include "model_lora.hpp"
 #include "model_memory.hpp"
 #include "model_operators.hpp"
+#include "model_parameters.hpp"
 
 namespace example {
 
 /// A layer keeps its input, what attention read and wrote, the sum behind it, and gate and up; norms' outputs and the
 /// gated product are made again in backward.
 template <tigon::element T>
-class causal_model {
+class causal_model : model_parameters<T> {
+  using parameters = model_parameters<T>;
+  using parameters::a_, parameters::layout_, parameters::lora_, parameters::weights_, parameters::to_;
+  using parameters::a_of, parameters::b_of, parameters::adapter_gradient, parameters::adapters;
+  using parameters::matrix_at, parameters::matrix_of, parameters::gradient_at, parameters::gradient_of;
+  using parameters::norm, parameters::dnorm, parameters::head_norm, parameters::dhead_norm;
+
  public:
   causal_model(const architecture& a, const weight_layout& layout, const lora_layout& lora, model_options options,
                tigon::context& ctx, profile* timed = nullptr)
-      : a_(a),
-        layout_(layout),
-        lora_(lora),
+      : parameters(a, layout, lora),
         options_(options),
         ctx_(ctx),
         profile_(timed),
@@ -136,27 +141,8 @@ class causal_model {
   std::span<float> of_rows(float* p) const { return {p, n_}; }
   static matrix<T> shaped(matrix<T> m, std::size_t rows, std::size_t cols) { return {m.data, rows, cols}; }
 
-  matrix<const T> matrix_at(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return {weights_.matrices.data() + offset, rows, cols};
-  }
-  matrix<float> gradient_at(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return to_.weights.empty() ? matrix<float>{} : matrix<float>{to_.weights.data() + offset, rows, cols};
-  }
-  matrix<const T> matrix_of(const projection& p) const { return matrix_at(p.offset, p.rows, p.cols); }
-  matrix<float> gradient_of(const projection& p) const { return gradient_at(p.offset, p.rows, p.cols); }
   static double counted(const packed_documents& of) {
     return static_cast<double>(std::count_if(of.targets.begin(), of.targets.end(), [](auto t) { return t >= 0; }));
-  }
-  std::span<const float> norm(std::size_t offset) const { return master(offset).first(a_.hidden); }
-  std::span<const float> master(std::size_t offset) const {
-    return weights_.master.subspan(weights_.norms_alone ? layout_.norm_at(offset) : offset);
-  }
-  std::span<float> dnorm(std::size_t offset) const {
-    return to_.weights.empty() ? std::span<float>() : to_.weights.subspan(offset, a_.hidden);
-  }
-  std::span<const float> head_norm(std::size_t offset) const { return master(offset).first(a_.head_dim); }
-  std::span<float> dhead_norm(std::size_t offset) const {
-    return to_.weights.empty() ? std::span<float>() : to_.weights.subspan(offset, a_.head_dim);
   }
   tigon::casting casting() const { return a_.gemma_norms ? tigon::casting::gemma : tigon::casting::llama; }
   tigon::rms_norm_options norm_options() const {
@@ -223,20 +209,8 @@ class causal_model {
     do_.gemm(of_rows, b_of(one), dlow, {.alpha = scale});
     do_.gemm(dlow, x, adapter_gradient(one.a, low.cols, one.in), {.beta = beta, .a = tigon::transpose::yes});
   }
-  matrix<const T> a_of(const lora_adapter& one) const {
-    return {weights_.adapters.data() + one.a, lora_.options.rank, one.in};
-  }
-  matrix<const T> b_of(const lora_adapter& one) const {
-    return {weights_.adapters.data() + one.b, one.out, lora_.options.rank};
-  }
-  matrix<float> adapter_gradient(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return {to_.adapters.data() + offset, rows, cols};
-  }
   matrix<T> dlow_of(std::size_t i) const {
     return first(m_.dlow).cols_from(i * lora_.options.rank, lora_.options.rank);
-  }
-  const std::vector<lora_adapter>* adapters(std::size_t l, std::vector<lora_adapter> lora_layout::layer::*of) const {
-    return lora_.empty() ? nullptr : &(lora_.layers[l].*of);
   }
 
   void forward(std::span<const std::int32_t> ids) {
@@ -406,17 +380,12 @@ class causal_model {
                                     dnorm(at.attention_norm), norm_options());
   }
 
-  const architecture& a_;
-  const weight_layout& layout_;
-  const lora_layout& lora_;
   model_options options_;
   tigon::context& ctx_;
   profile* profile_;
   model_operators<T> do_;
   model_memory<T> m_;
   std::size_t n_ = 0;  ///< tokens of the call
-  model_weights<T> weights_;
-  model_gradients to_;
   std::vector<std::int32_t> begins_;
   router_balance balance_{0};
   double balance_factor_ = 0;
