@@ -2,6 +2,7 @@
 
 #include "support/buffers.hpp"
 #include "support/machine.hpp"
+#include "support/peaks.hpp"
 #include "support/statistics.hpp"
 
 #include <array>
@@ -14,79 +15,8 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace tigon_bench {
 namespace {
-
-// The widest vector that the flags of this build promise, and its streaming store. Limits are written without the
-// library's own lanes: a loop that shares a mistake with the kernels would be no limit.
-#if defined(__AVX512F__)
-using words = __m512i;
-words load(const std::byte* p) { return _mm512_load_si512(p); }
-words add(words a, words b) { return _mm512_add_epi32(a, b); }
-void store(std::byte* p, words v) { _mm512_store_si512(p, v); }
-void stream(std::byte* p, words v) { _mm512_stream_si512(reinterpret_cast<words*>(p), v); }
-void fence() { _mm_sfence(); }
-#elif defined(__AVX2__)
-using words = __m256i;
-words load(const std::byte* p) { return _mm256_load_si256(reinterpret_cast<const words*>(p)); }
-words add(words a, words b) { return _mm256_add_epi32(a, b); }
-void store(std::byte* p, words v) { _mm256_store_si256(reinterpret_cast<words*>(p), v); }
-void stream(std::byte* p, words v) { _mm256_stream_si256(reinterpret_cast<words*>(p), v); }
-void fence() { _mm_sfence(); }
-#elif defined(__SSE2__)
-using words = __m128i;
-words load(const std::byte* p) { return _mm_load_si128(reinterpret_cast<const words*>(p)); }
-words add(words a, words b) { return _mm_add_epi32(a, b); }
-void store(std::byte* p, words v) { _mm_store_si128(reinterpret_cast<words*>(p), v); }
-void stream(std::byte* p, words v) { _mm_stream_si128(reinterpret_cast<words*>(p), v); }
-void fence() { _mm_sfence(); }
-#else
-typedef unsigned words __attribute__((vector_size(16), may_alias));
-words load(const std::byte* p) { return *reinterpret_cast<const words*>(p); }
-words add(words a, words b) { return a + b; }
-void store(std::byte* p, words v) { *reinterpret_cast<words*>(p) = v; }
-void stream(std::byte* p, words v) { store(p, v); }
-void fence() {}
-#endif
-
-template <class V>
-void keep(V& value) {
-#if defined(__x86_64__)
-  asm volatile("" : "+v"(value));
-#else
-  asm volatile("" : "+w"(value));
-#endif
-}
-
-constexpr std::size_t lane_bytes = sizeof(words);
-constexpr std::size_t turn_bytes = 2 * lane_bytes;
-constexpr int most_reads = 5, most_writes = 3;
-
-using pointers = std::array<std::byte*, most_reads + most_writes>;
-
-/// Integer adds: next to no arithmetic, and no value that could be slow.
-template <int Reads, int Writes, bool Streaming>
-void stream_range(const pointers& p, std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; i += turn_bytes)
-    for (std::size_t at = i; at < i + turn_bytes; at += lane_bytes) {
-      words sum{};
-      if constexpr (Reads > 0) sum = load(p[0] + at);
-      for (int k = 1; k < Reads; ++k) sum = add(sum, load(p[static_cast<std::size_t>(k)] + at));
-      for (int k = 0; k < Writes; ++k) {
-        std::byte* const target = p[static_cast<std::size_t>(most_reads + k)] + at;
-        if constexpr (Streaming)
-          stream(target, sum);
-        else
-          store(target, sum);
-      }
-      if constexpr (Writes == 0) keep(sum);
-    }
-  if constexpr (Streaming) fence();
-}
 
 using stream_function = void (*)(const pointers&, std::size_t, std::size_t);
 
@@ -170,44 +100,10 @@ limit measure_stream(const limit_request& r, std::size_t threads, cache_state ca
   return {1e3 * std::min(ordinary, streaming), kind};
 }
 
-// Peaks: as many independent chains as hide the latency of the instruction, registers only.
-#if defined(__AVX512F__)
-using floats = __m512;
-using doubles = __m512d;
-floats fused(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
-doubles fused(doubles a, doubles b, doubles c) { return _mm512_fmadd_pd(a, b, c); }
-#elif defined(__AVX2__) && defined(__FMA__)
-using floats = __m256;
-using doubles = __m256d;
-floats fused(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
-doubles fused(doubles a, doubles b, doubles c) { return _mm256_fmadd_pd(a, b, c); }
-#else
-typedef float floats __attribute__((vector_size(16)));
-typedef double doubles __attribute__((vector_size(16)));
-floats fused(floats a, floats b, floats c) { return a * b + c; }
-doubles fused(doubles a, doubles b, doubles c) { return a * b + c; }
-#endif
-
-constexpr std::size_t peak_turns = 200'000;
-
-template <class V>
-void fma_chains(std::size_t) {
-  constexpr int chains = 12;
-  V a{}, b{};
-  keep(a), keep(b);
-  V sum[chains]{};
-  for (std::size_t turn = 0; turn < peak_turns; ++turn)
-#pragma GCC unroll 12
-    for (int k = 0; k < chains; ++k) {
-      sum[k] = fused(sum[k], a, b);
-      keep(sum[k]);  // orders nothing, but keeps the chains apart and in registers
-    }
-}
-
-template <class V, class S>
+template <class S>
 double fma_peak(std::size_t threads) {
-  const double flops = 2.0 * 12 * (sizeof(V) / sizeof(S)) * peak_turns * static_cast<double>(threads);
-  return 1e-9 * flops / median_seconds(threads, cache_state::warm, fma_chains<V>);
+  return 1e-9 * fma_chains_flops<S> * static_cast<double>(threads) /
+         median_seconds(threads, cache_state::warm, fma_chains<S>);
 }
 
 // Tile registers, where the flags promise them and the system permits them: four sums, as many as a product has.
@@ -244,21 +140,9 @@ double tile_peak(std::size_t) {
 }
 #endif
 
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
-void dot_chains(std::size_t) {
-  constexpr int chains = 24;
-  __m512i a{}, b{};
-  keep(a), keep(b);
-  __m512 sum[chains]{};
-  for (std::size_t turn = 0; turn < peak_turns; ++turn)
-#pragma GCC unroll 24
-    for (int k = 0; k < chains; ++k) {
-      sum[k] = _mm512_dpbf16_ps(sum[k], (__m512bh)a, (__m512bh)b);
-      keep(sum[k]);
-    }
-}
+#if defined(TIGON_BENCH_DOT)
 double dot_peak(std::size_t threads) {
-  return 1e-9 * 64.0 * 24 * peak_turns * static_cast<double>(threads) /
+  return 1e-9 * dot_chains_flops * static_cast<double>(threads) /
          median_seconds(threads, cache_state::warm, dot_chains);
 }
 #else
@@ -319,8 +203,8 @@ bool has_bf16_dot() {
 
 double measure_peak(limit_bound bound, std::size_t threads) {
   switch (bound) {
-    case limit_bound::fma_f32: return fma_peak<floats, float>(threads);
-    case limit_bound::fma_f64: return fma_peak<doubles, double>(threads);
+    case limit_bound::fma_f32: return fma_peak<float>(threads);
+    case limit_bound::fma_f64: return fma_peak<double>(threads);
     case limit_bound::bf16_dot: return has_tiles() ? tile_peak<false>(threads) : dot_peak(threads);
     case limit_bound::int8_dot: return has_tiles() ? tile_peak<true>(threads) : byte_peak(threads);
     case limit_bound::stream: break;

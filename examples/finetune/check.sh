@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the program on a tiny model: check.sh refuses|learns|resume|adapters|crash PROGRAM FOLDER FIXTURES
+# Runs the program on a tiny model: check.sh refuses|learns|resume|adapters|preferences|teacher|mpi|crash PROGRAM FOLDER
+# FIXTURES [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 fixtures=$4
 . "$(dirname "$0")/../support/check_refusals.sh"
@@ -17,6 +18,22 @@ with() {
   rm -rf changed && cp -r "$model" changed && chmod -R u+w changed
   sed "s/$1/$2/" "$model/config.json" > changed/config.json
   ! cmp -s "$model/config.json" changed/config.json || fail "$1 is not in config.json"
+}
+
+# A copy of the model with a tokenizer of letters, a blank and a line's end, and pairs of answers: letters that go up, and
+# the same that go down.
+with_letters() {
+  cp -r "$model" letters && chmod -R u+w letters && model=$PWD/letters
+  awk 'BEGIN { printf "{\"added_tokens\": [";
+    split("<|im_start|> <|im_end|>", special); for (i = 1; i <= 2; ++i)
+      printf "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}", (i == 1 ? "" : ", "), 27 + i, special[i]
+    printf "], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"post_processor\": null, \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {"
+    for (i = 0; i < 26; ++i) printf "\"%c\": %d, ", 97 + i, i
+    print "\"\304\240\": 26, \"\304\212\": 27}}}" }' > letters/tokenizer.json
+  printf '{"eos_token": "<|im_end|>", "chat_template": "%s"}\n' "$1" > letters/tokenizer_config.json
+  awk 'BEGIN { for (i = 0; i < 24; ++i) { up = down = ""; n = 2 + i % 4
+    for (j = 1; j <= n; ++j) { up = up sprintf("%c", 97 + (i + j) % 26); down = down sprintf("%c", 97 + (i + 26 - j) % 26) }
+    printf "{\"prompt\": \"go %c\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", 97 + i, up, down } }' > pairs.jsonl
 }
 
 loss_of() { cut -d, -f3 "$1" | tail -n +2; }
@@ -151,6 +168,105 @@ adapters)
     fail "no adapter under PEFT's name"
   awk -v first="$(loss_of run.csv | head -1)" -v last="$(loss_of run.csv | tail -1)" \
     'BEGIN { exit !(last < first) }' || fail "the loss did not fall: $(loss_of run.csv)"
+  ;;
+
+preferences)
+  with_letters ""
+  small="--data pairs.jsonl --eval-data pairs.jsonl --seq-len 16 --batch 4 --steps 30 --lr 1e-2 --threads 2"
+  for loss in dpo "simpo --beta 2" orpo "ipo --lora-rank 4" "dpo --dtype bf16" "dpo --dtype bf16 --lora-rank 4"; do
+    "$program" "$model" $small --preference $loss --csv run.csv > out 2>&1 || fail "$loss: $(cat out)"
+    awk -F, 'NR == 2 { first = $3 } END { exit !($3 < 0.7 * first && $6 < 0.7 * first && $7 > 0.9 && $8 > 0) }' run.csv ||
+      fail "$loss does not learn: $(cat run.csv)"
+  done
+  # Before the first step, the reference is the model: the loss of DPO is log 2.
+  "$program" "$model" $small --preference dpo --csv run.csv --steps 1 > out 2>&1 || fail "$(cat out)"
+  awk -F, 'NR == 2 { exit !(($3 - 0.693147) ^ 2 < 1e-10) }' run.csv || fail "not log 2: $(cat run.csv)"
+  "$program" "$model" $small --preference dpo --out other --steps 8 > out 2>&1 || fail "$(cat out)"
+  "$program" other $small --preference dpo --reference "$model" --csv run.csv --steps 1 > out 2>&1 || fail "$(cat out)"
+  awk -F, 'NR == 2 { exit !($3 < 0.6) }' run.csv || fail "the reference is not that of its folder: $(cat run.csv)"
+  # Resumed, the reference is still the model before its first step.
+  for kind in "" "--lora-rank 2"; do
+    kind="--preference dpo $kind --steps 8"
+    rm -rf whole parts
+    "$program" "$model" $small $kind --out whole > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --stop-at 3 > out 2>&1 || fail "$(cat out)"
+    "$program" "$model" $small $kind --out parts --resume > out 2>&1 || fail "$(cat out)"
+    cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state ($kind)"
+  done
+  refused "of a run with another objective" "$model" $small $kind --beta 0.2 --out parts --resume
+  refused "dpp is not one of" "$model" $small --preference dpp
+  refused "beta requires" "$model" $small --beta 0.2
+  refused "has no --reference" "$model" $small --preference orpo --reference "$model"
+  refused "exclude one another" "$model" $small --preference dpo --teacher "$model"
+  refused "below 1/2" "$model" $small --preference ipo --label-smoothing 0.1
+  refused "needs --label-smoothing" "$model" $small --preference exo_pair
+  refused "cannot hold preferences" "$model" --data train.ids --preference dpo
+  echo '{"prompt": "a", "chosen": "b"}' > half.jsonl
+  refused 'half.jsonl, line 1, has no "rejected"' "$model" --data half.jsonl --preference dpo
+  # Conversations.
+  echo '{"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "abc"}]}' > chat.jsonl
+  refused "holds a conversation, and the tokenizer has a chat template of no form" "$model" --data chat.jsonl
+  with_chat() { printf '{"eos_token": "<|im_end|>", "chat_template": "%s"}\n' "$1" > letters/tokenizer_config.json; }
+  with_chat "{{'<|im_start|>' + message['role'] + '\\\\n' + message['content'] + '<|im_end|>' + '\\\\n'}}"
+  "$program" "$model" --data chat.jsonl --steps 30 --lr 1e-2 --csv run.csv > out 2>&1 || fail "$(cat out)"
+  awk -F, 'NR == 2 { first = $3 } END { exit !($3 < 0.6 * first) }' run.csv || fail "no chat is learned: $(cat run.csv)"
+  ;;
+
+teacher)
+  small="--data train.ids --seq-len 32 --batch 2 --threads 2"
+  "$program" "$model" $small --steps 40 --lr 1e-2 --out learned > out 2>&1 || fail "$(cat out)"
+  for kind in "kl --hard 0" "reverse_kl --temperature 2 --hard 0" "jsd --dtype bf16 --hard 0" "kl --lora-rank 4"; do
+    "$program" "$model" $small --steps 40 --lr 1e-2 --teacher learned --divergence $kind --eval-data held.ids \
+      --csv run.csv > out 2>&1 || fail "$kind: $(cat out)"
+    awk -F, 'NR == 2 { first = $3 } END { exit !($3 < 0.85 * first && $6 < 0.85 * first) }' run.csv ||
+      fail "$kind does not learn: $(cat run.csv)"
+  done
+  # Its own teacher has nothing to say.
+  "$program" "$model" $small --steps 1 --teacher "$model" --hard 0 --csv run.csv > out 2>&1 || fail "$(cat out)"
+  awk -F, 'NR == 2 { exit !($3 < 1e-6 && $4 < 1e-4) }' run.csv || fail "far from itself: $(cat run.csv)"
+  kind="--steps 6 --teacher learned --temperature 2"
+  "$program" "$model" $small $kind --out whole > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small $kind --out parts --stop-at 2 > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small $kind --out parts --resume > out 2>&1 || fail "$(cat out)"
+  cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state"
+  refused "of a run with another teacher" "$model" $small --steps 6 --temperature 2 --teacher "$model" --out parts --resume
+  refused "nowhere is not a folder" "$model" $small --teacher nowhere
+  refused "temperature requires" "$model" $small --temperature 2
+  ;;
+
+mpi)
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  mpirun=$5
+  small="--data train.ids --seq-len 32 --accumulate 4 --steps 8 --lr 3e-3 --threads 1 --eval-data held.ids --eval-every 4"
+  for kind in "" "--dtype bf16 --lora-rank 2 --merge"; do
+    rm -rf one two
+    "$program" "$model" $small $kind --out one --csv one.csv > out 2>&1 || fail "$(cat out)"
+    "$mpirun" -n 2 "$program" "$model" $small $kind --out two --csv two.csv > out 2>&1 || fail "$(cat out)"
+    [ "$(grep -c "^saved in" out)" -eq 1 ] || fail "not one rank is heard: $(cat out)"
+    paste -d, one.csv two.csv | awk -F, -v most="$([ -z "$kind" ] && echo 1e-5 || echo 1e-3)" '
+      NR > 1 { d = ($3 - $9) / $3; h = $6 == "" ? 0 : ($6 - $12) / $6
+        if (d * d > most * most || h * h > most * most || $5 != $11) { print; exit 1 } }' ||
+      fail "$kind: two ranks have other losses than one: $(cat two.csv)"
+    [ -e two/model.safetensors ] || fail "no model was saved"
+  done
+  # Resumed by another number of ranks.
+  "$mpirun" -n 2 "$program" "$model" $small --out parts --stop-at 3 > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small --out parts --resume > out 2>&1 || fail "$(cat out)"
+  refused_by_ranks() {
+    sentence=$1
+    shift
+    if timeout 60 "$mpirun" -n 2 "$program" "$@" > out 2> err; then fail "$* was accepted"; fi
+    [ "$(grep -c -- "$sentence" err)" -eq 1 ] || fail "$* wrote: $(cat err)"
+  }
+  refused_by_ranks "accumulate 3 cannot be divided among 2 ranks" "$model" $small --accumulate 3
+  refused_by_ranks "missing.ids cannot be opened" "$model" $small --data missing.ids
+  refused_by_ranks "steps: 0 is not" "$model" $small --steps 0
+  refused_by_ranks "has 8 steps already" "$model" $small --out parts --resume
+  code=0
+  timeout 60 "$mpirun" -n 1 "$program" "$model" $small : -n 1 "$program" "$model" $small --seed 2 > out 2> err || code=$?
+  [ $code -eq 2 ] && [ "$(grep -c "begin with different options" err)" -eq 1 ] ||
+    fail "ranks with different seeds ended with $code: $(cat err)"
   ;;
 
 crash)

@@ -40,6 +40,7 @@ struct architecture {
   double logit_softcap = 0;
   std::size_t experts = 0, top_k = 0, expert_intermediate = 0;
   bool normalised_choices = true;
+  double balance = 0;              ///< weight of the routers' balance loss
   std::ptrdiff_t padding_id = -1;  ///< whose row of the embedding gets no gradient from lookups
   rotary_scaling rotary, local_rotary;
 
@@ -257,6 +258,8 @@ inline void read_experts(const config_reader& c, architecture& a) {
   if (a.top_k > a.experts) c.fail("has more num_experts_per_tok than experts");
   a.expert_intermediate = mixtral ? a.intermediate : c.size("moe_intermediate_size");
   a.normalised_choices = mixtral || c.flag("norm_topk_prob", false);
+  if (c.flag("output_router_logits", false)) a.balance = c.number("router_aux_loss_coef", 0.001);
+  if (!(a.balance >= 0)) c.fail("has a negative router_aux_loss_coef");
   for (auto& l : a.of_layer) l.sparse = true;
   if (mixtral) return;
   const std::size_t step = c.size("decoder_sparse_step", 1);
@@ -277,9 +280,11 @@ inline void refuse_unknown(const config_reader& c, const architecture& a) {
     if (c.has(key)) refuse(key);
   for (const char* const key : {"attention_dropout", "hidden_dropout", "router_jitter_noise", "embd_pdrop"})
     if (c.number(key, 0) != 0) refuse(key);
-  for (const char* const key : {"output_router_logits", "use_bidirectional_attention", "is_encoder_decoder",
-                                "add_cross_attention", "use_qk_norm"})
+  for (const char* const key :
+       {"use_bidirectional_attention", "is_encoder_decoder", "add_cross_attention", "use_qk_norm"})
     if (c.flag(key, false)) refuse(key);
+  const bool routed = a.model_type == "mixtral" || a.model_type == "qwen3_moe";
+  if (!routed && c.flag("output_router_logits", false)) refuse("output_router_logits");
   for (const char* const key :
        {"residual_multiplier", "embedding_multiplier", "logits_scaling", "attention_multiplier"})
     if (c.number(key, 1) != 1) refuse(key);

@@ -20,6 +20,7 @@
 
 #include "json_file.hpp"
 #include "packing.hpp"
+#include "text/chat.hpp"
 #include "text/tokenizer.hpp"
 
 namespace example::finetune {
@@ -31,8 +32,9 @@ struct preference {
   bool operator==(const preference&) const = default;
 };
 
-/// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), or, for preferences, with
-///             "prompt", "chosen" and "rejected"; one a line
+/// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), with "messages" of "role"
+///             and "content" (the assistant's are learned), or, for preferences, with "prompt", "chosen" and "rejected";
+///             one a line
 /// text        the whole file is one document
 /// ids         a document a line, as numbers with white space between them
 enum class data_kind { json_lines, text, ids };
@@ -41,6 +43,7 @@ struct data_options {
   std::optional<data_kind> kind;  ///< without one, what the file's name ends in says it: .jsonl, .txt or .ids
   std::size_t vocab = 0;          ///< ids of the model; 0: the tokenizer's
   std::size_t most_tokens = 0;    ///< longer samples lose their end; 0: none does
+  chat_template chat = {};        ///< of conversations
 };
 
 inline data_kind kind_of(const std::filesystem::path& path) {
@@ -76,7 +79,8 @@ class sample_maker {
   sample_maker(const tokenizer& tokens, const data_options& options)
       : tokens_(&tokens),
         vocab_(options.vocab == 0 ? tokens.vocab_size() : options.vocab),
-        most_(options.most_tokens) {}
+        most_(options.most_tokens),
+        chat_(options.chat) {}
 
   /// What the tokenizer puts before a text, the text, and the token that ends it.
   std::vector<std::int32_t> document(const json_source& where, std::string_view text) const {
@@ -100,6 +104,39 @@ class sample_maker {
     out.insert(out.end(), rest.begin(), rest.end());
     end(out);
     return make(std::move(out), masked);
+  }
+
+  /// The text is encoded as a whole; a token that reaches from what is not learned into what is, is learned.
+  std::optional<sample> make(const json_source& where, std::vector<chat_message> messages) const {
+    const auto spelled = [&](std::optional<std::int32_t> id) {
+      return id ? tokens_->decode(std::span(&*id, 1)) : std::string();
+    };
+    std::string text = chat_.has_bos() ? spelled(tokens_->bos()) : std::string();
+    std::vector<chat_piece> pieces{{text, false}};
+    for (chat_piece& piece : chat_.pieces(where, std::move(messages), spelled(tokens_->eos()))) {
+      text += piece.text;
+      if (pieces.back().learned == piece.learned)
+        pieces.back().text += piece.text;
+      else
+        pieces.push_back(std::move(piece));
+    }
+    std::vector<std::int32_t> ids = encoded(where, text);
+    std::vector<bool> learned(ids.size());
+    std::size_t begin = 0;
+    text.clear();
+    for (const chat_piece& piece : pieces) {
+      const std::vector<std::int32_t> up_to = encoded(where, text += piece.text);
+      const auto end = static_cast<std::size_t>(std::ranges::mismatch(ids, up_to).in1 - ids.begin());
+      if (piece.learned)
+        for (std::size_t i = begin; i < end; ++i) learned[i] = true;
+      begin = std::max(begin, end);
+    }
+    if (most_ != 0 && ids.size() > most_) ids.resize(most_);
+    if (ids.size() < 2) return std::nullopt;
+    sample out = sample_of(ids);
+    for (std::size_t i = 0; i < out.targets.size(); ++i)
+      if (!learned[i + 1]) out.targets[i] = not_counted;
+    return counted(out) == 0 ? std::nullopt : std::optional(std::move(out));
   }
 
  private:
@@ -127,7 +164,15 @@ class sample_maker {
 
   const tokenizer* tokens_;
   std::size_t vocab_, most_;
+  chat_template chat_;
 };
+
+inline std::vector<chat_message> messages_of(const json_source& where, const nlohmann::json& list) {
+  if (!list.is_array()) where.fail("has \"messages\" that are not a list");
+  std::vector<chat_message> out;
+  for (const nlohmann::json& one : list) out.push_back({where.text(one, "role"), where.text(one, "content")});
+  return out;
+}
 
 inline std::string known_members(const nlohmann::json& object) {
   std::string out;
@@ -143,8 +188,9 @@ inline std::optional<sample> sample_of_line(const json_source& where, std::strin
   const nlohmann::json object = where.parse_object(line);
   if (object.contains("prompt") && object.contains("completion"))
     return maker.make(where, where.text(object, "prompt"), where.text(object, "completion"));
+  if (object.contains("messages")) return maker.make(where, messages_of(where, object["messages"]));
   if (!object.contains("text"))
-    where.fail(R"(has neither "text" nor "prompt" and "completion", but )" + known_members(object));
+    where.fail(R"(has neither "text" nor "prompt" and "completion" nor "messages", but )" + known_members(object));
   return maker.make(maker.document(where, where.text(object, "text")));
 }
 

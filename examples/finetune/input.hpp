@@ -35,17 +35,55 @@ inline std::vector<finetune::sample> read_data(const std::filesystem::path& fold
                                                std::size_t vocab) {
   if (finetune::kind_of(path) == finetune::data_kind::ids) return finetune::read_ids(path, vocab);
   finetune::data_options options;
-  options.vocab = vocab;
+  options.vocab = vocab, options.chat = finetune::chat_template::of_folder(folder);
   return finetune::read_samples(path, finetune::load_tokenizer(folder), options);
+}
+
+/// Pairs of answers, each with its prompt of at most so many tokens.
+inline std::vector<finetune::preference> read_pairs(const std::filesystem::path& folder,
+                                                    const std::filesystem::path& path, std::size_t vocab,
+                                                    std::size_t seq_len) {
+  if (finetune::kind_of(path) != finetune::data_kind::json_lines)
+    throw std::runtime_error("the file " + path.string() +
+                             " cannot hold preferences: they are JSON lines, in a .jsonl");
+  finetune::data_options options;
+  options.vocab = vocab, options.most_tokens = seq_len + 1;
+  return finetune::read_preferences(path, finetune::load_tokenizer(folder), options);
 }
 
 struct run_data {
   std::vector<finetune::sample> train, held_out;
+  bool paired = false;  ///< sample 2 i is a chosen answer, 2 i + 1 the rejected one
 };
+
+namespace detail {
+
+inline std::vector<finetune::sample> one_by_one(std::vector<finetune::preference> pairs) {
+  std::vector<finetune::sample> out;
+  for (finetune::preference& pair : pairs) {
+    out.push_back(std::move(pair.chosen));
+    out.push_back(std::move(pair.rejected));
+  }
+  return out;
+}
+
+inline run_data read_paired_data(const finetune_options& o, std::size_t vocab) {
+  auto train = read_pairs(o.folder, o.data, vocab, o.seq_len);
+  std::vector<finetune::preference> held_out;
+  if (!o.eval_data.empty()) held_out = read_pairs(o.folder, o.eval_data, vocab, o.seq_len);
+  if (o.eval_share > 0) {
+    auto parts = finetune::keep_for_evaluation(std::move(train), o.eval_share, o.seed);
+    train = std::move(parts.training), held_out = std::move(parts.evaluation);
+  }
+  return {one_by_one(std::move(train)), one_by_one(std::move(held_out)), true};
+}
+
+}  // namespace detail
 
 /// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of a
 /// single document the share is its end.
 inline run_data read_run_data(const finetune_options& o, std::size_t vocab) {
+  if (o.preference.loss != preference_loss::none) return detail::read_paired_data(o, vocab);
   run_data out{read_data(o.folder, o.data, vocab), {}};
   if (!o.eval_data.empty()) out.held_out = read_data(o.folder, o.eval_data, vocab);
   if (o.eval_share > 0) {

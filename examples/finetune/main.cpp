@@ -17,6 +17,7 @@
 
 #include "../support/memory.hpp"
 #include "../support/output_file.hpp"
+#include "../support/ranks.hpp"
 #include "config.hpp"
 #include "input.hpp"
 #include "options.hpp"
@@ -43,19 +44,37 @@ void check_outputs(const finetune_options& o) {
   check_writable({"--out", out / "model.safetensors"});
 }
 
-int fine_tune(const finetune_options& o) {
-  const architecture a = read_architecture(config_reader::of_folder(o.folder));
+/// The folder's, with what the options say otherwise.
+architecture architecture_of(const finetune_options& o) {
+  architecture a = read_architecture(config_reader::of_folder(o.folder));
+  if (o.balance >= 0 && a.experts == 0) throw std::runtime_error("--balance needs a model with experts");
+  if (o.balance >= 0) a.balance = o.balance;
   const weight_layout layout(a);
-  const double parameters = static_cast<double>(layout.total);
-  check_memory((o.lora.rank == 0 ? 16 * parameters : 4 * parameters) + (o.dtype == "bf16" ? 2 * parameters : 0));
-  check_outputs(o);
-  run_data data = read_run_data(o, a.vocab);
+  const double parameters = static_cast<double>(layout.total), element = o.dtype == "bf16" ? 2 : 4;
+  check_memory(o.lora.rank != 0 ? element * parameters : 16 * parameters + (element == 2 ? 2 * parameters : 0));
+  return a;
+}
+
+int fine_tune(const finetune_options& o, const ranks& here) {
+  const tigon::communicator_ref comm = here.comm();
+  same_on_all_ranks(comm, o.accumulate, "the ranks were given different --accumulate");
+  same_on_all_ranks(comm, o.dtype == "bf16", "the ranks were given different --dtype");
+  if (o.accumulate % comm.size() != 0)
+    throw shared_fault("--accumulate " + std::to_string(o.accumulate) + " cannot be divided among " +
+                       std::to_string(comm.size()) + " ranks");
+  architecture a;
+  run_data data;
+  on_all_ranks(comm, [&] {
+    a = architecture_of(o);
+    if (here.first()) check_outputs(o);
+    data = read_run_data(o, a.vocab);
+  });
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
   tigon::thread_pool pool(threads);
   if (o.dtype == "bf16")
-    fine_tune_bf16(o, a, std::move(data.train), data.held_out, pool);
+    fine_tune_bf16(o, a, std::move(data), pool, comm);
   else
-    fine_tune_f32(o, a, std::move(data.train), data.held_out, pool);
+    fine_tune_f32(o, a, std::move(data), pool, comm);
   return 0;
 }
 
@@ -67,20 +86,27 @@ int refused(const char* sentence, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const ranks here(argc, argv);
   try {
     const parsed_finetune_options parsed = parse_finetune_options(argc, argv);
-    return parsed.options ? fine_tune(*parsed.options) : parsed.exit_code;
-  } catch (const std::domain_error& error) {  // the loss
-    return refused(error.what(), 1);
+    on_all_ranks(here.comm(), [&] {
+      if (!parsed.refusal.empty()) throw std::runtime_error(parsed.refusal);
+    });
+    same_on_all_ranks(here.comm(), parsed.options.has_value(), "one rank was asked for --help alone");
+    return parsed.options ? fine_tune(*parsed.options, here) : 0;
+  } catch (const shared_fault& error) {  // on all ranks
+    return here.first() ? refused(error.what(), 2) : 2;
+  } catch (const std::domain_error& error) {  // the loss, which all ranks have
+    return here.first() ? refused(error.what(), 1) : 1;
   } catch (const std::bad_alloc&) {
-    return refused("a run of these sizes does not fit into memory", 2);
+    return here.leave(refused("a run of these sizes does not fit into memory", 2));
   } catch (const tigon::error& error) {
     // Scratch memory, or a frequency that config.json asks for and nobody can compute.
     const bool memory = error.code() == tigon::error_code::workspace;
-    return memory ? refused("a run of these sizes does not fit into memory", 2) : refused(error.what(), 2);
+    return here.leave(refused(memory ? "a run of these sizes does not fit into memory" : error.what(), 2));
   } catch (const std::runtime_error& error) {  // options, configuration, weights, data, files
-    return refused(error.what(), 2);
+    return here.leave(refused(error.what(), 2));
   } catch (const std::exception& error) {
-    return refused(error.what(), 1);
+    return here.leave(refused(error.what(), 1));
   }
 }

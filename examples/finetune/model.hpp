@@ -13,52 +13,85 @@
 #include <utility>
 #include <vector>
 
+#include "../support/router_balance.hpp"
 #include "model_lora.hpp"
 #include "model_memory.hpp"
 #include "model_operators.hpp"
+#include "model_parameters.hpp"
 
 namespace example {
 
 /// A layer keeps its input, what attention read and wrote, the sum behind it, and gate and up; norms' outputs and the
 /// gated product are made again in backward.
 template <tigon::element T>
-class causal_model {
+class causal_model : model_parameters<T> {
+  using parameters = model_parameters<T>;
+  using parameters::a_, parameters::layout_, parameters::lora_, parameters::weights_, parameters::to_;
+  using parameters::a_of, parameters::b_of, parameters::adapter_gradient, parameters::adapters;
+  using parameters::matrix_at, parameters::matrix_of, parameters::gradient_at, parameters::gradient_of;
+  using parameters::norm, parameters::dnorm, parameters::head_norm, parameters::dhead_norm;
+
  public:
   causal_model(const architecture& a, const weight_layout& layout, const lora_layout& lora, model_options options,
                tigon::context& ctx, profile* timed = nullptr)
-      : a_(a),
-        layout_(layout),
-        lora_(lora),
+      : parameters(a, layout, lora),
         options_(options),
         ctx_(ctx),
         profile_(timed),
         do_(ctx, timed),
         m_(a, options, lora.options.rank) {}
 
-  /// The sum of the losses of all targets.
-  double loss(const model_weights<T>& weights, const packed_documents& of) {
+  using operators = model_operators<T>;
+  using head_layer = typename operators::head_layer;
+  using head_gradients = typename operators::head_gradients;
+
+  operators& doors() { return do_; }
+  const architecture& of() const { return a_; }
+
+  /// The head, with the last norm's outputs as x: what losses of one's own read.
+  head_layer answer(const model_weights<T>& weights, const packed_documents& of) {
     const auto y = begin(weights, {}, of);
     forward(of.ids);
-    return static_cast<double>(
-        do_.head_loss(y, matrix_at(layout_.head, a_.vocab, a_.hidden), of.targets, a_.logit_softcap, {}));
+    return {y, matrix_at(layout_.head, a_.vocab, a_.hidden)};
   }
 
-  /// The same, and its gradients: of the sum, not of a mean.
-  double step(const model_weights<T>& weights, const model_gradients& gradients, const packed_documents& of) {
-    const auto y = begin(weights, gradients, of);
+  /// head(layer, gradients) is a loss that is a sum over `count` of something; with experts, count times their balance
+  /// loss is added. Gradients are those of the sum, not of a mean.
+  template <class Head>
+  double step(const model_weights<T>& weights, const model_gradients& gradients, const packed_documents& of,
+              double count, const Head& head) {
     double out = 0;
-    const auto dy = first(m_.dy);
+    head_gradients to;
     {
       const auto timed = profile::part(profile_, "forward");
+      const auto y = begin(weights, gradients, of);
       forward(of.ids);
-      tigon::linear_gradients<typename model_operators<T>::head_types> to;
-      to.dx = dy, to.dw = gradient_at(layout_.head, a_.vocab, a_.hidden), to.mode = to_.mode;
-      out = static_cast<double>(
-          do_.head_loss(y, matrix_at(layout_.head, a_.vocab, a_.hidden), of.targets, a_.logit_softcap, to));
+      to.dx = first(m_.dy), to.dw = gradient_at(layout_.head, a_.vocab, a_.hidden), to.mode = to_.mode;
+      out = head(head_layer{y, matrix_at(layout_.head, a_.vocab, a_.hidden)}, to);
     }
     const auto timed = profile::part(profile_, "backward");
-    backward(dy, of.ids);
+    balance_factor_ = count * a_.balance;
+    if (a_.balance != 0) out += balance_factor_ * balance_.loss();
+    backward(to.dx, of.ids);
     return out;
+  }
+  template <class Head>
+  double loss(const model_weights<T>& weights, const packed_documents& of, double count, const Head& head) {
+    const double out = head(answer(weights, of), head_gradients{});
+    return a_.balance == 0 ? out : out + count * a_.balance * balance_.loss();
+  }
+
+  /// The sum of the cross entropies of all targets.
+  double step(const model_weights<T>& weights, const model_gradients& gradients, const packed_documents& of) {
+    return step(weights, gradients, of, counted(of), cross_entropy(of));
+  }
+  double loss(const model_weights<T>& weights, const packed_documents& of) {
+    return loss(weights, of, counted(of), cross_entropy(of));
+  }
+  auto cross_entropy(const packed_documents& of) {
+    return [this, of](const head_layer& layer, const head_gradients& to) {
+      return do_.cross_entropy(layer, of.targets, a_.logit_softcap, to);
+    };
   }
 
   /// Scores of the tokens that follow ids[rows[i]], a row each.
@@ -93,6 +126,7 @@ class causal_model {
         !std::is_sorted(of.begins.begin(), of.begins.end()))
       throw std::logic_error("documents of a step that do not fit their lengths");
     weights_ = weights, to_ = to;
+    balance_ = router_balance(a_.experts);
     begins_.assign(of.begins.begin(), of.begins.end());
     for (const bool local : {false, true}) {
       const auto uses = [&](const auto& kind) { return kind.local == local; };
@@ -107,21 +141,8 @@ class causal_model {
   std::span<float> of_rows(float* p) const { return {p, n_}; }
   static matrix<T> shaped(matrix<T> m, std::size_t rows, std::size_t cols) { return {m.data, rows, cols}; }
 
-  matrix<const T> matrix_at(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return {weights_.matrices.data() + offset, rows, cols};
-  }
-  matrix<float> gradient_at(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return to_.weights.empty() ? matrix<float>{} : matrix<float>{to_.weights.data() + offset, rows, cols};
-  }
-  matrix<const T> matrix_of(const projection& p) const { return matrix_at(p.offset, p.rows, p.cols); }
-  matrix<float> gradient_of(const projection& p) const { return gradient_at(p.offset, p.rows, p.cols); }
-  std::span<const float> norm(std::size_t offset) const { return weights_.master.subspan(offset, a_.hidden); }
-  std::span<float> dnorm(std::size_t offset) const {
-    return to_.weights.empty() ? std::span<float>() : to_.weights.subspan(offset, a_.hidden);
-  }
-  std::span<const float> head_norm(std::size_t offset) const { return weights_.master.subspan(offset, a_.head_dim); }
-  std::span<float> dhead_norm(std::size_t offset) const {
-    return to_.weights.empty() ? std::span<float>() : to_.weights.subspan(offset, a_.head_dim);
+  static double counted(const packed_documents& of) {
+    return static_cast<double>(std::count_if(of.targets.begin(), of.targets.end(), [](auto t) { return t >= 0; }));
   }
   tigon::casting casting() const { return a_.gemma_norms ? tigon::casting::gemma : tigon::casting::llama; }
   tigon::rms_norm_options norm_options() const {
@@ -188,20 +209,8 @@ class causal_model {
     do_.gemm(of_rows, b_of(one), dlow, {.alpha = scale});
     do_.gemm(dlow, x, adapter_gradient(one.a, low.cols, one.in), {.beta = beta, .a = tigon::transpose::yes});
   }
-  matrix<const T> a_of(const lora_adapter& one) const {
-    return {weights_.adapters.data() + one.a, lora_.options.rank, one.in};
-  }
-  matrix<const T> b_of(const lora_adapter& one) const {
-    return {weights_.adapters.data() + one.b, one.out, lora_.options.rank};
-  }
-  matrix<float> adapter_gradient(std::size_t offset, std::size_t rows, std::size_t cols) const {
-    return {to_.adapters.data() + offset, rows, cols};
-  }
   matrix<T> dlow_of(std::size_t i) const {
     return first(m_.dlow).cols_from(i * lora_.options.rank, lora_.options.rank);
-  }
-  const std::vector<lora_adapter>* adapters(std::size_t l, std::vector<lora_adapter> lora_layout::layer::*of) const {
-    return lora_.empty() ? nullptr : &(lora_.layers[l].*of);
   }
 
   void forward(std::span<const std::int32_t> ids) {
@@ -250,7 +259,7 @@ class causal_model {
     const layer_saved& s = m_.saved[l];
     const auto y = first(m_.y), update = first(m_.update), out = a_.post_norms ? first(s.mlp_out) : update;
     if (at.router != nowhere) {
-      experts(l, y, out);
+      experts(l, y, out, whole);
     } else {
       const auto gate_up = shaped(s.gate_up, n_, 2 * a_.intermediate),
                  product = shaped(m_.product, n_, a_.intermediate);
@@ -265,11 +274,12 @@ class causal_model {
   static matrix<T> up_of(matrix<T> gate_up) { return gate_up.cols_from(gate_up.cols / 2, gate_up.cols / 2); }
 
   /// Routers' scores are f32, whatever T is.
-  void experts(std::size_t l, matrix<T> y, matrix<T> out) {
+  void experts(std::size_t l, matrix<T> y, matrix<T> out, bool counts) {
     const layer& at = layout_.layers[l];
     const routing to = m_.saved[l].routes.first(n_);
     do_.gemm(y, matrix_at(at.router, a_.experts, a_.hidden), to.logits, {.b = tigon::transpose::yes});
     do_.moe_router_forward(to.logits, to.chosen, to.weights, router_options());
+    if (counts && a_.balance != 0) balance_.add(to.logits, to.chosen);
     tigon::moe_saved<T> saved{choices_of(m_.saved[l])};
     do_.moe_forward(y, to.choices(), experts_of(at), out, saved);
   }
@@ -337,6 +347,7 @@ class causal_model {
     do_.moe_backward(d, y, to.choices(), experts_of(at), saved,
                      {dy, gradient_of(at.gate_up), gradient_of(at.down), dto.weights}, to_.mode);
     do_.moe_router_backward(dto.weights, to.logits, to.chosen, dto.logits, router_options());
+    if (a_.balance != 0) balance_.add_gradient(balance_factor_, to.logits, dto.logits);
     const double beta = to_.mode == tigon::gradient::accumulate ? 1 : 0;
     if (!to_.weights.empty())
       do_.gemm(dto.logits, y, gradient_at(at.router, a_.experts, a_.hidden),
@@ -369,18 +380,15 @@ class causal_model {
                                     dnorm(at.attention_norm), norm_options());
   }
 
-  const architecture& a_;
-  const weight_layout& layout_;
-  const lora_layout& lora_;
   model_options options_;
   tigon::context& ctx_;
   profile* profile_;
   model_operators<T> do_;
   model_memory<T> m_;
   std::size_t n_ = 0;  ///< tokens of the call
-  model_weights<T> weights_;
-  model_gradients to_;
   std::vector<std::int32_t> begins_;
+  router_balance balance_{0};
+  double balance_factor_ = 0;
 };
 
 }  // namespace example

@@ -24,20 +24,6 @@ struct packed_documents {
   std::span<const std::int32_t> ids, targets, begins;
 };
 
-/// The parameters as the model reads them: matrices in T, norms in f32, and the adapters in T, if there are any.
-template <class T>
-struct model_weights {
-  std::span<const T> matrices;
-  std::span<const float> master;
-  std::span<const T> adapters = {};
-};
-
-/// Where gradients go. Without `weights` those are frozen, and nothing is computed for them.
-struct model_gradients {
-  std::span<float> weights, adapters;
-  tigon::gradient mode = tigon::gradient::overwrite;
-};
-
 struct model_options {
   std::size_t most_tokens = 0;  ///< of a call
   bool recompute = false;       ///< keep each layer's input alone and make the rest again in backward

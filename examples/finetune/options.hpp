@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "../support/options.hpp"
 #include "model_lora.hpp"
+#include "objective_options.hpp"
 #include "schedule.hpp"
 
 namespace example {
@@ -31,6 +31,10 @@ struct finetune_options {
   std::string dtype = "f32", save_dtype = "f32";
   bool recompute = false, merge = false, profile = false, resume = false;
   lora_options lora;
+  preference_options preference;
+  std::string reference;  ///< folder; empty: the model as the run begins
+  distillation_options distillation;
+  double balance = -1;  ///< below 0: as config.json says
   std::uint64_t seed = 0;
   std::size_t threads = 0;
   std::string csv, svg, trace;
@@ -43,10 +47,10 @@ inline finetune::schedule schedule_of(const finetune_options& o) {
   return {shape, o.lr, o.steps, o.warmup, o.min_lr / o.lr};
 }
 
-/// One sentence on stderr and exit code 2 for anything that makes no sense; 0 for --help.
+/// Without options there is a sentence that refuses them; or none, after --help.
 struct parsed_finetune_options {
   std::optional<finetune_options> options;
-  int exit_code = 0;
+  std::string refusal;
 };
 
 namespace detail {
@@ -67,7 +71,8 @@ inline void add_options(CLI::App& app, finetune_options& o) {
   app.add_option("--out", o.out, "folder for the model that was trained")->group("Output");
   app.add_option(
          "--data", o.data,
-         "what to learn from: .jsonl with text, or prompt and completion; .txt; or .ids, a document of ids a line")
+         "what to learn from: .jsonl with text, prompt and completion, or messages; .txt; or .ids, a document of ids a "
+         "line")
       ->required()
       ->group("Data");
   app.add_option("--eval-data", o.eval_data, "what to evaluate")->group("Data");
@@ -133,6 +138,40 @@ inline void add_options(CLI::App& app, finetune_options& o) {
   app.add_option("--trace", o.trace, "file for a trace of all operators (chrome://tracing)")->group("Output");
 }
 
+inline void add_objective_options(CLI::App& app, finetune_options& o, std::string& preference,
+                                  std::string& divergence) {
+  std::string names;
+  for (const auto& [name, loss] : preference_names) names += (names.empty() ? "" : " ") + std::string(name);
+  CLI::Option* const pairs =
+      app.add_option("--preference", preference, "loss on JSON lines with prompt, chosen and rejected: " + names)
+          ->check(word_of(names))
+          ->group("Preferences");
+  const auto of_pairs = [&](CLI::Option* option) { return option->needs(pairs)->group("Preferences"); };
+  of_pairs(app.add_option("--beta", o.preference.beta, "of rewards")->check(real(bound::positive)));
+  of_pairs(app.add_option("--gamma", o.preference.gamma, "margin of simpo")->check(real(bound::from_zero)));
+  of_pairs(app.add_option("--label-smoothing", o.preference.label_smoothing, "of dpo, robust, exo_pair, simpo and cpo")
+               ->check(real(bound::below_one)));
+  of_pairs(app.add_option("--nll", o.preference.nll, "weight of the chosen answers' cross entropy; cpo and orpo: 1")
+               ->check(real(bound::from_zero)));
+  of_pairs(app.add_option("--reference", o.reference, "folder of the reference; without: the model as the run begins"));
+
+  CLI::Option* const teacher =
+      app.add_option("--teacher", o.distillation.teacher, "folder of a model with the same tokenizer to learn from")
+          ->group("Distillation");
+  const auto of_teacher = [&](CLI::Option* option) { return option->needs(teacher)->group("Distillation"); };
+  of_teacher(app.add_option("--divergence", divergence, "from the teacher: kl, reverse_kl or jsd")
+                 ->check(word_of("kl reverse_kl jsd")));
+  of_teacher(app.add_option("--temperature", o.distillation.temperature, "of both models' probabilities")
+                 ->check(between(1e-3, 1e3)));
+  of_teacher(app.add_option("--hard", o.distillation.hard, "share of cross entropy in the loss")
+                 ->check(real(bound::from_zero_to_one)));
+
+  app.add_option("--balance", o.balance, "weight of the routers' balance loss; without: that of config.json")
+      ->check(real(bound::from_zero))
+      ->group("Optimizer")
+      ->always_capture_default(false);
+}
+
 inline void check_together(const finetune_options& o) {
   if (o.stop_at > o.steps) throw std::runtime_error("--stop-at is above --steps");
   if (o.min_lr > o.lr) throw std::runtime_error("--min-lr is larger than --lr");
@@ -146,6 +185,18 @@ inline void check_together(const finetune_options& o) {
     throw std::runtime_error(std::string(o.patience != 0 ? "--patience" : "--eval-every") +
                              " needs --eval-data or --eval-share");
   if (o.patience != 0 && o.eval_every == 0) throw std::runtime_error("--patience needs --eval-every");
+  const preference_options& p = o.preference;
+  if (p.loss == preference_loss::none) return;
+  if (!o.distillation.teacher.empty()) throw std::runtime_error("--preference and --teacher exclude one another");
+  if (!o.reference.empty() && !p.has_reference())
+    throw std::runtime_error("--preference of this kind has no --reference");
+  using enum preference_loss;
+  const bool smoothed = p.loss == sigmoid || p.loss == robust || p.loss == exo_pair || p.loss == simpo || p.loss == cpo;
+  const bool half = p.label_smoothing < 0.5 || p.loss == simpo || p.loss == cpo;
+  if ((p.label_smoothing != 0 && !smoothed) || !half)
+    throw std::runtime_error("--label-smoothing is below 1/2 and of dpo, robust, exo_pair, simpo and cpo");
+  if (p.loss == exo_pair && p.label_smoothing == 0)
+    throw std::runtime_error("--preference exo_pair needs --label-smoothing");
 }
 
 }  // namespace detail
@@ -154,18 +205,23 @@ inline parsed_finetune_options parse_finetune_options(int argc, const char* cons
   finetune_options o;
   CLI::App app{"Fine-tunes a model of Hugging Face's: all of its weights, or adapters beside them."};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::string preference, divergence = "kl";
   detail::add_options(app, o);
+  detail::add_objective_options(app, o, preference, divergence);
   app.get_option("--lora-targets")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   try {
     app.parse(argc, argv);
+    for (const auto& [name, loss] : preference_names)
+      if (preference == name) o.preference.loss = loss;
+    o.distillation.beta = divergence == "kl" ? 0 : divergence == "jsd" ? 0.5 : 1;
     detail::check_together(o);
   } catch (const CLI::Success& help) {
-    return {std::nullopt, app.exit(help)};
+    app.exit(help);
+    return {};
   } catch (const std::runtime_error& error) {  // CLI::ParseError is one
-    std::cerr << "finetune: " << error.what() << '\n';
-    return {std::nullopt, 2};
+    return {std::nullopt, error.what()};
   }
-  return {o, 0};
+  return {o, {}};
 }
 
 }  // namespace example

@@ -2,6 +2,7 @@
 #ifndef EXAMPLE_FINETUNE_RUN_HPP
 #define EXAMPLE_FINETUNE_RUN_HPP
 
+#include <tigon/comm/communicator.hpp>
 #include <tigon/core/executor.hpp>
 
 #include <algorithm>
@@ -23,8 +24,10 @@
 #include "../support/profile.hpp"
 #include "../support/profile_table.hpp"
 #include "../support/progress.hpp"
+#include "../support/ranks.hpp"
 #include "../support/svg.hpp"
 #include "checkpoint.hpp"
+#include "input.hpp"
 #include "trainer.hpp"
 
 namespace example {
@@ -39,17 +42,23 @@ struct entry {
   double seconds = 0;  ///< of training
 };
 
-inline void write_csv(const std::string& path, const std::vector<entry>& run) {
+/// Of pairs: the share of those whose chosen answer has the larger reward, and the mean difference of the rewards.
+inline void write_csv(const std::string& path, const std::vector<entry>& run, bool paired) {
   std::ostringstream out;
-  out << "step,learning_rate,loss,gradient_norm,tokens,held_out_loss\n";
-  for (const entry& e : run)
+  out << "step,learning_rate,loss,gradient_norm,tokens,held_out_loss";
+  out << (paired ? ",reward_accuracy,reward_margin\n" : "\n");
+  for (const entry& e : run) {
     out << e.step << ',' << csv_number(e.of.rate) << ',' << csv_number(e.of.loss) << ','
-        << csv_number(e.of.gradient_norm) << ',' << e.of.tokens << ',' << csv_number(e.held_out) << '\n';
+        << csv_number(e.of.gradient_norm) << ',' << e.of.tokens << ',' << csv_number(e.held_out);
+    const preference_report& p = e.of.pairs;
+    if (paired) out << ',' << csv_number(p.won / p.pairs) << ',' << csv_number(p.margin / p.pairs);
+    out << '\n';
+  }
   replace_file(path, out.view());
 }
 
-inline void write_svg(const std::string& path, const std::vector<entry>& run) {
-  line_chart chart{"Fine-tuning loss", "step", "loss per token (nats)", {{"training", {}}, {"held out", {}}}};
+inline void write_svg(const std::string& path, const std::vector<entry>& run, const char* of_term) {
+  line_chart chart{"Fine-tuning loss", "step", of_term, {{"training", {}}, {"held out", {}}}};
   for (const entry& e : run) {
     chart.series[0].points.emplace_back(static_cast<double>(e.step), e.of.loss);
     if (!std::isnan(e.held_out)) chart.series[1].points.emplace_back(static_cast<double>(e.step), e.held_out);
@@ -65,65 +74,83 @@ inline std::uint64_t hash_of_samples(const std::vector<sample>& samples) {
   return hash;
 }
 
-/// All that decides the bits of the steps to come.
-inline run_identity identity_of(const finetune_options& o, const std::vector<sample>& samples,
-                                const std::vector<float>& base) {
+/// What is minimised beside or instead of cross entropy.
+inline std::string objective_of(const finetune_options& o) {
+  std::ostringstream out;
+  out.precision(17);
+  if (const preference_options& p = o.preference; p.loss != preference_loss::none)
+    out << "preference " << static_cast<int>(p.loss) << ' ' << p.beta << ' ' << p.gamma << ' ' << p.label_smoothing
+        << ' ' << p.nll_weight();
+  if (const distillation_options& d = o.distillation; !d.teacher.empty())
+    out << "distillation " << d.beta << ' ' << d.temperature << ' ' << d.hard;
+  return out.str();
+}
+
+/// All that decides the bits of the steps to come. `frozen` is a hash of the weights beside adapters.
+inline run_identity identity_of(const finetune_options& o, double balance, const std::vector<sample>& samples,
+                                std::uint64_t frozen) {
   std::ostringstream method, optimizer;
   method << "full";
   if (o.lora.rank != 0) {
     method.str("");
     method << "rank " << o.lora.rank << " alpha " << o.lora.alpha << " of";
     for (const std::string& target : o.lora.targets) method << ' ' << target;
-    method << " beside weights " << hash_of(std::as_bytes(std::span(base)));
+    method << " beside weights " << frozen;
   }
   optimizer.precision(17);
   for (const double v : {o.lr, o.min_lr, o.weight_decay, o.beta1, o.beta2, o.eps, o.clip}) optimizer << v << ' ';
   optimizer << o.schedule << ' ' << o.warmup << ' ' << o.steps;
   const std::string config = finetune::read_file(std::filesystem::path(o.folder) / "config.json");
   const std::uint64_t of_config = hash_of(std::as_bytes(std::span(config)));
-  return {{"config", std::to_string(of_config)},
-          {"method", method.str()},
-          {"optimizer", optimizer.str()},
-          {"data", std::to_string(hash_of_samples(samples))},
-          {"windows", std::to_string(o.seq_len) + " tokens, " + std::to_string(o.batch) + " a pass, " +
-                          std::to_string(o.accumulate) + " passes"},
-          {"seed", std::to_string(o.seed)},
-          {"dtype", o.dtype}};
+  run_identity out{{"config", std::to_string(of_config)},
+                   {"method", method.str()},
+                   {"optimizer", optimizer.str()},
+                   {"data", std::to_string(hash_of_samples(samples))},
+                   {"windows", std::to_string(o.seq_len) + " tokens, " + std::to_string(o.batch) + " a pass, " +
+                                   std::to_string(o.accumulate) + " passes"},
+                   {"seed", std::to_string(o.seed)},
+                   {"dtype", o.dtype}};
+  if (const std::string objective = objective_of(o); !objective.empty()) out["objective"] = objective;
+  if (balance != 0) out["balance"] = std::to_string(balance);
+  return out;
 }
 
 /// Trains to the last step, or to where held-out loss no longer falls.
 template <tigon::element T>
 class fine_tuning {
  public:
-  fine_tuning(const finetune_options& o, const architecture& a, std::vector<sample> train,
-              const std::vector<sample>& held_out, tigon::thread_pool& pool)
-      : o_(o), layout_(a), lora_(layout_, o.lora) {
-    std::vector<float> weights(layout_.total);
-    read_weights(o.folder, a, layout_, weights);
-    identity_ = identity_of(o, train, weights);
-    held_out_ = windows_of(held_out, o.batch * o.seq_len);
+  fine_tuning(const finetune_options& o, const architecture& a, run_data data, tigon::thread_pool& pool,
+              tigon::communicator_ref comm)
+      : o_(o), a_(a), comm_(comm), layout_(a), lora_(layout_, o.lora) {
     if (o.profile || !o.trace.empty()) timed_.emplace(pool);
     const tigon::executor_ref executor = timed_ ? tigon::executor_ref(*timed_) : tigon::executor_ref(pool);
-    trainer_.emplace(o, a, layout_, lora_, std::move(weights), window_source(std::move(train), o.seq_len, o.seed),
-                     executor, timed_ ? &*timed_ : nullptr);
-    if (o.resume) resume();
+    on_all_ranks(comm, [&] { begin(std::move(data), executor); });
+    std::uint64_t hash = hash_of(std::as_bytes(std::span(trainer_->trained().values)));
+    for (const auto& [key, value] : identity_) hash = hash_of(std::as_bytes(std::span(value)), hash);
+    same_on_all_ranks(comm, hash, "the ranks begin with different options, data or weights");
   }
 
-  void run(const architecture& a, std::size_t threads) {
+  void run(std::size_t threads) {
+    const architecture& a = a_;
     const trained_parameters& trained = trainer_->trained();
     std::printf(
         "%s: %s, %zu layers, hidden %zu, %.2f million parameters, %.2f million of them trained; %s on %s, %zu %s\n",
         o_.folder.c_str(), a.model_type.c_str(), a.layers, a.hidden, millions(layout_.total),
         lora_.empty() ? millions(layout_.total) : millions(trained.values.size()), o_.dtype.c_str(),
         std::string(tigon::default_backend::info.name).c_str(), threads, threads == 1 ? "thread" : "threads");
-    std::printf("%zu samples in %zu windows of at most %zu tokens\n", trainer_->data().samples().size(),
-                trainer_->data().windows(), o_.seq_len);
+    const training_data& data = trainer_->data().data();
+    if (data.paired())
+      std::printf("%zu pairs of answers of at most %zu tokens\n", data.units(), o_.seq_len);
+    else
+      std::printf("%zu samples in %zu windows of at most %zu tokens\n", data.samples().size(), data.units(),
+                  o_.seq_len);
+    if (comm_.size() > 1) std::printf("%zu passes a step over %zu ranks\n", o_.accumulate, comm_.size());
     std::fflush(stdout);
     const std::size_t begin = trainer_->steps_done();
     const std::size_t end = o_.stop_at != 0 ? o_.stop_at : o_.steps;
     if (begin >= end)
-      throw std::runtime_error("the state in " + o_.out + " has " + std::to_string(begin) +
-                               " steps already, and the run ends after " + std::to_string(end));
+      throw shared_fault("the state in " + o_.out + " has " + std::to_string(begin) +
+                         " steps already, and the run ends after " + std::to_string(end));
     progress bar("fine-tuning", end, o_.batch * o_.accumulate * o_.seq_len);
     bar.start_at(begin);
     std::size_t tokens = 0;
@@ -143,16 +170,40 @@ class fine_tuning {
       bar.count_tokens(tokens += e.of.tokens);
       bar.update(e.step, e.of.loss, std::isnan(e.held_out) ? "" : "  held out " + four_digits(e.held_out));
       curve_.push_back(e);
-      if (!o_.out.empty() && (ends || (o_.save_every != 0 && e.step % o_.save_every == 0))) save(ends);
+      const bool saves = !o_.out.empty() && (ends || (o_.save_every != 0 && e.step % o_.save_every == 0));
+      on_all_ranks(comm_, [&] {  // the others end with the first rank where it cannot save
+        if (saves && comm_.rank() == 0) save(ends);
+      });
     }
     report();
     if (o_.profile && timed_) print_profile(*timed_, threads, o_.dtype == "bf16");
-    if (!o_.csv.empty()) write_csv(o_.csv, curve_);
-    if (!o_.svg.empty()) write_svg(o_.svg, curve_);
-    if (!o_.trace.empty()) replace_file(o_.trace, timed_->trace());
+    on_all_ranks(comm_, [&] {
+      if (comm_.rank() == 0) write_files(data.paired());
+    });
   }
 
  private:
+  void begin(run_data data, tigon::executor_ref executor) {
+    const bool paired = data.paired;
+    training_data held_out(std::move(data.held_out), paired, o_.batch * o_.seq_len);
+    trainer_.emplace(o_, a_, layout_, lora_,
+                     pass_source(training_data(std::move(data.train), paired, o_.seq_len), o_.seed), executor, comm_,
+                     timed_ ? &*timed_ : nullptr);
+    const std::vector<sample>& samples = trainer_->data().data().samples();
+    identity_ = identity_of(o_, a_.balance, samples, lora_.empty() ? 0 : trainer_->frozen().hash());
+    if (trainer_->teacher() != nullptr) identity_["teacher"] = std::to_string(trainer_->teacher()->hash());
+    if (o_.preference.has_reference())
+      identity_["reference"] = std::to_string(trainer_->refer({&trainer_->data().data(), &held_out}));
+    held_out_ = held_out.passes(paired ? o_.batch : 1);
+    if (o_.resume) resume();
+  }
+
+  void write_files(bool paired) const {
+    if (!o_.csv.empty()) write_csv(o_.csv, curve_, paired);
+    if (!o_.svg.empty()) write_svg(o_.svg, curve_, paired ? "loss per pair" : "loss per token (nats)");
+    if (!o_.trace.empty()) replace_file(o_.trace, timed_->trace());
+  }
+
   static double millions(std::size_t n) { return static_cast<double>(n) / 1e6; }
   static std::string four_digits(double v) {
     char text[32];
@@ -185,9 +236,17 @@ class fine_tuning {
     if (!lora_.empty() && !o_.merge)
       save_adapters(o_.folder, out, lora_, trainer_->trained().values);
     else if (lora_.empty())
-      save_model(o_.folder, out, layout_, trainer_->base(), o_.save_dtype);
+      save_model(o_.folder, out, layout_, trainer_->trained().values, o_.save_dtype);
     else if (last)
-      save_model(o_.folder, out, layout_, trainer_->merged(), o_.save_dtype);
+      save_model(o_.folder, out, layout_, merged(), o_.save_dtype);
+  }
+
+  /// The folder's weights with the adapters added in.
+  std::vector<float> merged() {
+    std::vector<float> out(layout_.total);
+    read_weights(o_.folder, a_, layout_, out);
+    lora_.merge(layout_, trainer_->trained().values, out);
+    return out;
   }
 
   /// Tokens per second of the median step; the first touches memory for the first time and is left out.
@@ -204,17 +263,21 @@ class fine_tuning {
     const entry& last = curve_.back();
     std::printf("\nloss %.4f", last.of.loss);
     if (!std::isnan(last.held_out)) std::printf(", held-out loss %.4f", last.held_out);
+    if (const preference_report& p = last.of.pairs; p.pairs != 0)
+      std::printf(", %.0f %% of the pairs in order, margin %.3f", 100 * p.won / p.pairs, p.margin / p.pairs);
     std::printf(" after %zu steps; %.0f tokens/s (median step), peak of activations %.1f MiB\n", last.step, speed(),
                 static_cast<double>(trainer_->peak_bytes()) / (1 << 20));
     if (!o_.out.empty()) std::printf("saved in %s\n", o_.out.c_str());
   }
 
   const finetune_options& o_;
+  const architecture& a_;
+  tigon::communicator_ref comm_;
   weight_layout layout_;
   lora_layout lora_;
   std::optional<profile> timed_;
   std::optional<finetune_trainer<T>> trainer_;
-  std::vector<window> held_out_;
+  std::vector<training_pass> held_out_;
   run_identity identity_;
   run_position at_;
   std::vector<entry> curve_;

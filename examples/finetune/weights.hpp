@@ -59,6 +59,8 @@ struct weight_layout {
   std::vector<layer> layers;
   std::size_t embedding = 0, head = 0, final_norm = 0;  ///< head is embedding where they are tied
   std::size_t total = 0;
+  std::map<std::size_t, std::size_t> norm_places;  ///< from a norm's offset to that in an array of norms alone
+  std::size_t norms_total = 0;
 
   explicit weight_layout(const architecture& a) {
     embedding = begin("model.embed_tokens.weight", a.vocab, a.hidden);
@@ -66,6 +68,8 @@ struct weight_layout {
     final_norm = vector("model.norm", a.hidden);
     head = a.tied ? embedding : begin("lm_head.weight", a.vocab, a.hidden);
   }
+
+  std::size_t norm_at(std::size_t offset) const { return norm_places.at(offset); }
 
   template <class T>
   static std::span<T> of(std::span<T> flat, const weight_tensor& t) {
@@ -123,7 +127,12 @@ struct weight_layout {
     align();
     return put(std::move(name), rows, cols, is_matrix);
   }
-  std::size_t vector(const std::string& module, std::size_t cols) { return begin(module + ".weight", 1, cols, false); }
+  std::size_t vector(const std::string& module, std::size_t cols) {
+    const std::size_t offset = begin(module + ".weight", 1, cols, false);
+    norm_places[offset] = norms_total;
+    norms_total += (cols + 15) / 16 * 16;
+    return offset;
+  }
   std::size_t put(std::string name, std::size_t rows, std::size_t cols, bool is_matrix) {
     if (static_cast<double>(total) + static_cast<double>(rows) * static_cast<double>(cols) > 1e15)
       throw std::bad_alloc();  // before a product of extents overflows
@@ -196,9 +205,11 @@ inline bool is_made_anyway(const std::string& name, const architecture& a) {
 
 }  // namespace detail
 
-/// The folder's weights in f32. Every tensor of the model has to be there, in its shape, and no other.
-inline void read_weights(const std::filesystem::path& folder, const architecture& a, const weight_layout& layout,
-                         std::span<float> out) {
+/// Calls each(tensor, values) with the folder's weights in f32, one tensor at a time. Every tensor of the model has to
+/// be there, in its shape, and no other. `memory(tensor)` is where its values may lie.
+template <class Memory, class Each>
+void read_weights(const std::filesystem::path& folder, const architecture& a, const weight_layout& layout,
+                  const Memory& memory, const Each& each) {
   std::map<std::string, std::size_t> file_of;
   const std::vector<safetensors_file> files = detail::checkpoint_files(folder, file_of);
   std::set<std::string> wanted;
@@ -214,16 +225,25 @@ inline void read_weights(const std::filesystem::path& folder, const architecture
       for (const std::size_t extent : t.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
       file.fail("holds a tensor \"" + t.name + "\" of another shape than [" + shape + "], which config.json asks for");
     }
-    const std::span<float> to = weight_layout::of(out, t);
+    const std::span<float> to = memory(t);
     if (!read_f32(tensor, to))
       file.fail("holds a tensor \"" + t.name + "\" of type " + std::string(info(tensor.type).name) +
                 ", where f32, bf16 or f16 is read");
     for (const float v : to)
       if (!std::isfinite(v)) file.fail("holds a tensor \"" + t.name + "\" with a number that is not finite");
+    each(t, to);
   }
   for (const auto& [name, file] : file_of)
     if (!wanted.contains(name) && !detail::is_made_anyway(name, a))
       files[file].fail("holds a tensor \"" + printable(name) + "\", which the model of its config.json does not have");
+}
+
+/// All of them in one array.
+inline void read_weights(const std::filesystem::path& folder, const architecture& a, const weight_layout& layout,
+                         std::span<float> out) {
+  read_weights(
+      folder, a, layout, [&](const weight_tensor& t) { return weight_layout::of(out, t); },
+      [](const weight_tensor&, std::span<const float>) {});
 }
 
 }  // namespace example

@@ -1,4 +1,4 @@
-// Windows of packed samples: those of training without end, in an order of each epoch's own, and those of an evaluation.
+// What passes of training and evaluation see: windows of packed samples, or pairs of answers.
 #ifndef EXAMPLE_FINETUNE_WINDOWS_HPP
 #define EXAMPLE_FINETUNE_WINDOWS_HPP
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "model.hpp"
+#include "model_memory.hpp"
 #include "packing.hpp"
 
 namespace example {
@@ -22,47 +22,98 @@ inline std::size_t counted(const window& w) {
   return w.targets.size() - static_cast<std::size_t>(std::ranges::count(w.targets, finetune::not_counted));
 }
 
-/// All samples in windows of at most so many tokens.
-inline std::vector<window> windows_of(std::span<const sample> samples, std::size_t tokens) {
-  std::vector<window> out;
-  for (const std::vector<finetune::slice>& slices : finetune::pack(samples, tokens))
-    out.push_back(finetune::make_window(samples, slices, tokens));
-  return out;
-}
+/// With pairs, document i < pairs is a chosen answer and document pairs + i the rejected one; `reference` has log p of
+/// every target by the reference, if there is one.
+struct training_pass {
+  window of;
+  std::size_t pairs = 0;
+  std::vector<float> reference = {};
 
-/// The samples are packed once; each epoch takes the windows in an order of its own, which the seed and its number decide,
-/// so that the place in the data is two numbers.
-class window_source {
+  /// Of how many terms its loss is a sum.
+  double terms() const { return static_cast<double>(pairs != 0 ? pairs : counted(of)); }
+};
+
+/// Samples in units, of which a pass takes one or several: windows of at most so many tokens; or, where samples are
+/// paired, sample 2 i and sample 2 i + 1.
+class training_data {
  public:
-  window_source(std::vector<sample> samples, std::size_t tokens, std::uint64_t seed)
-      : samples_(std::move(samples)),
-        tokens_(tokens),
-        seed_(seed),
-        packed_(finetune::pack(samples_, tokens)),
-        order_(packed_.size(), seed) {}
-
-  const window& next() {
-    window_ = finetune::make_window(samples_, packed_[order_.next()], tokens_);
-    return window_;
+  training_data(std::vector<sample> samples, bool paired, std::size_t tokens)
+      : samples_(std::move(samples)), paired_(paired) {
+    if (!paired_) {
+      units_ = finetune::pack(samples_, tokens);
+      return;
+    }
+    for (std::size_t i = 0; i + 1 < samples_.size(); i += 2)
+      units_.push_back({{i, 0, samples_[i].ids.size()}, {i + 1, 0, samples_[i + 1].ids.size()}});
   }
-  const finetune::cursor& at() const { return order_.at(); }
-  std::size_t windows() const { return packed_.size(); }
-  const std::vector<sample>& samples() const { return samples_; }
 
-  /// False if the epoch has fewer windows than were taken.
-  bool go_to(const finetune::cursor& at) {
-    if (at.taken > packed_.size()) return false;
-    order_ = finetune::shuffled_order(packed_.size(), seed_, at);
-    return true;
+  const std::vector<sample>& samples() const { return samples_; }
+  std::size_t units() const { return units_.size(); }
+  bool paired() const { return paired_; }
+  /// A number for each target of each sample.
+  void set_reference(std::vector<std::vector<float>> of_samples) { reference_ = std::move(of_samples); }
+
+  training_pass pass(std::span<const std::size_t> units) const {
+    std::vector<finetune::slice> slices;
+    for (std::size_t part = 0; part < (paired_ ? 2 : 1); ++part)
+      for (const std::size_t unit : units) {
+        if (paired_)
+          slices.push_back(units_[unit][part]);
+        else
+          slices.insert(slices.end(), units_[unit].begin(), units_[unit].end());
+      }
+    training_pass out{finetune::make_window(samples_, slices, 0), paired_ ? units.size() : 0};
+    if (!reference_.empty())
+      for (const finetune::slice& part : slices)
+        out.reference.insert(out.reference.end(), reference_[part.sample].begin(), reference_[part.sample].end());
+    return out;
+  }
+
+  /// All units in their order, so many a pass.
+  std::vector<training_pass> passes(std::size_t units_of_pass) const {
+    std::vector<training_pass> out;
+    for (std::size_t begin = 0; begin < units_.size(); begin += units_of_pass) {
+      std::vector<std::size_t> units(std::min(units_of_pass, units_.size() - begin));
+      for (std::size_t i = 0; i < units.size(); ++i) units[i] = begin + i;
+      out.push_back(pass(units));
+    }
+    return out;
   }
 
  private:
   std::vector<sample> samples_;
-  std::size_t tokens_;
+  bool paired_;
+  std::vector<std::vector<finetune::slice>> units_;
+  std::vector<std::vector<float>> reference_;
+};
+
+/// Units without end: each epoch takes them in an order of its own, which the seed and its number decide, so that the
+/// place in the data is two numbers.
+class pass_source {
+ public:
+  pass_source(training_data data, std::uint64_t seed)
+      : data_(std::move(data)), seed_(seed), order_(data_.units(), seed) {}
+
+  training_pass next(std::size_t units) {
+    std::vector<std::size_t> drawn(units);
+    for (std::size_t& unit : drawn) unit = order_.next();
+    return data_.pass(drawn);
+  }
+  const finetune::cursor& at() const { return order_.at(); }
+  training_data& data() { return data_; }
+  const training_data& data() const { return data_; }
+
+  /// False if the epoch has fewer units than were taken.
+  bool go_to(const finetune::cursor& at) {
+    if (at.taken > data_.units()) return false;
+    order_ = finetune::shuffled_order(data_.units(), seed_, at);
+    return true;
+  }
+
+ private:
+  training_data data_;
   std::uint64_t seed_;
-  std::vector<std::vector<finetune::slice>> packed_;
   finetune::shuffled_order order_;
-  window window_;
 };
 
 }  // namespace example

@@ -290,10 +290,13 @@ class safetensors_file {
 /// An interrupted run leaves the previous file whole.
 inline void save_safetensors(const std::filesystem::path& path, const std::map<std::string, tensor_view>& tensors,
                              const std::map<std::string, std::string>& metadata = {}) {
-  // Wide types first: each tensor is then aligned to its own element.
+  // Wide types first, in the order of names: each tensor is then aligned to its own element.
   std::vector<const std::pair<const std::string, tensor_view>*> order;
   for (const auto& entry : tensors) order.push_back(&entry);
-  std::ranges::stable_sort(order, std::ranges::greater{}, [](const auto* e) { return info(e->second.type).size; });
+  std::ranges::sort(order, [](const auto* a, const auto* b) {
+    const std::size_t of_a = info(a->second.type).size, of_b = info(b->second.type).size;
+    return of_a != of_b ? of_a > of_b : a->first < b->first;
+  });
 
   nlohmann::ordered_json header;
   if (!metadata.empty()) header["__metadata__"] = metadata;

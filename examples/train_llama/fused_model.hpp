@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../support/memory.hpp"
-#include "balance.hpp"
+#include "../support/router_balance.hpp"
 #include "operators.hpp"
 #include "parameters.hpp"
 #include "rotary.hpp"
@@ -176,9 +176,9 @@ class fused_model {
       const layer_saved& s = layers_[l];
       const auto qkv = s.qkv.rows_from(cached, n), all = first(s.qkv, cached + n), attention = first(s.attention, n);
       do_.product_xwt(y, weight(at.qkv), qkv);
-      do_.rope_forward(q_of(qkv), k_of(qkv), cos, sin);
+      do_.rope_forward(q_of(qkv), k_of(qkv), {cos, sin});
       do_.attention_forward(q_of(qkv), k_of(all), v_of(all), heads(attention, 0, c_.heads),
-                            std::span(s.lse, n * c_.heads), cached);
+                            std::span(s.lse, n * c_.heads), {.offset = cached});
       after_attention(l, stream, update, y);
       mlp(l, y, update);
       const bool ends = l + 1 == c_.layers;
@@ -228,22 +228,29 @@ class fused_model {
     const auto& at = layout_.layers[l];
     const routing to = layers_[l].routes.first(y.rows);
     do_.gemm(y, weight(at.router), to.logits, {.b = tigon::transpose::yes});
-    do_.moe_router_forward(to.logits, to.chosen, to.weights);
-    if (c_.balance != 0) balance_loss_ += static_cast<double>(c_.balance) * router_balance(to.logits, to.chosen).loss();
+    do_.moe_router_forward(to.logits, to.chosen, to.weights, {});
+    if (c_.balance != 0) balance_loss_ += balance_of_layer() * balance_of(to).loss();
     tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k)};
-    do_.moe_forward(y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), update, saved);
+    do_.moe_forward(y, {to.chosen, to.weights}, experts_of(at), update, saved);
   }
   void experts_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
     const auto& at = layout_.layers[l];
     const routing to = layers_[l].routes.first(y.rows), d = droutes_.first(y.rows);
     const tigon::moe_saved<T> saved{first(layers_[l].gate_up, y.rows * c_.top_k), true};
-    do_.moe_backward(dupdate, y, tigon::moe_choices{to.chosen, to.weights}, experts_of(at), saved,
-                     tigon::moe_gradients{dy, grad(at.gate_up), grad(at.down), d.weights});
-    do_.moe_router_backward(d.weights, to.logits, to.chosen, d.logits);
-    if (c_.balance != 0) router_balance(to.logits, to.chosen).add_gradient(static_cast<double>(c_.balance), d.logits);
+    do_.moe_backward(dupdate, y, {to.chosen, to.weights}, experts_of(at), saved,
+                     {dy, grad(at.gate_up), grad(at.down), d.weights}, tigon::gradient::overwrite);
+    do_.moe_router_backward(d.weights, to.logits, to.chosen, d.logits, {});
+    if (c_.balance != 0) balance_of(to).add_gradient(balance_of_layer(), to.logits, d.logits);
     do_.gemm(d.logits, y, grad(at.router), {.a = tigon::transpose::yes});
     do_.gemm(d.logits, weight(at.router), dy, {.beta = 1});
   }
+  router_balance balance_of(const routing& to) const {
+    router_balance out(c_.experts);
+    out.add(to.logits, to.chosen);
+    return out;
+  }
+  /// 1 is the balance loss of a layer whose experts are chosen alike.
+  double balance_of_layer() const { return static_cast<double>(c_.balance) / static_cast<double>(c_.top_k); }
   tigon::moe_weights<const T> experts_of(const parameter_layout::layer& at) const {
     return {weight(at.gate_up), weight(at.down), c_.experts};
   }
@@ -279,10 +286,10 @@ class fused_model {
       const auto qkv = first(s.qkv, n), dqkv = shaped(product_, n, c_.qkv());
       do_.product_xty(dstream, attention, grad(at.attention_out));
       do_.product_xw(dstream, weight(at.attention_out), dy);
-      do_.attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv), heads(attention, 0, c_.heads),
-                             std::span(s.lse, n * c_.heads),
-                             tigon::attention_gradients{q_of(dqkv), k_of(dqkv), v_of(dqkv)});
-      do_.rope_backward(q_of(dqkv), k_of(dqkv), cos, sin);
+      do_.attention_backward(heads(dy, 0, c_.heads), q_of(qkv), k_of(qkv), v_of(qkv),
+                             {heads(attention, 0, c_.heads), std::span(s.lse, n * c_.heads)},
+                             {q_of(dqkv), k_of(dqkv), v_of(dqkv)}, {});
+      do_.rope_backward(q_of(dqkv), k_of(dqkv), {cos, sin});
       do_.rms_norm_forward(stream, norm_weight(at.attention_norm), y, rstd1, norm_options());
       do_.product_xty(dqkv, y, grad(at.qkv));
       do_.product_xw(dqkv, weight(at.qkv), dy);

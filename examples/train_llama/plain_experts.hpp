@@ -153,7 +153,7 @@ class plain_experts {
     for (std::size_t t = 0; t < x.rows; ++t) {
       const float *z = logits.view().row(t), *score = s.scores.view().row(t);
       std::iota(order.begin(), order.end(), std::size_t{0});
-      std::ranges::stable_sort(order, [=](std::size_t a, std::size_t b) { return z[a] > z[b]; });
+      std::ranges::sort(order, [=](std::size_t a, std::size_t b) { return z[a] != z[b] ? z[a] > z[b] : a < b; });
       float sum = 0;
       for (std::size_t j = 0; j < k; ++j) sum += score[order[j]];
       for (std::size_t j = 0; j < k; ++j) {

@@ -61,11 +61,13 @@ struct finetune_case {
     const std::vector<double> drawn = draw(name, to.size());
     for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(static_cast<double>(size) * drawn[i]);
   }
-  static std::vector<float> weights(const architecture& a, const weight_layout& layout) {
+  /// Drawn from the tensors' names with `before` before them.
+  static std::vector<float> weights(const architecture& a, const weight_layout& layout,
+                                    const std::string& before = {}) {
     const bool gemma = a.model_type.starts_with("gemma");
     std::vector<float> flat(layout.total);
     for (const weight_tensor& t : layout.tensors) {
-      const std::vector<double> drawn = draw(t.name, t.size());
+      const std::vector<double> drawn = draw(before + t.name, t.size());
       const bool norm = t.name.ends_with("norm.weight");
       const double size = norm || (gemma && t.name.find("embed_tokens") != std::string::npos) ? 0.25
                           : t.name.find(".gate.weight") != std::string::npos                  ? 0.9

@@ -102,9 +102,12 @@ TEST(finetune_model, gemma) {
 TEST(finetune_model, experts) {
   for (const char* const name : {"mixtral", "qwen3_moe"}) expect_agreement(name);
 }
+TEST(finetune_model, balance_of_routers) {
+  for (const char* const name : {"mixtral_balance", "qwen3_moe_balance"}) expect_agreement(name);
+}
 
 TEST(finetune_model, layers_made_again_have_the_same_gradients) {
-  for (const char* const name : {"llama_biases", "gemma3", "qwen3_moe"}) {
+  for (const char* const name : {"llama_biases", "gemma3", "qwen3_moe_balance"}) {
     const problem p(name);
     const result kept = run(p), again = run(p, {.recompute = true});
     EXPECT_EQ(again.loss, kept.loss) << name;

@@ -185,8 +185,18 @@ TEST(model, balance_gradient_is_the_slope_of_the_balance_loss) {
   std::vector<std::int32_t> chosen(tokens * top_k);
   for (float& z : logits) z = static_cast<float>(2 * draw.normal());
   for (std::int32_t& e : chosen) e = static_cast<std::int32_t>(draw.below(3));
-  const auto at = [&] { return router_balance({logits.data(), tokens, experts}, {chosen.data(), tokens, top_k}); };
-  at().add_gradient(0.25, {gradient.data(), tokens, experts});
+  // Two layers together: the first has four of the rows.
+  const auto rows = [](auto& of, std::size_t begin, std::size_t count) {
+    const std::size_t cols = of.size() / tokens;
+    return tigon::matrix_view(of.data() + begin * cols, count, cols);
+  };
+  const auto at = [&] {
+    router_balance out(experts);
+    out.add(rows(logits, 0, 4), rows(chosen, 0, 4)), out.add(rows(logits, 4, 3), rows(chosen, 4, 3));
+    return out;
+  };
+  at().add_gradient(0.25, rows(logits, 0, 4), rows(gradient, 0, 4));
+  at().add_gradient(0.25, rows(logits, 4, 3), rows(gradient, 4, 3));
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float before = logits[i], h = 0x1p-7f;
     logits[i] = before + h;
@@ -196,12 +206,14 @@ TEST(model, balance_gradient_is_the_slope_of_the_balance_loss) {
     logits[i] = before;
     EXPECT_NEAR(static_cast<double>(gradient[i]), 1 + 0.25 * (above - below) / (2 * static_cast<double>(h)), 1e-5);
   }
-  // Where all experts are chosen alike it is 1; where one has all tokens and all of the scores, the number of experts.
+  // Where all experts are chosen alike it is top_k; where one has all tokens and all of the scores, the number of experts.
   for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<std::int32_t>(i % 4);
-  chosen.resize(12);
-  EXPECT_NEAR(router_balance({std::vector<float>(6 * 4).data(), 6, 4}, {chosen.data(), 6, 2}).loss(), 1, 1e-12);
+  router_balance even(4), uneven(4);
+  even.add({std::vector<float>(6 * 4).data(), 6, 4}, {chosen.data(), 6, 2});
+  EXPECT_NEAR(even.loss(), 2, 1e-12);
   const std::vector<float> one{50, 0, 0, 0};
-  EXPECT_NEAR(router_balance({one.data(), 1, 4}, {std::vector<std::int32_t>(1).data(), 1, 1}).loss(), 4, 1e-12);
+  uneven.add({one.data(), 1, 4}, {std::vector<std::int32_t>(1).data(), 1, 1});
+  EXPECT_NEAR(uneven.loss(), 4, 1e-12);
 }
 
 TEST(model, bits_do_not_depend_on_the_threads) {

@@ -154,8 +154,7 @@ class nfc_normalizer {
       std::size_t end = i + 1;
       if (all[i].kind != 0) {
         while (end < all.size() && all[end].kind != 0) ++end;
-        std::stable_sort(all.begin() + static_cast<std::ptrdiff_t>(i), all.begin() + static_cast<std::ptrdiff_t>(end),
-                         [](const marked& a, const marked& b) { return a.kind < b.kind; });
+        if (end - i > 1) sort_marks(all, i, end);
       }
       i = end;
     }
@@ -191,6 +190,16 @@ class nfc_normalizer {
   }
 
   static std::uint64_t key(char32_t first, char32_t second) { return std::uint64_t{first} << 32 | second; }
+
+  /// By their classes; those of one class stay in their order.
+  static void sort_marks(std::vector<marked>& all, std::size_t begin, std::size_t end) {
+    std::vector<std::pair<std::uint32_t, std::size_t>> order;
+    for (std::size_t i = begin; i < end; ++i) order.emplace_back(all[i].kind, i);
+    std::ranges::sort(order);
+    std::vector<marked> sorted;
+    for (const auto& of : order) sorted.push_back(all[of.second]);
+    std::ranges::copy(sorted, all.begin() + static_cast<std::ptrdiff_t>(begin));
+  }
 
   void decompose(char32_t c, std::vector<marked>& out) const {
     if (c < 0xc0) return out.push_back({c, 0});

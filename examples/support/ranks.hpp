@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_TRAIN_LLAMA_RANKS_HPP
-#define EXAMPLE_TRAIN_LLAMA_RANKS_HPP
+#ifndef EXAMPLE_SUPPORT_RANKS_HPP
+#define EXAMPLE_SUPPORT_RANKS_HPP
 
 #include <tigon/comm/communicator.hpp>
 

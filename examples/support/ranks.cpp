@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#if defined(TRAIN_LLAMA_MPI)
+#if defined(EXAMPLE_MPI)
 #include <tigon/comm/mpi.hpp>
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace example {
 
-#if defined(TRAIN_LLAMA_MPI)
+#if defined(EXAMPLE_MPI)
 namespace {
 struct mpi_init {
   mpi_init(int& argc, char**& argv) {

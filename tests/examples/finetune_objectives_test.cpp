@@ -1,0 +1,196 @@
+// Losses on pairs of answers and distillation, against what fixtures/finetune/make_objectives.py computed in f64.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../examples/finetune/objective.hpp"
+#include "finetune_fixtures.hpp"
+
+namespace {
+
+using namespace example;
+using nlohmann::json;
+using ids_t = std::vector<std::int32_t>;
+
+/// The case llama, with all that is drawn from its names.
+class finetune_objectives : public testing::Test {
+ protected:
+  finetune_objectives()
+      : of_("llama"),
+        a_(read_architecture(config_reader::of_folder(of_.folder))),
+        layout_(a_),
+        weights_(of_.weights(a_, layout_)),
+        expected_(json::parse(finetune::read_file(of_.folder.parent_path() / "objectives.json"))),
+        folder_(std::filesystem::temp_directory_path() / ("tigon-finetune-objectives-" + std::to_string(getpid()))),
+        ctx_(pool_, workspace_) {
+    std::filesystem::remove_all(folder_);
+  }
+  ~finetune_objectives() override { std::filesystem::remove_all(folder_); }
+
+  /// A folder with the architecture of a case and weights of other names.
+  std::filesystem::path saved(const std::string& name, const std::string& before) const {
+    const finetune_case of(name);
+    const architecture a = read_architecture(config_reader::of_folder(of.folder));
+    const weight_layout layout(a);
+    const std::filesystem::path folder = folder_ / name;
+    std::filesystem::create_directories(folder);
+    save_model(of.folder, folder, layout, of.weights(a, layout, before), "f32");
+    return folder;
+  }
+
+  struct result {
+    double loss = 0;
+    std::vector<float> gradients;
+    preference_report report;
+  };
+  /// Of all units of the data, so many a pass.
+  result run(const training_data& data, std::size_t units, const preference_options& preference,
+             const distillation_options& distillation, bool recompute = false) {
+    causal_model<float> model(a_, layout_, none_, {most_tokens, recompute}, ctx_);
+    objective<float> of(preference, distillation, a_, most_tokens, ctx_);
+    result out;
+    out.gradients.assign(layout_.total, 5.0f);
+    auto mode = tigon::gradient::overwrite;
+    double terms = 0, alone = 0;
+    for (const training_pass& pass : data.passes(units)) {
+      out.loss += of(model, {weights_, weights_}, {out.gradients, {}, mode}, pass);
+      mode = tigon::gradient::accumulate;
+      terms += pass.terms();
+      alone += of(model, {weights_, weights_}, {}, pass);
+    }
+    EXPECT_NEAR(alone, out.loss, 1e-6 * std::abs(out.loss));
+    out.loss /= terms, out.report = of.take_report();
+    for (float& g : out.gradients) g /= static_cast<float>(terms);
+    return out;
+  }
+
+  void expect(const result& found, const json& wanted) const {
+    SCOPED_TRACE(wanted.dump());
+    const double loss = wanted["loss"], norm = wanted["norm"];
+    EXPECT_NEAR(found.loss, loss, 5e-6 * loss);
+    double square = 0;
+    for (const weight_tensor& t : layout_.tensors)
+      for (const float g : weight_layout::of(std::span(found.gradients), t)) square += std::pow(g, 2);
+    EXPECT_NEAR(std::sqrt(square), norm, 2e-5 * norm);
+    for (std::size_t k = 0; k < 3; ++k) {
+      double along = 0;
+      for (const weight_tensor& t : layout_.tensors) {
+        const auto g = weight_layout::of(std::span(found.gradients), t);
+        const std::vector<double> direction = of_.draw(t.name + ".direction" + std::to_string(k), t.size());
+        for (std::size_t i = 0; i < g.size(); ++i) along += direction[i] * static_cast<double>(g[i]);
+      }
+      EXPECT_NEAR(along, wanted["slopes"][k].get<double>(), 2e-5 * norm) << k;
+    }
+  }
+
+  /// The pairs of the file, with the reference's log-probabilities.
+  training_data pairs() {
+    std::vector<sample> samples;
+    for (const json& pair : expected_["preferences"]["pairs"])
+      for (const char* const answer : {"chosen", "rejected"}) {
+        ids_t ids = pair["prompt"];
+        const ids_t end = pair[answer];
+        const std::size_t masked = ids.size();
+        ids.insert(ids.end(), end.begin(), end.end());
+        samples.push_back(finetune::sample_of(ids, masked));
+      }
+    training_data out(std::move(samples), true, most_tokens);
+    frozen_model<float> reference(saved("llama", "reference."), most_tokens, ctx_);
+    model_operators<float> doors(ctx_, nullptr);
+    out.set_reference(log_probabilities<float>(
+        doors, out.samples(), 20, [&](const packed_documents& documents) { return reference.answer(documents); }));
+    return out;
+  }
+  static preference_options options_of(const json& of) {
+    preference_options out;
+    for (const auto& [name, loss] : preference_names)
+      if (of["name"] == name) out.loss = loss;
+    out.beta = of["beta"], out.gamma = of.value("gamma", out.gamma);
+    out.label_smoothing = of.value("label_smoothing", out.label_smoothing);
+    if (of.contains("nll")) out.nll = of["nll"].get<double>();
+    return out;
+  }
+
+  static constexpr std::size_t most_tokens = 96;
+  finetune_case of_;
+  architecture a_;
+  weight_layout layout_;
+  lora_layout none_;
+  std::vector<float> weights_;
+  json expected_;
+  std::filesystem::path folder_;
+  tigon::thread_pool pool_{2};
+  tigon::workspace workspace_;
+  tigon::context ctx_;
+};
+
+TEST_F(finetune_objectives, preferences_are_those_of_pytorch) {
+  const training_data data = pairs();
+  std::size_t seen = 0;
+  for (const json& wanted : expected_["preferences"]["losses"]) {
+    expect(run(data, 3, options_of(wanted), {}), wanted);
+    ++seen;
+  }
+  EXPECT_EQ(seen, 16u);
+}
+
+TEST_F(finetune_objectives, pairs_may_come_one_by_one) {
+  const training_data data = pairs();
+  const json& wanted = expected_["preferences"]["losses"][0];
+  const result apart = run(data, 1, options_of(wanted), {}, true), together = run(data, 3, options_of(wanted), {});
+  expect(apart, wanted);
+  // Each pass is computed twice: with its gradients, and without.
+  EXPECT_EQ(together.report.pairs, 6);
+  EXPECT_EQ(apart.report.pairs, 6);
+  EXPECT_EQ(apart.report.won, together.report.won);
+  EXPECT_NEAR(apart.report.margin, together.report.margin, 1e-4);
+}
+
+TEST_F(finetune_objectives, distillation_is_that_of_pytorch) {
+  std::vector<sample> samples;
+  for (const json& document : expected_["distillation"]["documents"])
+    samples.push_back(finetune::sample_of(document.get<ids_t>()));
+  const training_data data(std::move(samples), false, most_tokens);
+  distillation_options of;
+  of.teacher = saved("qwen3", "teacher.").string();
+  for (const json& wanted : expected_["distillation"]["losses"]) {
+    const std::string divergence = wanted["divergence"];
+    of.beta = divergence == "kl" ? 0 : divergence == "jsd" ? 0.5 : 1;
+    of.temperature = wanted["temperature"], of.hard = wanted["hard"];
+    expect(run(data, 1, {}, of), wanted);
+  }
+}
+
+TEST_F(finetune_objectives, what_does_not_fit_is_refused) {
+  const auto refusal = [](const auto& fn) -> std::string {
+    try {
+      fn();
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const finetune_case capped("gemma2");
+  const architecture gemma2 = read_architecture(config_reader::of_folder(capped.folder));
+  preference_options dpo;
+  dpo.loss = preference_loss::sigmoid;
+  EXPECT_NE(refusal([&] { objective<float>(dpo, {}, gemma2, 8, ctx_); }).find("gemma2 caps its logits"),
+            std::string::npos);
+  distillation_options of;
+  of.teacher = saved("qwen3", "").string();
+  architecture larger = a_;
+  larger.vocab = 97;
+  EXPECT_NE(
+      refusal([&] { objective<float>({}, of, larger, 8, ctx_); }).find("a vocabulary of 96, and the model one of 97"),
+      std::string::npos);
+}
+
+}  // namespace
