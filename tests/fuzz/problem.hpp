@@ -271,6 +271,13 @@ class any_problem {
     }
   }
 
+  /// Whole numbers, of which both sides have the same.
+  TIGON_TEST_NOINLINE void expect_equal(std::initializer_list<const argument*> of) const {
+    for (const argument* a : of)
+      for (std::size_t k = 0; k < a->size() && !accepted_fault_; ++k)
+        if (a->got(k) != a->wanted(k)) fail(*a, k, a->got(k), a->wanted(k), "not equal");
+  }
+
   /// Root mean square of the products of inputs, element by element: the size of terms that cancel.
   static double size_of_terms(std::initializer_list<const argument*> factors) {
     double square = 0;
