@@ -194,11 +194,11 @@ class safetensors_file {
     // Of two entries of one name JSON keeps the last: either could be the one that was meant.
     std::vector<std::set<std::string>> names;
     const auto check = [&](int depth, json::parse_event_t event, const json& parsed) {
-      using enum json::parse_event_t;
-      if ((event == object_start || event == array_start) && depth > 2) fail("nests its header too deeply");
-      if (event == object_start) names.emplace_back();
-      if (event == object_end) names.pop_back();
-      if (event == key && !names.back().insert(parsed.get<std::string>()).second)
+      using kind = json::parse_event_t;
+      if ((event == kind::object_start || event == kind::array_start) && depth > 2) fail("nests its header too deeply");
+      if (event == kind::object_start) names.emplace_back();
+      if (event == kind::object_end) names.pop_back();
+      if (event == kind::key && !names.back().insert(parsed.get<std::string>()).second)
         fail("has two entries " + quoted(parsed.get<std::string>()) + " in its header");
       return true;
     };

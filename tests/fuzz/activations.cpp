@@ -68,6 +68,34 @@ void sparsemax(P& p) {
   p.compare(to, {.bound = most.of<T>(), .scale = terms, .of = {&x, &dy}});
 }
 
+template <class P>
+void sparsemax_along_an_axis(P& p) {
+  using T = typename P::element;
+  constexpr bounds most{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-15};
+  const std::size_t outer = p.some_rows(5), axis = p.in.between(1, p.in.one_in(4) ? 300 : 20), inner = p.some_cols(70);
+  const auto make = [&](const char* name) -> auto& { return p.heads(name, 1, outer, axis, inner); };
+  auto &x = p.filled(make("x"), 0, 1, false), &dy = p.filled(make("dy"), 0, 1, false), &y = make("y"), &dx = make("dx");
+  const auto view = [](auto& of, auto s) {
+    const auto h = of.heads(s);
+    using E = std::remove_pointer_t<decltype(h.data)>;
+    return tigon::axis_view<E>(h.data, h.heads, h.seq_len, h.head_dim, h.head_stride, h.seq_stride);
+  };
+  p.call({&y}, [&](auto s) {
+    using S = decltype(s);
+    tigon::sparsemax_forward<typename S::backend, typename S::element>(view(x, s), view(y, s), {}, s.ctx);
+  });
+  p.compare(y, {.bound = most.of<T>()});
+  y.hand_over();
+  auto& to = p.in_place(dx, {&dy, &y});
+  const double terms = p.size_of_terms({&dy});
+  p.call({&to}, [&](auto s) {
+    using S = decltype(s);
+    tigon::sparsemax_backward<typename S::backend, typename S::element>(view(dy, s), view(y, s), view(to, s), {},
+                                                                        s.ctx);
+  });
+  p.compare(to, {.bound = most.of<T>(), .scale = terms});
+}
+
 /// Gates: forward(gate, up, y), backward(dy, gate, up, dgate, dup).
 /// `tail`: of |up|, the size of which an absolute error stays below the bound where a gate is far below 0.
 template <class P, class Forward, class Backward>
@@ -200,10 +228,10 @@ void dyt(P& p) {
   if (biased) p.compare(dbeta, {.bound = backward.of<T>(), .scale = terms});
 }
 
-constexpr target all[] = {TIGON_FUZZ_TARGET(softmax), TIGON_FUZZ_TARGET(sparsemax),
-                          TIGON_FUZZ_TARGET(swiglu),  TIGON_FUZZ_TARGET(swiglu_fused),
-                          TIGON_FUZZ_TARGET(geglu),   TIGON_FUZZ_TARGET(relu_squared),
-                          TIGON_FUZZ_TARGET(dyt)};
+constexpr target all[] = {
+    TIGON_FUZZ_TARGET(softmax),      TIGON_FUZZ_TARGET(sparsemax),    TIGON_FUZZ_TARGET(sparsemax_along_an_axis),
+    TIGON_FUZZ_TARGET(swiglu),       TIGON_FUZZ_TARGET(swiglu_fused), TIGON_FUZZ_TARGET(geglu),
+    TIGON_FUZZ_TARGET(relu_squared), TIGON_FUZZ_TARGET(dyt)};
 
 }  // namespace
 

@@ -10,12 +10,68 @@ namespace {
 using namespace tigon::fuzz;
 using tigon::attention_mask;
 
+/// Of the contract, for f32; in f64 2^-29 of it.
+constexpr double of_terms = 4e-7;
+
+/// Sums of the magnitudes of the terms of attention's results, in f64, and the largest score, its terms without their
+/// signs, or lse: what errors scale with where terms cancel. `tiny`: below it exponentials lose digits.
+struct attention_terms {
+  std::vector<double> o, dq, dk, dv, dsinks;
+  double score = 0;
+
+  TIGON_TEST_NOINLINE attention_terms(const argument& q, const argument& k, const argument& v, const argument& d_o,
+                                      const argument& lse, const tigon::attention_options& opt, double tiny)
+      : o(q.size()), dq(q.size()), dk(k.size()), dv(k.size()), dsinks(opt.sinks.size()) {
+    const auto values = [](const argument& of) {
+      std::vector<double> out(of.size());
+      for (std::size_t e = 0; e < out.size(); ++e) out[e] = of.wanted(e);
+      return out;
+    };
+    const std::vector<double> all_q = values(q), all_k = values(k), all_v = values(v), all_g = values(d_o);
+    const std::size_t heads = q.extents[1], queries = q.extents[2], keys = k.extents[2], d = q.cols();
+    const tigon::detail::visibility rule{opt, keys};
+    const double scale = tigon::detail::attention_scale(opt, d);
+    std::vector<double> p(keys), dp(keys);
+    for (std::size_t row = 0; row < q.rows(); ++row) {
+      const std::size_t h = row / queries % heads, group = heads / k.extents[1];
+      const std::size_t first = (row / queries / heads * k.extents[1] + h / group) * keys;
+      const auto seen = rule.of(row % queries);
+      double delta = 0, of_g = 0;
+      for (std::size_t c = 0; c < d; ++c) of_g += std::abs(all_g[row * d + c]);
+      if (std::isfinite(lse.wanted(row))) score = std::max(score, std::abs(lse.wanted(row)));
+      const auto for_seen = [&](auto f) {
+        for (const auto& range : {seen.prefix, seen.window})
+          for (std::size_t j = range.first; j < range.end; ++j) f(j, (first + j) * d);
+      };
+      for_seen([&](std::size_t j, std::size_t key) {
+        double s = 0, size = 0;
+        dp[j] = 0;
+        for (std::size_t c = 0; c < d; ++c) {
+          const double product = scale * all_q[row * d + c] * all_k[key + c];
+          s += product, size += std::abs(product), dp[j] += std::abs(all_g[row * d + c] * all_v[key + c]);
+        }
+        score = std::max(score, size);
+        if (opt.softcap != 0) s = opt.softcap * std::tanh(s / opt.softcap);
+        p[j] = std::exp(s - lse.wanted(row)) + tiny;
+        delta += p[j] * dp[j];
+      });
+      for_seen([&](std::size_t j, std::size_t key) {
+        const double ds = scale * p[j] * (dp[j] + delta);
+        for (std::size_t c = 0; c < d; ++c) {
+          o[row * d + c] += p[j] * std::abs(all_v[key + c]), dq[row * d + c] += ds * std::abs(all_k[key + c]);
+          dv[key + c] += p[j] * std::abs(all_g[row * d + c]), dk[key + c] += ds * std::abs(all_q[row * d + c]);
+        }
+      });
+      if (!dsinks.empty())  // an f16 o below 2^-14 has steps of one size
+        dsinks[h] += std::exp(static_cast<double>(opt.sinks[h]) - lse.wanted(row)) * (delta + 0x1p-14 * of_g);
+    }
+  }
+};
+
 template <class P>
 void attention(P& p) {
   using T = typename P::element;
   using A = typename P::A;
-  constexpr bounds forward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
-  constexpr bounds backward{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t batch = p.in.between(1, 2), kv_heads = p.in.between(1, 2), heads = kv_heads * p.in.between(1, 3);
   const std::size_t queries = p.in.one_in(8) ? 0 : p.in.between(1, p.in.one_in(4) ? 150 : 40), d = p.in.between(1, 40);
   tigon::attention_options opt{.mask = p.in.pick({attention_mask::causal, attention_mask::none})};
@@ -53,24 +109,23 @@ void attention(P& p) {
     tigon::attention_forward<typename S::backend, typename S::element>(q.heads(s), k.heads(s), v.heads(s), o.heads(s),
                                                                        lse.vec(s), opt, s.ctx);
   });
-  const double stretch = p.stretch() * p.stretch();  // scores are products
-  p.compare(o, {.bound = stretch * forward.of<T>()});
-  p.compare(lse, {.bound = stretch * (std::same_as<A, float> ? 5e-7 : 2e-15), .scale = 1});
+  // What the contract states, for inputs of any size.
+  const attention_terms terms(q, k, v, d_o, lse, opt, std::same_as<A, float> ? 0x1p-100 : 0x1p-960);
+  const double unit = std::same_as<A, float> ? 1 : 0x1p-28, bound = unit * of_terms * (1 + terms.score);
+  p.compare(o, {.bound = bound, .terms = terms.o});
+  p.compare(lse, {.bound = bound, .scale = 1});
   // Each side goes on with its own o: of a rounded one the reference would make a delta that is worse than that of bf16.
-  const double terms =
-      p.size_of_terms({&d_o}) * (keys == 0 ? 0 : p.size_of_terms({&v})) * std::sqrt(static_cast<double>(d));
-  const double part = 0.25 * terms;
   p.call({&dq, &dk, &dv, &dsinks}, [&](auto s) {
     using S = decltype(s);
     tigon::attention_backward<typename S::backend, typename S::element>(
         d_o.heads(s), q.heads(s), k.heads(s), v.heads(s), {o.heads(s), lse.vec(s)},
         tigon::attention_gradients{dq.heads(s), dk.heads(s), dv.heads(s), dsinks.vec(s)}, opt, s.ctx);
   });
-  p.compare(dq, {.bound = stretch * backward.of<T>(), .scale = part});
-  p.compare(dk, {.bound = stretch * backward.of<T>(), .scale = part});
-  p.compare(dv, {.bound = stretch * backward.of<T>()});
-  p.compare(dsinks,
-            {.bound = stretch * backward.of<T>(), .scale = std::sqrt(static_cast<double>(queries + 1)) * terms});
+  const double of_ds = bound + (d == 1 ? q.unit() * q.unit() : 0);  // a row of dq has room for half of delta's digits
+  p.compare(dq, {.bound = of_ds, .terms = terms.dq});
+  p.compare(dk, {.bound = of_ds, .terms = terms.dk});
+  p.compare(dv, {.bound = bound, .terms = terms.dv});
+  p.compare(dsinks, {.bound = bound + q.unit(), .terms = terms.dsinks});  // of the rounded o
 }
 
 template <class P>

@@ -81,6 +81,8 @@ class argument {
   virtual void hand_over() = 0;
   virtual double largest() const = 0;
   virtual double smallest() const = 0;
+  virtual double unit() const = 0;  ///< what rounding to its type may take of 1, in 16 bits
+  virtual double step() const = 0;  ///< the smallest positive number of its type
   virtual std::span<std::byte> bytes(bool reference) = 0;
   virtual std::size_t element_size(bool reference) const = 0;
 
@@ -105,6 +107,8 @@ class twin final : public argument {
   }
   double largest() const override { return static_cast<double>(std::numeric_limits<accumulator>::max()); }
   double smallest() const override { return static_cast<double>(std::numeric_limits<accumulator>::denorm_min()); }
+  double unit() const override { return std::same_as<U, bfloat16> ? 0x1p-8 : std::same_as<U, float16> ? 0x1p-11 : 0; }
+  double step() const override { return std::same_as<U, float16> ? 0x1p-24 : smallest(); }
   std::span<std::byte> bytes(bool reference) override {
     return reference ? std::as_writable_bytes(std::span(reference_.data(), reference_.size()))
                      : std::as_writable_bytes(std::span(tested_.data(), tested_.size()));
@@ -230,6 +234,9 @@ class any_problem {
     double bound;
     double scale = 0;  ///< size of the terms that an element is the sum of
     std::vector<const argument*> of = {};
+    /// Of each element the sum of the magnitudes of its terms, of which `bound` is then the part that may be off beside
+    /// one rounding of the result.
+    std::span<const double> terms = {};
   };
   TIGON_TEST_NOINLINE void compare(const argument& a, const comparison& how) const {
     if (accepted_fault_) return;
@@ -254,12 +261,21 @@ class any_problem {
       if (got == want || (std::isnan(got) && std::isnan(want))) continue;
       if (std::abs(want) > a.largest() / 4 && !(std::abs(got) < a.largest() / 8)) continue;  // f64 holds more
       // Below the normal numbers steps are absolute, and rstd may multiply them by a thousand.
-      const double error = std::abs(got - want), allowed = how.bound * (std::abs(want) + typical) + 4096 * a.smallest();
-      if (error <= allowed) continue;
+      const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
+      const double size = how.terms.empty() ? std::abs(want) + typical : how.terms[k];
+      const double error = std::abs(got - want);
+      if (error <= rounding + how.bound * size + 4096 * a.smallest()) continue;
       std::ostringstream out;
-      out << "error " << error / (std::abs(want) + typical) << ", bound " << how.bound;
+      out << "error " << (error - rounding) / size << ", bound " << how.bound;
       fail(a, k, got, want, out.str());
     }
+  }
+
+  /// Whole numbers, of which both sides have the same.
+  TIGON_TEST_NOINLINE void expect_equal(std::initializer_list<const argument*> of) const {
+    for (const argument* a : of)
+      for (std::size_t k = 0; k < a->size() && !accepted_fault_; ++k)
+        if (a->got(k) != a->wanted(k)) fail(*a, k, a->got(k), a->wanted(k), "not equal");
   }
 
   /// Root mean square of the products of inputs, element by element: the size of terms that cancel.

@@ -3,6 +3,7 @@
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 #include <tigon/ops/adamw.hpp>
 #include <tigon/ops/embedding.hpp>
+#include <tigon/ops/matmul_int8_int2.hpp>
 
 #include "problem.hpp"
 
@@ -90,6 +91,31 @@ void gemm(P& p) {
 }
 
 template <class P>
+void matmul_int8_int2(P& p) {
+  const std::size_t m = p.some_rows(20), n = p.some_cols(90), k = p.in.one_in(16) ? 0 : p.some_cols(200);
+  const std::size_t packed_rows = (k + 3) / 4;
+  auto &a = p.template matrix<std::int8_t>("a", m, 4 * packed_rows), &w = p.template matrix<std::int8_t>("w", k, n);
+  auto& packed = p.template matrix<std::uint8_t>("packed", packed_rows, n);
+  auto &again = p.template matrix<std::int8_t>("again", k, n), &c = p.template matrix<std::int32_t>("c", m, n);
+  generator next(p.in.seed());
+  const bool extreme = p.in.one_in(4);
+  for (std::size_t e = 0; e < a.size(); ++e) a.set(e, extreme ? -128 : static_cast<double>(next() % 256) - 128);
+  for (std::size_t e = 0; e < w.size(); ++e) w.set(e, extreme ? 2 : static_cast<double>(next() % 4) - 1);
+  if (w.size() != 0 && p.in.one_in(16))
+    w.set(p.in.below(w.size()), p.in.pick({-2.0, 3.0, -128.0})), p.may_refuse = true;
+  p.call({&packed},
+         [&](auto s) { tigon::matmul_int8_int2_pack<typename decltype(s)::backend>(w.at(s), packed.at(s), s.ctx); });
+  p.call({&again, &c}, [&](auto s) {
+    using S = decltype(s);
+    tigon::matmul_int8_int2_unpack<typename S::backend>(packed.at(s), again.at(s), s.ctx);
+    tigon::matmul_int8_int2<typename S::backend>(a.at(s), packed.at(s), c.at(s), s.ctx);
+  });
+  p.expect_equal({&packed, &again, &c});
+  for (std::size_t e = 0; e < w.size() && !p.is_faulty(); ++e)
+    if (again.got(e) != w.got(e)) p.fail("weights do not come back");
+}
+
+template <class P>
 void fused_linear_cross_entropy(P& p) {
   using T = typename P::element;
   using A = typename P::A;
@@ -138,7 +164,7 @@ void fused_linear_cross_entropy(P& p) {
 }
 
 constexpr target all[] = {TIGON_FUZZ_TARGET(embedding), TIGON_FUZZ_TARGET(adamw), TIGON_FUZZ_TARGET(gemm),
-                          TIGON_FUZZ_TARGET(fused_linear_cross_entropy)};
+                          TIGON_FUZZ_TARGET(matmul_int8_int2), TIGON_FUZZ_TARGET(fused_linear_cross_entropy)};
 
 }  // namespace
 

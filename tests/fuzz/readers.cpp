@@ -1,4 +1,4 @@
-// Fuzzing of the examples' readers: safetensors files, checkpoints of train_llama, its tokenizers. Readers of other
+// Fuzzing of the examples' readers: safetensors files, checkpoints of train_llama, its tokenizers, configurations of finetune. Readers of other
 // programs get a target here each.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "../../examples/finetune/config.hpp"
 #include "../../examples/support/safetensors.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/tokenizer.hpp"
@@ -155,15 +156,62 @@ void checkpoint(source& in) {
     throw finding("a refused checkpoint changed the state");
 }
 
-/// Folder of the tokenizer's cache, taken away at the end.
-struct cache_folder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("tigon-fuzz-cache-" + std::to_string(getpid()));
-  ~cache_folder() {
+/// A folder that is taken away at the end.
+struct temporary_folder {
+  std::filesystem::path path;
+  explicit temporary_folder(const std::string& name)
+      : path(std::filesystem::temp_directory_path() / ("tigon-fuzz-" + name + "-" + std::to_string(getpid()))) {}
+  temporary_folder(const temporary_folder&) = delete;
+  ~temporary_folder() {
     std::error_code code;
     std::filesystem::remove_all(path, code);
   }
 };
+
+/// config.json of a folder of a model.
+void config(source& in) {
+  static const temporary_folder folder("model");
+  static constexpr std::string_view families[] = {"llama",  "mistral",     "qwen2",   "qwen3",     "gemma",
+                                                  "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt2"};
+  static constexpr std::string_view more[] = {
+      R"("rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32})",
+      R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4})",
+      R"("rope_parameters":{"full_attention":{"rope_theta":1e6},"sliding_attention":{"rope_theta":1e4}})",
+      R"("rope_scaling":{"type":"longrope","short_factor":[1,1],"long_factor":[2,2]})",
+      R"("layer_types":["sliding_attention","full_attention"])",
+      R"("sliding_window":16)",
+      R"("use_sliding_window":true)",
+      R"("pad_token_id":0)",
+      R"("num_local_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":8)",
+      R"("mlp_only_layers":[0])",
+      R"("decoder_sparse_step":2)",
+      R"("tie_word_embeddings":true)",
+      R"("head_dim":8)",
+      R"("attn_logit_softcapping":50.0,"query_pre_attn_scalar":256)"};
+  const std::string_view family = families[in.below(std::size(families))];
+  std::string all = R"({"model_type":")" + std::string(family) +
+                    R"(","vocab_size":11,"hidden_size":16,"intermediate_size":24,"num_hidden_layers":2,)"
+                    R"("num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":64)";
+  const std::size_t count = in.below(4);
+  for (std::size_t k = 0; k < count; ++k) all += "," + std::string(more[in.below(std::size(more))]);
+  all += '}';
+  const bool good = count == 0 && family != "gpt2" && family != "mixtral" && family != "qwen3_moe";
+  const std::string whole = all;
+  damage(all, in);
+  std::filesystem::create_directories(folder.path);
+  std::ofstream(folder.path / "config.json", std::ios::binary) << all;
+  const bool accepted = reads((folder.path / "config.json").string(), [&] {
+    const auto a = example::read_architecture(example::config_reader::of_folder(folder.path));
+    if (a.of_layer.size() != a.layers || a.kv_heads == 0 || a.heads % a.kv_heads != 0 || a.vocab == 0)
+      throw finding("an architecture that does not fit together");
+    if (a.head_dim == 0 || a.head_dim % 2 != 0 || (a.experts != 0 && (a.top_k == 0 || a.top_k > a.experts)))
+      throw finding("heads or experts that do not fit together");
+    for (const double number : {a.norm_eps, a.attention_scale, a.attention_softcap, a.logit_softcap, a.rotary.theta,
+                                a.rotary.factor, a.embedding_scale})
+      if (!std::isfinite(number)) throw finding("a number that is not finite");
+  });
+  if (!accepted && good && all == whole) throw finding("a good configuration is refused");
+}
 
 void tokenizer(source& in) {
   static const std::string text = [] {
@@ -172,7 +220,7 @@ void tokenizer(source& in) {
       t += "the " + std::to_string(i * i) + " quick foxes,\tna\xc3\xafve  dogs\n\nand a line\n";
     return t;
   }();
-  static const cache_folder folder;
+  static const temporary_folder folder("cache");
   static const auto bpe = example::tokenizer::bpe(text, 300, folder.path);
   if (in.one_in(256)) {  // a damaged cache is as none
     const auto cached = folder.path / (bpe.name() + ".model");
@@ -203,7 +251,8 @@ void tokenizer(source& in) {
   if (plain.decode(plain.encode(some)) != some) throw finding("bytes do not come back");
 }
 
-constexpr target all[] = {{"safetensors", safetensors}, {"checkpoint", checkpoint}, {"tokenizer", tokenizer}};
+constexpr target all[] = {
+    {"safetensors", safetensors}, {"checkpoint", checkpoint}, {"tokenizer", tokenizer}, {"config", config}};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Fuzzing of rotations of heads.
 #include <tigon/ops/llama4_rope.hpp>
 #include <tigon/ops/qk_norm_rope.hpp>
+#include <tigon/ops/qwen2vl_mrope.hpp>
 #include <tigon/ops/rope.hpp>
 
 #include "problem.hpp"
@@ -152,7 +153,36 @@ void qk_norm_rope(P& p) {
             {.bound = backward.of<T>(), .scale = 2 * std::sqrt(static_cast<double>(h.batch * h.kv_heads * h.n + 1))});
 }
 
-constexpr target all[] = {TIGON_FUZZ_TARGET(rope), TIGON_FUZZ_TARGET(llama4_rope), TIGON_FUZZ_TARGET(qk_norm_rope)};
+template <class P>
+void qwen2vl_mrope(P& p) {
+  using T = typename P::element;
+  some_heads<P> h(p, 2);
+  const std::size_t half = h.d / 2, time = p.in.between(0, half), height = p.in.between(0, half - time);
+  const tigon::qwen2vl_mrope_options opt{.sections = {time, height, half - time - height}};
+  const std::size_t rows = 3 * h.batch * h.n, width = half + p.in.below(3);
+  auto &cos = some_table(p, "cos", rows, width), &sin = some_table(p, "sin", rows, width);
+  auto &dq = p.heads("dq", h.batch, h.heads, h.n, h.d), &dk = p.heads("dk", h.batch, h.kv_heads, h.n, h.d);
+  const double of_q = 2 * p.size_of_terms({&h.q}), of_k = 2 * p.size_of_terms({&h.k});
+  auto &q_to = p.in_place(h.q_out, {&h.q}), &k_to = p.in_place(h.k_out, {&h.k});
+  p.call({&q_to, &k_to}, [&](auto s) {
+    using S = decltype(s);
+    tigon::qwen2vl_mrope_forward<typename S::backend, typename S::element>(
+        h.q.heads(s), h.k.heads(s), cos.at(s), sin.at(s), q_to.heads(s), k_to.heads(s), opt, s.ctx);
+  });
+  p.compare(q_to, {.bound = rotated.of<T>(), .scale = of_q});
+  p.compare(k_to, {.bound = rotated.of<T>(), .scale = of_k});
+  q_to.hand_over(), k_to.hand_over();
+  p.call({&dq, &dk}, [&](auto s) {
+    using S = decltype(s);
+    tigon::qwen2vl_mrope_backward<typename S::backend, typename S::element>(
+        q_to.heads(s), k_to.heads(s), cos.at(s), sin.at(s), dq.heads(s), dk.heads(s), opt, s.ctx);
+  });
+  p.compare(dq, {.bound = rotated.of<T>(), .scale = of_q});
+  p.compare(dk, {.bound = rotated.of<T>(), .scale = of_k});
+}
+
+constexpr target all[] = {TIGON_FUZZ_TARGET(rope), TIGON_FUZZ_TARGET(llama4_rope), TIGON_FUZZ_TARGET(qk_norm_rope),
+                          TIGON_FUZZ_TARGET(qwen2vl_mrope)};
 
 }  // namespace
 

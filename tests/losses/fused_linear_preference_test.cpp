@@ -562,6 +562,13 @@ TEST(pairs, sequences_without_length) {
   EXPECT_FLOAT_EQ(p.loss[0], static_cast<float>(cpo_of(0, 0.2)));
   EXPECT_EQ(p.chosen_mean[0], 0);
   EXPECT_EQ(p.dw.f64(), std::vector<double>(17 * 5, 0.0));
+  // The reference may have given its log-probabilities, of which there is one a sequence all the same.
+  problem<float> given({4, 0, 5, 17}, variants[6]);
+  given.reference_logps = {-1, -2, -3, -4};
+  given.forward<small_chunks>();
+  EXPECT_GT(given.chosen_rewards[0], 0);
+  EXPECT_EQ(given.chosen_rewards[1], 2 * given.chosen_rewards[0]);
+  EXPECT_EQ(given.rejected_rewards[1], 4 * given.chosen_rewards[0]);
 }
 
 TEST(pairs, an_empty_sequence_leaves_the_others_alone) {

@@ -432,6 +432,18 @@ TYPED_TEST(attention, of_a_cache_is_that_of_the_whole_sequence) {
   EXPECT_TRUE(close(some.o.f64(), wanted, forward_bound.of<T>()));
 }
 
+// Where values are almost equal, what the rounding of o takes away is as large as dp - delta. A row of one 16-bit dq has no
+// room for a delta of 32 bits.
+TEST(attention_gradients, of_one_column_are_made_of_an_o_before_its_rounding) {
+  using B = small_tiles<usual_backend>;
+  problem<tigon::bfloat16> p({1, 4, 2, 61, 1});
+  for (std::size_t k = 0; k < p.v.count(); ++k) p.v[k] = tigon::bfloat16(1 + 0x1p-6f * static_cast<float>(k % 3));
+  p.both_ways<B>();
+  const reference wanted = p.wanted();
+  EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.bf16));
+  EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.bf16));
+}
+
 // The tiles of a usual backend: more than one part of queries, and a bit.
 TEST(attention_tiles, of_the_usual_size_keep_their_error) {
   using B = usual_backend;

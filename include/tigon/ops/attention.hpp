@@ -83,7 +83,7 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
     const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0;
     const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
-    if (has_rows && sizeof(T) < sizeof(accumulator_t<T>) && in.q.head_dim * sizeof(T) >= sizeof(accumulator_t<T>)) {
+    if (has_rows && sizeof(T) < sizeof(accumulator_t<T>)) {
       detail::for_tasks(ctx, parts.size(), bytes,
                         [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, to.dq, parts[task], own); });
       in.kept_delta = to.dq;
@@ -113,7 +113,7 @@ struct kernel<op::attention, backends::generic> {
     }
   }
 
-  /// delta of a tile of rows, at the beginning of their rows of dq.
+  /// delta of a tile of rows, in their rows of dq.
   template <backend B, element T>
   static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
                              context& own) {
@@ -126,10 +126,7 @@ struct kernel<op::attention, backends::generic> {
       rows.add_to_delta(j, n, k, v, sums, own);
     });
     for (std::size_t h = 0; h < part.heads; ++h)
-      for (std::size_t i = 0; i < part.queries; ++i) {
-        const A delta = static_cast<A>(sums[i * part.heads + h]);
-        std::memcpy(static_cast<void*>(part.tensor(to, h).row(i)), &delta, sizeof delta);
-      }
+      for (std::size_t i = 0; i < part.queries; ++i) rows.keep_delta(h, i, sums[i * part.heads + h], to);
   }
 
   /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it is

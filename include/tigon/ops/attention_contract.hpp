@@ -59,9 +59,14 @@ struct attention {
 ///            NaN or +inf, or are all -inf without a sink, is NaN. Keys that are not seen do not matter; NaN and infinity
 ///            in v (backward: in q and do) may also reach queries of the same block that do not see them.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
-///            (tests/ops/attention_test.cpp), for scores of a few units. Gradients of heads of one column in 16 bits: 2e-2,
-///            because delta is made from the rounded o there. It does not grow with the lengths: more than 64 blocks are
-///            added up by compensated sums.
+///            (tests/ops/attention_test.cpp), for scores of a few units and terms that do not cancel.
+///            For every input (tests/fuzz/attention.cpp), in f32 (f64: 2^-29 of it): 4e-7 * (1 + S) of the sum of the
+///            magnitudes of the terms, which are p v[j] of o, p do[i] of dv, and of ds p (|do v[j]| + sum_j p |do v[j]|),
+///            each product without its signs; S is the largest scale * sum_c |q[i,c] k[j,c]| or |lse|. In 16 bits also
+///            half a unit of the result; dsinks, made of the rounded o, half a unit of its terms; dq and dk of heads of one
+///            column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below 2^-100 (f64
+///            2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up by compensated
+///            sums.
 struct attention_options {
   static constexpr std::size_t unlimited = static_cast<std::size_t>(-1);
 

@@ -14,7 +14,7 @@ struct backward_inputs {
   std::span<const accumulator_t<T>> lse;
   const attention_options& opt;
   double scale;
-  heads_view<T> kept_delta = {};  ///< delta of each row, in the first bytes of the row; or empty
+  heads_view<T> kept_delta = {};  ///< what backward_rows::keep_delta left; or empty
 };
 
 /// to[i * stride] = sum_c a[i,c] b[i,c]
@@ -90,6 +90,20 @@ class backward_rows {
     });
   }
 
+  /// Keeps delta of row i of head h of these rows in the row of `to`: in its first bytes or, where a row is of one element
+  /// of 16 bits, as delta / do - o, times a power of two that keeps it among the normal numbers. That is what the
+  /// rounding of o took away: of delta as many digits again.
+  void keep_delta(std::size_t h, std::size_t i, double delta, heads_view<T> to) const {
+    T* const row = part_.tensor(to, h).row(i);
+    if (const A sum = static_cast<A>(delta); in_.q.head_dim * sizeof(T) >= sizeof(A))
+      std::memcpy(static_cast<void*>(row), &sum, sizeof sum);
+    else {
+      const double g = static_cast<double>(static_cast<A>(*part_.tensor(in_.d_o, h).row(i)));
+      const double o = static_cast<double>(static_cast<A>(*part_.tensor(in_.o, h).row(i)));
+      *row = T(static_cast<A>(g == 0 ? 0 : (delta / g - o) * rest_scale));
+    }
+  }
+
   /// to (+)= scale ds k
   void dq(gemm_operand<T> k, matrix_view<A> to, bool more, context& own) const {
     tile_product<B, A, T, A>(ds_, k, to, {.alpha = in_.scale, .beta = more ? 1.0 : 0.0}, own);
@@ -139,6 +153,18 @@ class backward_rows {
     tile_product<B, A, T, A>(of, {x}, to, {.alpha = alpha, .beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
   }
 
+  A kept_delta(std::size_t h, std::size_t i) const {
+    const T* const row = part_.tensor(in_.kept_delta, h).row(i);
+    A delta;
+    if (in_.q.head_dim * sizeof(T) >= sizeof(A))
+      std::memcpy(&delta, row, sizeof delta);
+    else {
+      const A g = static_cast<A>(*part_.tensor(in_.d_o, h).row(i)), o = static_cast<A>(*part_.tensor(in_.o, h).row(i));
+      delta = g * o + g * (static_cast<A>(*row) * static_cast<A>(1 / rest_scale));  // products of 16 bits are exact
+    }
+    return delta;
+  }
+
   /// q, do, lse, and delta = do o, of these rows.
   void load(context& own) {
     q_.rows = d_o_.rows = padded();
@@ -151,12 +177,12 @@ class backward_rows {
       if (in_.kept_delta.data == nullptr)
         row_products<B, T>(part_.tensor(in_.d_o, h), part_.tensor(in_.o, h), delta_ + h, heads, own);
       else
-        for (std::size_t i = 0; i < part_.queries; ++i)
-          std::memcpy(delta_ + i * heads + h, part_.tensor(in_.kept_delta, h).row(i), sizeof(A));
+        for (std::size_t i = 0; i < part_.queries; ++i) delta_[i * heads + h] = kept_delta(h, i);
     }
     loaded_ = true;
   }
 
+  static constexpr double rest_scale = 256;  ///< o of f16 has digits down to 2^-24
   const backward_inputs<T>& in_;
   visible_keys* seen_;
   A *lse_, *delta_;

@@ -56,7 +56,8 @@ struct sequence_tokens {
   }
 
   std::size_t sequences() const { return groups * ends; }
-  std::size_t first_row(std::size_t s) const { return (s % ends * groups + s / ends) * length; }
+  std::size_t place(std::size_t s) const { return s % ends * groups + s / ends; }  ///< among the caller's sequences
+  std::size_t first_row(std::size_t s) const { return place(s) * length; }
 
   /// Lists the rows for which column_of(row) or second_of(row), [0, vocab) or negative for none, is a column.
   TIGON_NOINLINE void list(function_ref<std::int64_t(std::size_t)> column_of,
@@ -125,7 +126,7 @@ struct sequence_scores {
     if (tokens.reference_logp != nullptr || (!reference.empty() && of_tokens))
       out.ratio = difference / out.divisor;
     else if (!reference.empty())
-      out.ratio = out.logp - static_cast<double>(reference[tokens.first_row(s) / tokens.length]);
+      out.ratio = out.logp - static_cast<double>(reference[tokens.place(s)]);
     else
       out.ratio = out.logp;
     return out;

@@ -1,0 +1,165 @@
+// Fuzzing of fused linear losses: scaled cross entropy, divergences from a teacher, and losses of a part of the vocabulary.
+#include <tigon/comm/communicator.hpp>
+#include <tigon/losses/fused_linear_jsd.hpp>
+#include <tigon/losses/fused_linear_kl_div.hpp>
+#include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
+#include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
+
+#include "linear.hpp"
+
+namespace {
+
+using namespace tigon::fuzz;
+
+/// Labels, some of them ignored; in a few cases one that is outside.
+template <class P>
+auto& some_target(P& p, std::size_t rows, std::size_t vocab, bool bad) {
+  auto& target = p.template vector<std::int64_t>("target", rows);
+  generator next(p.in.seed());
+  for (std::size_t i = 0; i < rows; ++i)
+    target.set(i, static_cast<double>(next() % 5 == 0 ? -100 : static_cast<std::int64_t>(next() % vocab)));
+  if (bad && rows != 0 && p.in.one_in(16))
+    target.set(p.in.below(rows), p.in.pick({static_cast<double>(vocab), -1.0})), p.may_refuse = true;
+  return target;
+}
+
+template <class P>
+void fused_linear_scaled_cross_entropy(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_results{.f32 = 2e-6, .bf16 = 2e-6, .f16 = 2e-6, .f64 = 1e-14};
+  constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 5e-14};
+  const some_layer<P> l(p, p.some_rows(30));
+  const tigon::fused_linear_scaled_cross_entropy_options opt{.temperature = p.in.pick({1.0, 0.7, 2.0})};
+  auto& target = some_target(p, l.rows, l.vocab, true);
+  const bool each = p.in.one_in(2), with_entropy = p.in.one_in(2);
+  auto& g = p.filled(p.template vector<A>("upstream", each ? l.rows : 1), 1, 0.3, false);
+  auto& h = p.filled(p.template vector<A>("upstream of entropy", with_entropy ? l.rows : 0), 0, 0.3, false);
+  auto &nll = p.template vector<A>("nll", l.rows), &entropy = p.template vector<A>("entropy", l.rows);
+  auto& lse = p.template vector<A>("lse", l.rows);
+  const auto upstream = [&](auto s) {
+    using N = std::conditional_t<decltype(s)::is_reference, double, A>;
+    return tigon::scaled_cross_entropy_upstream<N>{g.vec(s), with_entropy ? h.vec(s) : std::span<N>{}};
+  };
+  p.call({&nll, &entropy, &lse}, [&](auto s) {
+    using S = decltype(s);
+    using N = std::conditional_t<S::is_reference, double, A>;
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::fused_linear_scaled_cross_entropy_forward<typename S::backend>(
+        l.layer(s), target.vec(s), tigon::scaled_cross_entropy_results<N>{nll.vec(s), entropy.vec(s), lse.vec(s)}, {},
+        opt, {}, s.ctx);
+  });
+  const double stretch = l.stretch() / opt.temperature;
+  for (const argument* result : {static_cast<argument*>(&nll), static_cast<argument*>(&entropy)})
+    p.compare(*result, {.bound = std::max(1.0, stretch) * of_results.of<T>(), .scale = 1});
+  p.compare(lse, {.bound = std::max(1.0, stretch) * of_results.of<T>(), .scale = 1});
+  p.call({&l.dx, &l.dw, &l.dbias}, [&](auto s) {
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::fused_linear_scaled_cross_entropy_backward<typename decltype(s)::backend>(
+        l.layer(s), target.vec(s), upstream(s), l.gradients(s), opt, s.ctx);
+  });
+  l.compare(of_gradient.of<T>(), (p.stretch() + p.stretch() * p.stretch()) / opt.temperature);
+}
+
+template <class P>
+void fused_linear_jsd(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss{.f32 = 3e-6, .bf16 = 3e-6, .f16 = 3e-6, .f64 = 2e-14};
+  constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-13};
+  const some_layer<P> l(p, p.some_rows(30));
+  tigon::fused_linear_jsd_options opt{.beta = p.in.pick({0.5, 0.1, 0.0, 1.0})};
+  opt.temperature = p.in.pick({1.0, 2.0}), opt.upstream = p.in.pick({1.0, 0.5});
+  auto& teacher = p.filled(p.matrix("teacher", l.rows, l.vocab), 0, 1, false);
+  auto& labels = some_target(p, l.rows, l.vocab, false);
+  auto& loss = p.template vector<A>("loss", 1);
+  p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::fused_linear_jsd_forward<typename S::backend, E>(l.layer(s), tigon::matrix_view<const E>(teacher.at(s)),
+                                                            labels.vec(s), loss.vec(s), l.gradients(s), opt, s.ctx);
+  });
+  // The terms of a divergence cancel where both are alike.
+  p.compare(loss, {.bound = l.stretch() * of_loss.of<T>(), .scale = 1});
+  l.compare(of_gradient.of<T>(), p.stretch() / static_cast<double>(l.vocab) * (l.rows == 0 ? 0.0 : 1.0));
+}
+
+template <class P>
+void fused_linear_kl_div(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
+  constexpr bounds of_element{.f32 = 1e-6, .bf16 = 1e-6, .f16 = 1e-6, .f64 = 4e-15};
+  constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
+  using enum tigon::divergence_reduction;
+  const some_layer<P> l(p, p.some_rows(30));
+  tigon::fused_linear_kl_div_options opt{.reduction = p.in.pick({batchmean, mean, sum, none})};
+  opt.log_target = p.in.one_in(2), opt.temperature = p.in.pick({1.0, 2.0}), opt.eps = p.in.pick({0.0, 1e-3});
+  if (opt.log_target) opt.eps = 0;
+  const bool each = opt.reduction == none;
+  auto& teacher = p.filled(p.matrix("teacher", l.rows, l.vocab), 0, 1, false);
+  double terms = 0, of_row = 0;
+  for (std::size_t k = 0; k < teacher.size(); ++k) {
+    const double log_p = -3 - teacher.got(k);
+    teacher.set(k, opt.log_target ? log_p : std::exp(log_p));
+    terms += std::exp(log_p) * (std::abs(log_p) + 6 + 4 * l.stretch());
+    of_row += std::exp(log_p) / static_cast<double>(l.rows);
+  }
+  auto& labels = some_target(p, l.rows, l.vocab, false);
+  auto& loss = p.template matrix<A>("loss", each ? l.rows : 1, each ? l.vocab : 1);
+  auto& upstream = p.filled(p.template matrix<A>("upstream", each ? l.rows : 1, each ? l.vocab : 1), 0.5, 0.2, false);
+  p.call({&loss}, [&](auto s) {
+    using S = decltype(s);
+    using N = std::conditional_t<S::is_reference, double, A>;
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::fused_linear_kl_div_forward<typename S::backend>(l.layer(s), teacher.at(s), labels.vec(s),
+                                                            tigon::loss_elements<N>(loss.at(s)), {}, opt, s.ctx);
+  });
+  p.compare(loss, {.bound = l.stretch() * (each ? of_element : of_loss).of<T>(), .scale = each ? 1.0 : terms});
+  p.call({&l.dx, &l.dw, &l.dbias}, [&](auto s) {
+    using S = decltype(s);
+    using N = std::conditional_t<S::is_reference, const double, const A>;
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::fused_linear_kl_div_backward<typename S::backend>(
+        l.layer(s), teacher.at(s), labels.vec(s), tigon::loss_elements<N>(upstream.at(s)), l.gradients(s), opt, s.ctx);
+  });
+  const double c = opt.reduction == sum || each ? 1 : 1 / static_cast<double>(l.rows + 1);
+  l.compare(of_gradient.of<T>(), c * of_row / static_cast<double>(opt.reduction == mean ? l.vocab * l.vocab : l.vocab));
+}
+
+template <class P>
+void vocab_parallel_fused_linear_cross_entropy(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  constexpr bounds of_loss{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
+  constexpr bounds of_gradient{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+  const some_layer<P> l(p, p.some_rows(30));
+  tigon::vocab_parallel_fused_linear_cross_entropy_options opt;
+  opt.loss.reduction = p.in.pick({tigon::reduction::mean, tigon::reduction::sum, tigon::reduction::none});
+  opt.loss.label_smoothing = p.in.pick({0.0, 0.1}), opt.loss.lse_square_scale = p.in.pick({0.0, 0.01});
+  auto& target = some_target(p, l.rows, l.vocab, true);
+  auto& loss = p.template vector<A>("loss", opt.loss.reduction == tigon::reduction::none ? l.rows : 1);
+  tigon::comm::serial alone;
+  p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    const rows_at_a_time chunk(s.ctx, l.at_a_time);
+    tigon::vocab_parallel_fused_linear_cross_entropy_forward<typename S::backend, E>(
+        alone, tigon::linear_shard<E>{l.layer(s), tigon::vocab_shard{0, l.vocab}}, target.vec(s), {.loss = loss.vec(s)},
+        l.gradients(s), opt, tigon::absent, s.ctx);
+  });
+  p.compare(loss, {.bound = l.stretch() * of_loss.of<T>()});
+  l.compare(of_gradient.of<T>(),
+            opt.loss.reduction == tigon::reduction::mean ? 1.0 / static_cast<double>(l.rows + 1) : 1.0);
+}
+
+constexpr target all[] = {TIGON_FUZZ_TARGET(fused_linear_scaled_cross_entropy), TIGON_FUZZ_TARGET(fused_linear_jsd),
+                          TIGON_FUZZ_TARGET(fused_linear_kl_div),
+                          TIGON_FUZZ_TARGET(vocab_parallel_fused_linear_cross_entropy)};
+
+}  // namespace
+
+#include "driver.hpp"
+
+std::span<const tigon::fuzz::target> tigon::fuzz::targets() { return all; }

@@ -1,0 +1,239 @@
+// Fuzzing of the gated MLP, whole, in tiles of tokens and split into experts, and of the order of the experts' tokens.
+#include <tigon/ops/mlp.hpp>
+#include <tigon/ops/moe.hpp>
+#include <tigon/ops/moe_routing.hpp>
+#include <tigon/ops/tiled_mlp.hpp>
+
+#include "problem.hpp"
+
+namespace {
+
+using namespace tigon::fuzz;
+
+constexpr bounds forward{.f32 = 8e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 4e-14};
+constexpr bounds backward{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 8e-3, .f64 = 4e-14};
+
+/// The arguments of mlp and tiled_mlp.
+template <class P>
+struct some_mlp {
+  using T = typename P::element;
+  P& p;
+  std::size_t rows, hidden, n;
+  tigon::mlp_options opt;
+  bool biased;
+  twin<T>&x, &dy, &wg, &wu, &wd, &bg, &bu, &bd;
+  twin<T>&y, &dx, &dwg, &dwu, &dwd, &dbg, &dbu, &dbd;
+
+  explicit some_mlp(P& of)
+      : p(of),
+        rows(p.some_rows(20)),
+        hidden(p.some_cols(40)),
+        n(p.some_cols(40)),
+        opt{.gate = p.in.pick({tigon::mlp_gate::swiglu, tigon::mlp_gate::geglu}),
+            .gate_multiplier = p.in.pick({1.0, 1.0, 0.5}),
+            .down_multiplier = p.in.pick({1.0, 1.0, 2.0}),
+            .weights = p.in.pick({tigon::transpose::no, tigon::transpose::yes}),
+            .dw = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})},
+        biased(p.in.one_in(3)),
+        x(p.filled(p.matrix("x", rows, hidden), 0, 1, false)),
+        dy(p.filled(p.matrix("dy", rows, hidden), 0, 1, false)),
+        wg(weight("wg", n, hidden)),
+        wu(weight("wu", n, hidden)),
+        wd(weight("wd", hidden, n)),
+        bg(p.filled(p.vector("bg", biased ? n : 0), 0, 0.3, false)),
+        bu(p.filled(p.vector("bu", biased ? n : 0), 0, 0.3, false)),
+        bd(p.filled(p.vector("bd", biased ? hidden : 0), 0, 0.3, false)),
+        y(p.matrix("y", rows, hidden)),
+        dx(p.matrix("dx", rows, hidden)),
+        dwg(gradient("dwg", n, hidden)),
+        dwu(gradient("dwu", n, hidden)),
+        dwd(gradient("dwd", hidden, n)),
+        dbg(p.vector("dbg", biased ? n : 0)),
+        dbu(p.vector("dbu", biased ? n : 0)),
+        dbd(p.vector("dbd", biased ? hidden : 0)) {
+    p.note_options(static_cast<int>(opt.gate), opt.gate_multiplier, opt.down_multiplier, static_cast<int>(opt.weights),
+                   static_cast<int>(opt.dw), biased);
+    if (opt.dw == tigon::gradient::accumulate)
+      for (argument* g : {&dwg, &dwu, &dwd, &dbg, &dbu, &dbd}) p.fill(*g, 0, 1, false);
+  }
+  twin<T>& gradient(const char* name, std::size_t out, std::size_t in) {
+    const bool turned = opt.weights == tigon::transpose::yes;
+    return p.matrix(name, turned ? in : out, turned ? out : in);
+  }
+  twin<T>& weight(const char* name, std::size_t out, std::size_t in) {
+    return p.filled(gradient(name, out, in), 0, 1 / (p.stretch() * std::sqrt(static_cast<double>(in))), false);
+  }
+  template <class S>
+  auto weights(S s) {
+    tigon::mlp_weights<typename S::element> w{wg.at(s), wu.at(s), wd.at(s)};
+    if (biased) w.gate_bias = bg.vec(s), w.up_bias = bu.vec(s), w.down_bias = bd.vec(s);
+    return w;
+  }
+  template <class S>
+  auto gradients(S s) {
+    tigon::mlp_weights<typename S::element> w{dwg.at(s), dwu.at(s), dwd.at(s)};
+    if (biased) w.gate_bias = dbg.vec(s), w.up_bias = dbu.vec(s), w.down_bias = dbd.vec(s);
+    return w;
+  }
+  void compare_forward() {
+    p.compare(y, {.bound = p.stretch() * forward.of<T>(), .scale = opt.down_multiplier * p.size_of_terms({&x})});
+  }
+  void compare_backward(argument& to) {
+    const double of_dy = opt.down_multiplier * p.size_of_terms({&dy}), bound = p.stretch() * backward.of<T>();
+    const double sum = of_dy * std::sqrt(static_cast<double>(rows + 1)) * std::max(1.0, p.size_of_terms({&x}));
+    p.compare(to, {.bound = bound, .scale = of_dy});
+    for (const argument* g : {static_cast<argument*>(&dwg), static_cast<argument*>(&dwu), static_cast<argument*>(&dwd),
+                              static_cast<argument*>(&dbg), static_cast<argument*>(&dbu), static_cast<argument*>(&dbd)})
+      p.compare(*g, {.bound = bound, .scale = 2 * sum});
+  }
+};
+
+template <class P>
+void mlp(P& p) {
+  some_mlp<P> m(p);
+  auto& saved = p.matrix("saved", m.rows, 3 * m.n);
+  const bool again = p.in.one_in(3);
+  p.call({&m.y, &saved}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::mlp_saved<E> kept{saved.at(s)};
+    tigon::mlp_forward<typename S::backend, E>(m.x.at(s), m.weights(s), m.y.at(s), kept, m.opt, s.ctx);
+  });
+  m.compare_forward();
+  auto& to = p.in_place(m.dx, {&m.dy, &m.x});
+  p.call({&to, &saved, &m.dwg, &m.dwu, &m.dwd, &m.dbg, &m.dbu, &m.dbd}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::mlp_saved<E> kept{saved.at(s), true};
+    if (again)
+      tigon::mlp_backward_recompute<typename S::backend, E>(m.dy.at(s), m.x.at(s), m.weights(s), to.at(s),
+                                                            m.gradients(s), m.opt, s.ctx);
+    else
+      tigon::mlp_backward<typename S::backend, E>(m.dy.at(s), m.x.at(s), m.weights(s), kept, to.at(s), m.gradients(s),
+                                                  m.opt, s.ctx);
+  });
+  m.compare_backward(to);
+}
+
+template <class P>
+void tiled_mlp(P& p) {
+  some_mlp<P> m(p);
+  tigon::tiled_mlp_options opt{.mlp = m.opt};
+  if (p.in.one_in(2)) opt.shards = p.in.between(1, 8);
+  p.call({&m.y}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::tiled_mlp_forward<typename S::backend, E>(m.x.at(s), m.weights(s), m.y.at(s), opt, s.ctx);
+  });
+  m.compare_forward();
+  auto& to = p.in_place(m.dx, {&m.dy, &m.x});
+  p.call({&to, &m.dwg, &m.dwu, &m.dwd, &m.dbg, &m.dbu, &m.dbd}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::tiled_mlp_backward<typename S::backend, E>(m.dy.at(s), m.x.at(s), m.weights(s), to.at(s), m.gradients(s),
+                                                      opt, s.ctx);
+  });
+  m.compare_backward(to);
+}
+
+/// Experts that tokens chose, in a few cases one that is not there.
+template <class P>
+auto& some_choices(P& p, std::size_t tokens, std::size_t k, std::size_t experts) {
+  auto& indices = p.template matrix<std::int32_t>("indices", tokens, k);
+  generator next(p.in.seed());
+  const bool same = p.in.one_in(4);
+  for (std::size_t c = 0; c < indices.size(); ++c)
+    indices.set(c, static_cast<double>(same ? experts - 1 : next() % experts));
+  if (indices.size() != 0 && p.in.one_in(16)) {
+    indices.set(p.in.below(indices.size()), p.in.pick({static_cast<double>(experts), -1.0, -2147483648.0}));
+    p.may_refuse = true;
+  }
+  return indices;
+}
+
+template <class P>
+void moe_routing(P& p) {
+  const std::size_t tokens = p.some_rows(60), k = p.in.below(4), experts = p.in.between(1, 9), pairs = tokens * k;
+  auto& indices = some_choices(p, tokens, k, experts);
+  auto &counts = p.template vector<std::int32_t>("counts", experts),
+       &offsets = p.template vector<std::int32_t>("offsets", experts + 1);
+  auto &gather = p.template vector<std::int32_t>("gather", pairs),
+       &scatter = p.template vector<std::int32_t>("scatter", pairs);
+  auto& positions = p.template vector<std::int32_t>("positions", pairs);
+  p.call({&counts, &offsets, &gather, &scatter, &positions}, [&](auto s) {
+    tigon::moe_routing_forward<typename decltype(s)::backend>(
+        indices.at(s), experts,
+        tigon::moe_order<std::int32_t>{counts.vec(s), offsets.vec(s), gather.vec(s), scatter.vec(s), positions.vec(s)},
+        s.ctx);
+  });
+  p.expect_equal({&counts, &offsets, &gather, &scatter, &positions});
+  if (p.is_faulty()) return;
+  for (std::size_t q = 0; q < pairs; ++q) {
+    const auto at = static_cast<std::size_t>(positions.got(q));
+    if (at >= pairs || scatter.got(at) != static_cast<double>(q) || gather.got(at) != static_cast<double>(q / k))
+      p.fail("no permutation");
+  }
+}
+
+template <class P>
+void moe(P& p) {
+  using T = typename P::element;
+  const std::size_t tokens = p.some_rows(20), k = p.in.below(4), experts = p.in.between(1, 5);
+  const std::size_t hidden = p.some_cols(30), n = p.some_cols(30);
+  const tigon::moe_options opt{.layout = p.in.pick({tigon::gate_layout::halves, tigon::gate_layout::interleaved}),
+                               .dw = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  const bool again = p.in.one_in(3);
+  auto &x = p.filled(p.matrix("x", tokens, hidden), 0, 1, false),
+       &dy = p.filled(p.matrix("dy", tokens, hidden), 0, 1, false);
+  auto& indices = some_choices(p, tokens, k, experts);
+  auto& routing = p.filled(p.matrix("weights", tokens, k), 0.5, 0.2 / p.stretch(), false);
+  const auto of_weights = [&](std::size_t in) { return 1 / (p.stretch() * std::sqrt(static_cast<double>(in))); };
+  auto& gate_up = p.filled(p.matrix("gate_up", experts * 2 * n, hidden), 0, of_weights(hidden), false);
+  auto& down = p.filled(p.matrix("down", experts * hidden, n), 0, of_weights(n), false);
+  auto &y = p.matrix("y", tokens, hidden), &saved = p.matrix("saved", tokens * k, 2 * n);
+  auto &dx = p.matrix("dx", tokens, hidden), &dgate_up = p.matrix("dgate_up", experts * 2 * n, hidden);
+  auto &ddown = p.matrix("ddown", experts * hidden, n), &drouting = p.matrix("dweights", tokens, k);
+  if (opt.dw == tigon::gradient::accumulate) p.fill(dgate_up, 0, 1, false), p.fill(ddown, 0, 1, false);
+  const auto choices = [&](auto s) {
+    using E = typename decltype(s)::element;
+    return tigon::moe_choices<std::int32_t, E>{indices.at(s), routing.at(s)};
+  };
+  const auto experts_of = [&](auto s) {
+    using E = typename decltype(s)::element;
+    return tigon::moe_weights<E>{gate_up.at(s), down.at(s), experts};
+  };
+  p.call({&y, &saved}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::moe_saved<E> kept{saved.at(s)};
+    tigon::moe_forward<typename S::backend, E>(x.at(s), choices(s), experts_of(s), y.at(s), kept, opt, s.ctx);
+  });
+  const double of_k = static_cast<double>(k), of_x = std::max(1.0, p.size_of_terms({&x})) * of_k;
+  p.compare(y, {.bound = p.stretch() * forward.of<T>(), .scale = of_k * p.size_of_terms({&x})});
+  p.call({&dx, &dgate_up, &ddown, &drouting}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    const tigon::moe_saved<E> kept{saved.at(s), true};
+    const tigon::moe_gradients<E, E, E> to{dx.at(s), dgate_up.at(s), ddown.at(s), drouting.at(s)};
+    if (again)
+      tigon::moe_backward_recompute<typename S::backend, E>(dy.at(s), x.at(s), choices(s), experts_of(s), to, opt,
+                                                            s.ctx);
+    else
+      tigon::moe_backward<typename S::backend, E>(dy.at(s), x.at(s), choices(s), experts_of(s), kept, to, opt, s.ctx);
+  });
+  const double of_dy = p.size_of_terms({&dy}), bound = p.stretch() * backward.of<T>();
+  const double sum = of_dy * of_x * std::sqrt(static_cast<double>(tokens + 1));
+  p.compare(dx, {.bound = bound, .scale = of_dy * of_k});
+  p.compare(drouting, {.bound = bound, .scale = of_dy * of_x * std::sqrt(static_cast<double>(n))});
+  p.compare(dgate_up, {.bound = bound, .scale = sum});
+  p.compare(ddown, {.bound = bound, .scale = sum});
+}
+
+constexpr target all[] = {TIGON_FUZZ_TARGET(mlp), TIGON_FUZZ_TARGET(tiled_mlp), TIGON_FUZZ_TARGET(moe_routing),
+                          TIGON_FUZZ_TARGET(moe)};
+
+}  // namespace
+
+#include "driver.hpp"
+
+std::span<const tigon::fuzz::target> tigon::fuzz::targets() { return all; }

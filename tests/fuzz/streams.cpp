@@ -1,0 +1,159 @@
+// Fuzzing of hyper-connections: coefficients, the input of a layer, and the streams after it.
+#include <tigon/ops/mhc_coeffs.hpp>
+#include <tigon/ops/mhc_post_res.hpp>
+#include <tigon/ops/mhc_pre.hpp>
+
+#include "problem.hpp"
+
+namespace {
+
+using namespace tigon::fuzz;
+
+constexpr bounds most{.f32 = 3e-6, .bf16 = 0x1p-8 + 3e-6, .f16 = 0x1p-11 + 3e-6, .f64 = 6e-15};
+
+/// Sinkhorn's history, whose size is that of a backend.
+template <class P>
+struct both_histories {
+  std::vector<typename P::A> tested;
+  std::vector<double> reference;
+  both_histories(std::size_t tokens, std::size_t n, std::size_t tmax)
+      : tested(tigon::mhc_coeffs_history<typename P::backend, typename P::element>(tokens, n, tmax)),
+        reference(tigon::mhc_coeffs_history<tigon::backends::generic, double>(tokens, n, tmax)) {}
+  template <class S>
+  auto at(S) {
+    if constexpr (S::is_reference)
+      return std::span<double>(reference);
+    else
+      return std::span<typename P::A>(tested);
+  }
+};
+
+template <class P>
+void mhc_coeffs(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  const std::size_t tokens = p.some_rows(40), n = p.in.between(1, 4), channels = p.some_cols(40), cols = n * (n + 2);
+  tigon::mhc_coeffs_options opt{.rms_eps = p.in.pick({1e-6, 1e-3}), .pre_eps = p.in.pick({0.0, 0.01})};
+  opt.tmax = p.in.template pick<std::size_t>({20, 1, 3}), opt.post_mult = p.in.pick({2.0, 1.0});
+  opt.dx = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
+  opt.dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
+  auto& x = p.filled(p.matrix("x", tokens, n * channels), 0, 1, false);
+  const double of_phi = 1 / (p.stretch() * std::sqrt(static_cast<double>(n * channels)));
+  auto& phi = p.filled(p.matrix("phi", n * channels, cols), 0, of_phi, false);
+  auto& b = p.filled(p.template vector<A>("b", cols), 0, 0.5 / p.stretch(), false);
+  auto& alpha = p.filled(p.template vector<A>("alpha", 3), 0.7, 0.1 / p.stretch(), false);
+  auto &pre = p.template matrix<A>("h_pre", tokens, n), &post = p.template matrix<A>("h_post", tokens, n);
+  auto &res = p.template matrix<A>("h_res", tokens, n * n), &mix = p.template matrix<A>("mix", tokens, cols);
+  auto& rstd = p.template vector<A>("rstd", tokens);
+  auto& dpre = p.filled(p.template matrix<A>("dh_pre", tokens, n), 0, 1, false);
+  auto& dpost = p.filled(p.template matrix<A>("dh_post", tokens, n), 0, 1, false);
+  auto& dres = p.filled(p.template matrix<A>("dh_res", tokens, n * n), 0, 1, false);
+  auto &dx = p.matrix("dx", tokens, n * channels), &dphi = p.matrix("dphi", n * channels, cols);
+  auto &db = p.template vector<A>("db", cols), &dalpha = p.template vector<A>("dalpha", 3);
+  if (opt.dx == tigon::gradient::accumulate) p.fill(dx, 0, 1, false);
+  if (opt.dparams == tigon::gradient::accumulate)
+    for (argument* g : {static_cast<argument*>(&dphi), static_cast<argument*>(&db), static_cast<argument*>(&dalpha)})
+      p.fill(*g, 0, 1, false);
+  both_histories<P> history(tokens, n, opt.tmax);
+  const auto weights = [&](auto s) { return tigon::mhc_weights{phi.at(s), b.vec(s), alpha.vec(s)}; };
+  p.call({&pre, &post, &res, &mix, &rstd}, [&](auto s) {
+    using S = decltype(s);
+    using N = std::conditional_t<S::is_reference, double, A>;
+    tigon::mhc_coeffs_forward<typename S::backend>(
+        x.at(s), weights(s), tigon::mhc_coefficients<N>{pre.at(s), post.at(s), res.at(s)},
+        tigon::mhc_coeffs_saved<N>{mix.at(s), rstd.vec(s), history.at(s)}, opt, s.ctx);
+  });
+  const double bound = std::same_as<A, float> ? most.f32 : most.of<double>();
+  p.compare(rstd, {.bound = bound});
+  p.compare(mix, {.bound = bound, .scale = 1});
+  for (const argument* h : {static_cast<argument*>(&pre), static_cast<argument*>(&post), static_cast<argument*>(&res)})
+    p.compare(*h, {.bound = bound, .scale = 1});
+  p.call({&dx, &dphi, &db, &dalpha}, [&](auto s) {
+    using S = decltype(s);
+    using N = std::conditional_t<S::is_reference, double, A>;
+    tigon::mhc_coeffs_backward<typename S::backend>(
+        tigon::mhc_coefficients<const N>{dpre.at(s), dpost.at(s), dres.at(s)}, x.at(s), weights(s),
+        tigon::mhc_coeffs_saved<const N>{mix.at(s), rstd.vec(s), history.at(s)},
+        tigon::mhc_coeffs_gradients{dx.at(s), dphi.at(s), db.vec(s), dalpha.vec(s)}, opt, s.ctx);
+  });
+  double steepest = 0;
+  for (std::size_t t = 0; t < tokens; ++t) steepest = std::max(steepest, rstd.wanted(t));
+  const double dh = p.stretch() * static_cast<double>(n), sum = dh * std::sqrt(static_cast<double>(tokens + 1));
+  const double of_x = std::max(1.0, p.size_of_terms({&x}) * steepest);
+  p.compare(dx, {.bound = most.of<T>(), .scale = steepest * dh * of_phi * std::sqrt(static_cast<double>(cols))});
+  p.compare(dphi, {.bound = most.of<T>(), .scale = sum * of_x});
+  p.compare(db, {.bound = bound, .scale = sum});
+  p.compare(dalpha, {.bound = bound, .scale = sum * std::sqrt(static_cast<double>(cols))});
+}
+
+template <class P>
+void mhc_pre(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  const std::size_t tokens = p.some_rows(20), n = p.in.between(1, 9), channels = p.some_cols(100);
+  const tigon::mhc_pre_options opt{.dx = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto& x = p.filled(p.matrix("x", tokens, n * channels));
+  auto& h = p.filled(p.template matrix<A>("h_pre", tokens, n), 0.5, 0.3, false);
+  auto &y = p.matrix("y", tokens, channels), &dy = p.filled(p.matrix("dy", tokens, channels));
+  auto &dx = p.matrix("dx", tokens, n * channels), &dh = p.template matrix<A>("dh_pre", tokens, n);
+  if (opt.dx == tigon::gradient::accumulate) p.fill(dx, 0, 1, false);
+  p.call({&y}, [&](auto s) {
+    using S = decltype(s);
+    tigon::mhc_pre_forward<typename S::backend, typename S::element>(x.at(s), h.at(s), y.at(s), s.ctx);
+  });
+  const double of_h = p.size_of_terms({&h}), of_x = p.size_of_terms({&x}), of_dy = p.size_of_terms({&dy});
+  p.compare(y, {.bound = most.of<T>(), .scale = of_h * of_x * std::sqrt(static_cast<double>(n)), .of = {&x}});
+  p.call({&dx, &dh}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::mhc_pre_backward<typename S::backend, E>(dy.at(s), x.at(s), h.at(s),
+                                                    tigon::mhc_pre_gradients<E>{dx.at(s), dh.at(s)}, opt, s.ctx);
+  });
+  p.compare(dx, {.bound = most.of<T>(), .scale = of_h * of_dy, .of = {&dy}});
+  const double bound = std::same_as<A, float> ? most.f32 : most.of<double>();
+  p.compare(dh, {.bound = bound, .scale = of_x * of_dy * std::sqrt(static_cast<double>(channels)), .of = {&x, &dy}});
+}
+
+template <class P>
+void mhc_post_res(P& p) {
+  using T = typename P::element;
+  using A = typename P::A;
+  const std::size_t tokens = p.some_rows(12), n = p.in.between(1, 9), channels = p.some_cols(60), cols = n * channels;
+  const tigon::mhc_post_res_options opt{.dx = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  auto &x = p.filled(p.matrix("x", tokens, cols)), &f = p.filled(p.matrix("f", tokens, channels));
+  auto& post = p.filled(p.template matrix<A>("h_post", tokens, n), 1, 0.3, false);
+  auto& res = p.filled(p.template matrix<A>("h_res", tokens, n * n), 0.3, 0.2, false);
+  auto &y = p.matrix("y", tokens, cols), &dy = p.filled(p.matrix("dy", tokens, cols));
+  auto &dx = p.matrix("dx", tokens, cols), &df = p.matrix("df", tokens, channels);
+  auto &dpost = p.template matrix<A>("dh_post", tokens, n), &dres = p.template matrix<A>("dh_res", tokens, n * n);
+  if (opt.dx == tigon::gradient::accumulate) p.fill(dx, 0, 1, false);
+  p.call({&y}, [&](auto s) {
+    using S = decltype(s);
+    tigon::mhc_post_res_forward<typename S::backend, typename S::element>(x.at(s), f.at(s), post.at(s), res.at(s),
+                                                                          y.at(s), s.ctx);
+  });
+  const double of_x = p.size_of_terms({&x}), of_f = p.size_of_terms({&f}), of_dy = p.size_of_terms({&dy});
+  const double of_res = p.size_of_terms({&res}) * std::sqrt(static_cast<double>(n)), of_post = p.size_of_terms({&post});
+  p.compare(y, {.bound = most.of<T>(), .scale = of_res * of_x + of_post * of_f, .of = {&x, &f}});
+  p.call({&dx, &df, &dpost, &dres}, [&](auto s) {
+    using S = decltype(s);
+    using E = typename S::element;
+    tigon::mhc_post_res_backward<typename S::backend, E>(
+        dy.at(s), x.at(s), f.at(s), post.at(s), res.at(s),
+        tigon::mhc_post_res_gradients<E>{dx.at(s), df.at(s), dpost.at(s), dres.at(s)}, opt, s.ctx);
+  });
+  const double bound = std::same_as<A, float> ? most.f32 : most.of<double>();
+  const double sum = of_dy * std::sqrt(static_cast<double>(channels));
+  p.compare(dx, {.bound = most.of<T>(), .scale = of_res * of_dy, .of = {&dy}});
+  p.compare(df, {.bound = most.of<T>(), .scale = of_post * of_dy * std::sqrt(static_cast<double>(n)), .of = {&dy}});
+  p.compare(dpost, {.bound = bound, .scale = of_f * sum, .of = {&dy, &f}});
+  p.compare(dres, {.bound = bound, .scale = of_x * sum, .of = {&dy, &x}});
+}
+
+constexpr target all[] = {TIGON_FUZZ_TARGET(mhc_coeffs), TIGON_FUZZ_TARGET(mhc_pre), TIGON_FUZZ_TARGET(mhc_post_res)};
+
+}  // namespace
+
+#include "driver.hpp"
+
+std::span<const tigon::fuzz::target> tigon::fuzz::targets() { return all; }
