@@ -199,11 +199,15 @@ void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std:
 template <class P>
 concept by_tile_registers = requires { typename P::tiles; };
 
+/// One whose instruction has a block of 2 x 2 sums in a register: it too has panels of its own (gemm/block_panels.hpp).
+template <class P>
+concept by_blocks = requires { typename P::blocks; };
+
 /// Panels of rows of a, and of columns of b, as P has them.
 template <class P, element T>
 TIGON_INLINE void pack_a(source<T> a, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
                          typename P::word* to) {
-  if constexpr (by_tile_registers<P>)
+  if constexpr (by_tile_registers<P> || by_blocks<P>)
     P::template pack<true>(a, first, count, p, depth, to);
   else
     pack<P, tile_shape<P>::rows>(a, first, count, p, depth, to);
@@ -211,7 +215,7 @@ TIGON_INLINE void pack_a(source<T> a, std::size_t first, std::size_t count, std:
 template <class P, element T>
 TIGON_INLINE void pack_b(source<T> b, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
                          typename P::word* to) {
-  if constexpr (by_tile_registers<P>)
+  if constexpr (by_tile_registers<P> || by_blocks<P>)
     P::template pack<false>(b, first, count, p, depth, to);
   else
     pack<P, tile_shape<P>::cols>(b, first, count, p, depth, to);
