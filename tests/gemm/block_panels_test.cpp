@@ -98,7 +98,8 @@ TEST(BlockInstruction, OfTheCpuComputesWhatTheEmulationDoes) {
 template <bool OfA>
 void packs_every_word(std::size_t rows, std::size_t depth, bool along) {
   using P = packed::block_lanes<four_lanes, emulated_bfmmla>;
-  constexpr std::size_t U = OfA ? 8 : 12;
+  using shape = packed::tile_shape<P>;
+  constexpr std::size_t U = OfA ? shape::rows : shape::cols;
   guarded_matrix<bfloat16> m(along ? rows : depth, along ? depth : rows, 3);
   const auto value = [&](std::size_t i, std::size_t p) {
     return i < rows && p < depth ? static_cast<std::uint16_t>(1 + i * 211 + p) : std::uint16_t{0};

@@ -26,49 +26,49 @@ struct emulated_bfmmla {
   };
 
   TIGON_TEST_NOINLINE static sums multiply_add(operand a, operand b, sums c) {
-    for (std::size_t i = 0; i < 2; ++i)
-      for (std::size_t j = 0; j < 2; ++j)
-        for (std::size_t p = 0; p < 4; p += 2) {
-          const float first = product(a.element[4 * i + p], b.element[4 * j + p]);
-          const float second = product(a.element[4 * i + p + 1], b.element[4 * j + p + 1]);
-          float& sum = c.element[2 * i + j];
-          sum = add(sum, add(first, second));
-        }
+    numbers sum;
+    for (std::size_t k = 0; k < 4; ++k) sum[k] = static_cast<double>(c.element[k]);
+    sum = flushed(sum);
+    for (std::size_t p = 0; p < 4; p += 2)
+      sum = add(sum, add(product(a.element + p, b.element + p), product(a.element + p + 1, b.element + p + 1)));
+    for (std::size_t k = 0; k < 4; ++k) c.element[k] = static_cast<float>(sum[k]);
     return c;
   }
 
  private:
+  // All four sums at a time, numbers of f32 held in f64.
+  typedef double numbers __attribute__((vector_size(32)));
+  typedef std::int64_t words __attribute__((vector_size(32)));
+
+  static numbers select(words m, numbers x, numbers y) { return (numbers)(((words)x & m) | ((words)y & ~m)); }
+  static numbers magnitude(numbers x) { return (numbers)((words)x & ~sign); }
   /// Subnormal numbers are zeros of the same sign.
-  static float flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
-  static float of_bf16(std::uint16_t bits) { return flushed(std::bit_cast<float>(std::uint32_t{bits} << 16)); }
+  static numbers flushed(numbers x) {
+    return select(magnitude(x) < numbers{} + 0x1p-126, (numbers)((words)x & sign), x);
+  }
   /// Rounded to odd; beyond the largest number infinity, below the least normal one zero.
-  static float rounded(double x) {
-    if (std::abs(x) < static_cast<double>(std::numeric_limits<float>::min())) return x < 0 ? -0.0f : 0.0f;
-    if (std::abs(x) >= 0x1p128)
-      return x < 0 ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
-    const auto bits = std::bit_cast<std::uint64_t>(x);
-    constexpr std::uint64_t lost = (std::uint64_t{1} << 29) - 1;
-    const double cut = std::bit_cast<double>(bits & ~lost);
-    const auto odd = std::bit_cast<std::uint32_t>(static_cast<float>(cut)) | std::uint32_t{(bits & lost) != 0};
-    return std::bit_cast<float>(odd);
+  static numbers rounded(numbers x) {
+    const words lost = (words)x & ((std::int64_t{1} << 29) - 1);
+    const numbers odd = (numbers)(((words)x ^ lost) | ((lost != 0) & (std::int64_t{1} << 29)));
+    const numbers infinity = (numbers)(((words)x & sign) | (words)(numbers{} + HUGE_VAL));
+    return select(magnitude(x) >= numbers{} + 0x1p128, infinity, flushed(odd));
   }
-  static float product(std::uint16_t x, std::uint16_t y) {
-    const double exact = static_cast<double>(of_bf16(x)) * static_cast<double>(of_bf16(y));
-    if (std::isnan(exact)) return std::numeric_limits<float>::quiet_NaN();
-    if (exact == 0) return static_cast<float>(exact);
-    return rounded(exact);
+  static double of_bf16(std::uint16_t bits) {
+    return static_cast<double>(std::bit_cast<float>(std::uint32_t{bits} << 16));
   }
-  static float add(float x, float y) {
-    const double a = static_cast<double>(flushed(x)), b = static_cast<double>(flushed(y));
-    const double sum = a + b;
-    if (std::isnan(sum)) return std::numeric_limits<float>::quiet_NaN();
-    if (std::isinf(sum) || sum == 0) return static_cast<float>(sum);
-    // The sum in f64 rounds to nearest; what it lost says on which side of it the exact sum is.
-    const double part = sum - a, lost = (a - (sum - part)) + (b - part);
-    auto bits = std::bit_cast<std::uint64_t>(sum);
-    if (lost != 0 && (bits & 1) == 0) bits += (lost > 0) == (sum > 0) ? std::uint64_t{1} : ~std::uint64_t{0};
-    return rounded(std::bit_cast<double>(bits));
+  static numbers product(const std::uint16_t* a, const std::uint16_t* b) {
+    const double a0 = of_bf16(a[0]), a1 = of_bf16(a[4]), b0 = of_bf16(b[0]), b1 = of_bf16(b[4]);
+    return rounded(flushed(numbers{a0, a0, a1, a1}) * flushed(numbers{b0, b1, b0, b1}));
   }
+  static numbers add(numbers a, numbers b) {
+    const numbers sum = a + b;
+    // The sum in f64 rounds to nearest; what it lost says on which side of it the exact sum is. That of NaN is NaN.
+    const numbers part = sum - a, lost = (a - (sum - part)) + (b - part);
+    const words inexact = (lost < 0) | (lost > 0), away = (words)((lost > 0) == (sum > 0));
+    const words even = ((words)sum & 1) - 1;
+    return rounded((numbers)((words)sum + (inexact & even & ((away & 2) - 1))));
+  }
+  static constexpr std::int64_t sign = std::numeric_limits<std::int64_t>::min();
 };
 
 /// Four lanes of f32, on any CPU.

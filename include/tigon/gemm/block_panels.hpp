@@ -4,7 +4,7 @@
 //   word     four elements of depth of a row of a or a column of b: half an operand of the instruction
 //   operand  words of two rows that follow each other, or of two columns
 //   sums     (0, 0), (0, 1), (1, 0), (1, 1) of a register, until a chain of steps is added up: then rows of four
-//   panel    of a, 8 rows; of b, 12 columns; depth-major, as in gemm/packed.hpp
+//   panel    of a, 8 rows; of b, 8 columns; depth-major, as in gemm/packed.hpp
 #ifndef TIGON_GEMM_BLOCK_PANELS_HPP
 #define TIGON_GEMM_BLOCK_PANELS_HPP
 
@@ -36,7 +36,7 @@ struct block_lanes {
   static constexpr std::size_t size = sums::size;
   static_assert(size == 4, "tigon: products by blocks of bf16 need an engine with lanes of 128 bits");
 
-  /// A block of depth of a panel of b has 24 KiB.
+  /// A block of depth of a panel has 16 KiB.
   static constexpr gemm_tuning tuning{.depth = 256};
 
   /// Steps, four at a time, of a chain. An addition that rounds to odd has up to twice the error of one to nearest, and a
@@ -163,10 +163,11 @@ struct block_lanes {
   }
 };
 
-/// 24 registers of sums, six of columns and one of rows.
+/// 16 registers of sums, four of columns and four of rows: enough sums for two instructions a cycle of five cycles each,
+/// and registers to spare for loads that g++ schedules early.
 template <class E, class Instruction>
 struct tile_shape<block_lanes<E, Instruction>> {
-  static constexpr std::size_t rows = 8, vectors = 3, cols = 12;
+  static constexpr std::size_t rows = 8, vectors = 2, cols = 8;
 };
 
 }  // namespace TIGON_ABI

@@ -148,7 +148,7 @@ TIGON_INLINE void tile_of(std::size_t vectors, std::size_t length, const typenam
   switch (vectors) {
     case 1: return tile<P, R, 1>(length, a, b, start, to, cursor);
     case 2: return tile<P, R, 2>(length, a, b, start, to, cursor);
-    default: return tile<P, R, 3>(length, a, b, start, to, cursor);
+    default: return tile<P, R, tile_shape<P>::vectors>(length, a, b, start, to, cursor);
   }
 }
 
