@@ -3,6 +3,7 @@
 #define TIGON_GEMM_PANELS_HPP
 
 #include <tigon/gemm/contract.hpp>
+#include <tigon/simd/engines/pairs.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,15 +37,15 @@ using words = typename word_vector<W, L>::type;
 /// Exchanges bit S of the lane number with the bit that tells a from b.
 template <std::size_t L, std::size_t S, class R, std::size_t... J>
 TIGON_INLINE void swap_bit(R& a, R& b, std::index_sequence<J...>) {
-  const R low = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J - S : J)...);
-  b = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J : J + S)...);
+  const R low = simd::pairs::shuffled<static_cast<int>((J & S) != 0 ? L + J - S : J)...>(a, b);
+  b = simd::pairs::shuffled<static_cast<int>((J & S) != 0 ? L + J : J + S)...>(a, b);
   a = low;
 }
 
 /// Lane (row, depth) becomes lane (depth, row); H rows.
 template <std::size_t L, std::size_t H, class R, std::size_t... J>
 TIGON_INLINE R rows_inward(R a, std::index_sequence<J...>) {
-  return __builtin_shufflevector(a, a, static_cast<int>((J % H) * (L / H) + J / H)...);
+  return simd::pairs::shuffled<static_cast<int>((J % H) * (L / H) + J / H)...>(a, a);
 }
 
 /// H rows of L depths in; out, vector q holds L / H depths of H rows each. A square if H == L.
