@@ -18,6 +18,9 @@
 #if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if TIGON_FOUND_hwy && TIGON_FLAGS_arm_bf16
+#include <tigon/backends/arm_bf16/backend.hpp>
+#endif
 #if TIGON_FOUND_xsimd
 #include <tigon/backends/xsimd/backend.hpp>
 #endif
@@ -36,6 +39,9 @@ using all_backends = decltype(backend_list<>{}
 #endif
 #if TIGON_FOUND_hwy && TIGON_FLAGS_avx512_bf16
                               + backend_list<tigon::backends::avx512_bf16>{}
+#endif
+#if TIGON_FOUND_hwy && TIGON_FLAGS_arm_bf16
+                              + backend_list<tigon::backends::arm_bf16>{}
 #endif
 #if TIGON_FOUND_hwy
                               + backend_list<tigon::backends::highway>{}

@@ -99,23 +99,47 @@
 #elif defined(__SSE2__)
 #define TIGON_TARGET sse2
 #elif defined(__ARM_NEON)
-#if defined(__ARM_FEATURE_SVE) && defined(__ARM_FEATURE_DOTPROD)
-#define TIGON_TARGET neon_sve_dot
-#elif defined(__ARM_FEATURE_SVE)
-#define TIGON_TARGET neon_sve
-#elif defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_CRYPTO)
-#define TIGON_TARGET neon_dot_crypto
-#elif defined(__ARM_FEATURE_DOTPROD)
-#define TIGON_TARGET neon_dot
-#elif defined(__ARM_FEATURE_CRYPTO)
-#define TIGON_TARGET neon_crypto
-#else
-#define TIGON_TARGET neon
-#endif
+// Composed below: neon, then what of it the flags add.
+#define TIGON_TARGET \
+  TIGON_NEON_(TIGON_NEON_SVE, TIGON_NEON_DOT, TIGON_NEON_CRYPTO, TIGON_NEON_BF16, TIGON_NEON_I8MM, TIGON_NEON_FP16)
 #elif defined(__riscv_vector)
 #define TIGON_TARGET rvv
 #else
 #define TIGON_TARGET baseline
+#endif
+#if defined(__ARM_NEON)
+#define TIGON_NEON_JOIN(sve, dot, crypto, bf16, i8mm, fp16) neon##sve##dot##crypto##bf16##i8mm##fp16
+#define TIGON_NEON_(sve, dot, crypto, bf16, i8mm, fp16) TIGON_NEON_JOIN(sve, dot, crypto, bf16, i8mm, fp16)
+#if defined(__ARM_FEATURE_SVE)
+#define TIGON_NEON_SVE _sve
+#else
+#define TIGON_NEON_SVE
+#endif
+#if defined(__ARM_FEATURE_DOTPROD)
+#define TIGON_NEON_DOT _dot
+#else
+#define TIGON_NEON_DOT
+#endif
+#if defined(__ARM_FEATURE_CRYPTO)
+#define TIGON_NEON_CRYPTO _crypto
+#else
+#define TIGON_NEON_CRYPTO
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define TIGON_NEON_BF16 _bf16
+#else
+#define TIGON_NEON_BF16
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define TIGON_NEON_I8MM _i8mm
+#else
+#define TIGON_NEON_I8MM
+#endif
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define TIGON_NEON_FP16 _fp16
+#else
+#define TIGON_NEON_FP16
+#endif
 #endif
 
 // The CPU core that the flags name, of those that backend/cores.hpp knows: Intel's with 512 bits, Zen 4, Zen 5, or other.

@@ -9,6 +9,7 @@
 
 #include "../support/backends.hpp"
 #if !defined(TIGON_CONFORMANCE_BACKEND)
+#include "../support/emulated_blocks.hpp"
 #include "../support/emulated_tiles.hpp"
 #endif
 #include "../support/guarded.hpp"
@@ -112,7 +113,8 @@ using gemm_pairs = every_product_pair;
 #else
 template <class... P, class... Q>
 testing::Types<P..., Q...> with(testing::Types<P...>, list<Q...>);
-using gemm_pairs = decltype(with(every_product_pair{}, list<on<backends::emulated_amx, bfloat16>>{}));
+using gemm_pairs = decltype(with(
+    every_product_pair{}, list<on<backends::emulated_amx, bfloat16>, on<backends::emulated_arm_bf16, bfloat16>>{}));
 #endif
 TYPED_TEST_SUITE(gemm_on, gemm_pairs, names);
 

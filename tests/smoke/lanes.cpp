@@ -7,7 +7,9 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#if defined(TIGON_SMOKE_PRODUCT)
+#if defined(__CUDACC__)  // what nvcc parses is every header
+#include <tigon/tigon.hpp>
+#elif defined(TIGON_SMOKE_PRODUCT)
 #include <tigon/gemm/gemm.hpp>
 #endif
 #include <tigon/ops/softmax.hpp>

@@ -13,6 +13,9 @@
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if TIGON_FLAGS_arm_bf16
+#include <tigon/backends/arm_bf16/backend.hpp>
+#endif
 #if TIGON_FLAGS_amx
 #include <tigon/backends/amx/backend.hpp>
 #endif
@@ -47,6 +50,8 @@ using engine_backends = list<backends::generic, backends::eigen, backends::xsimd
 using dot_backends = list<backends::avx512_bf16, backends::amx>;
 #elif defined(__AVX512BF16__)
 using dot_backends = list<backends::avx512_bf16>;
+#elif TIGON_FLAGS_arm_bf16
+using dot_backends = list<backends::arm_bf16>;
 #else
 using dot_backends = list<>;
 #endif

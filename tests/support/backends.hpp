@@ -28,7 +28,12 @@ testing::Types<P...> as_types(list<P...>);
 template <class... T>
 using pairs_of = decltype(as_types((with_element<T>(half_backends{}) + ...)));
 
-#if defined(TIGON_CONFORMANCE_BACKEND)
+#if defined(TIGON_CONFORMANCE_BACKEND) && defined(TIGON_CONFORMANCE_ELEMENT)
+
+using every_pair = testing::Types<on<usual_backend, TIGON_CONFORMANCE_ELEMENT> >;
+using every_product_pair = every_pair;
+
+#elif defined(TIGON_CONFORMANCE_BACKEND)
 
 using every_pair = pairs_of<float, bfloat16, float16, double>;
 using every_product_pair = every_pair;

@@ -56,6 +56,7 @@ class device_set {
  public:
   static constexpr std::size_t most = 8;
 
+  consteval device_set() {}  // nvcc takes {} for a device with private members otherwise
   consteval device_set(std::initializer_list<device> devices) {
     for (const device& d : devices) add(d);
   }

@@ -11,7 +11,7 @@
 #include <tigon/config.hpp>
 
 // What this translation unit can use: a library whose header is found; the dot instruction of bf16, with all that lanes
-// of 512 bits need, and tile registers beside it, where the flags promise them.
+// of 512 bits need, and tile registers beside it, or the matrix instruction of 64-bit ARM, where the flags promise them.
 #if __has_include(<hwy/highway.h>)
 #define TIGON_FOUND_hwy 1
 #else
@@ -43,11 +43,16 @@
 #else
 #define TIGON_FLAGS_amx 0
 #endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define TIGON_FLAGS_arm_bf16 1
+#else
+#define TIGON_FLAGS_arm_bf16 0
+#endif
 
 // For the sentences of static assertions.
-#define TIGON_REGISTERED                                                                                             \
-  "ascend (npu), amx (cpu), avx512_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen (cpu), generic (cpu " \
-  "and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
+#define TIGON_REGISTERED                                                                                         \
+  "ascend (npu), amx (cpu), avx512_bf16 (cpu), arm_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen " \
+  "(cpu), generic (cpu and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
 
 #if !TIGON_IS_SET(TIGON_DEVICE)  // config.hpp defines it
 #undef TIGON_DEVICE
@@ -75,6 +80,8 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
 #define TIGON_FIRST_CHOICE amx
 #elif TIGON_FLAGS_avx512_bf16
 #define TIGON_FIRST_CHOICE avx512_bf16
+#elif TIGON_FLAGS_arm_bf16
+#define TIGON_FIRST_CHOICE arm_bf16
 #else
 #define TIGON_FIRST_CHOICE highway
 #endif
@@ -116,6 +123,11 @@ constexpr registered_backend library_backends[] = {
     {{"avx512_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
 #else
     {{"avx512_bf16", {device::cpu}}, false, "AVX512_BF16; compile with -march=cooperlake and later"},
+#endif
+#if TIGON_FLAGS_arm_bf16
+    {{"arm_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
+#else
+    {{"arm_bf16", {device::cpu}}, false, "64-bit ARM with bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"},
 #endif
     {{"highway", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
     {{"onednn", {device::cpu}}, TIGON_FOUND_dnnl, "<oneapi/dnnl/dnnl.hpp>; install libdnnl-dev"},

@@ -31,6 +31,9 @@
 #if TIGON_CHOSEN & TIGON_BACKEND_BIT_amx
 #include TIGON_BACKEND_PATH(amx)
 #endif
+#if TIGON_CHOSEN & TIGON_BACKEND_BIT_arm_bf16
+#include TIGON_BACKEND_PATH(arm_bf16)
+#endif
 #if TIGON_CHOSEN & TIGON_BACKEND_BIT_onednn
 #include TIGON_BACKEND_PATH(onednn)
 #endif

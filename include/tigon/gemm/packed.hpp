@@ -301,6 +301,8 @@ consteval gemm_tuning tuning_of() {
                        { B::gemm } -> std::convertible_to<gemm_tuning>;
                      })
     return B::gemm;
+  else if constexpr (by_blocks<P>)
+    return P::tuning;
   else
     return {};
 }

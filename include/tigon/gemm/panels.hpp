@@ -3,6 +3,7 @@
 #define TIGON_GEMM_PANELS_HPP
 
 #include <tigon/gemm/contract.hpp>
+#include <tigon/simd/engines/pairs.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,15 +37,15 @@ using words = typename word_vector<W, L>::type;
 /// Exchanges bit S of the lane number with the bit that tells a from b.
 template <std::size_t L, std::size_t S, class R, std::size_t... J>
 TIGON_INLINE void swap_bit(R& a, R& b, std::index_sequence<J...>) {
-  const R low = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J - S : J)...);
-  b = __builtin_shufflevector(a, b, static_cast<int>((J & S) != 0 ? L + J : J + S)...);
+  const R low = simd::pairs::shuffled<static_cast<int>((J & S) != 0 ? L + J - S : J)...>(a, b);
+  b = simd::pairs::shuffled<static_cast<int>((J & S) != 0 ? L + J : J + S)...>(a, b);
   a = low;
 }
 
 /// Lane (row, depth) becomes lane (depth, row); H rows.
 template <std::size_t L, std::size_t H, class R, std::size_t... J>
 TIGON_INLINE R rows_inward(R a, std::index_sequence<J...>) {
-  return __builtin_shufflevector(a, a, static_cast<int>((J % H) * (L / H) + J / H)...);
+  return simd::pairs::shuffled<static_cast<int>((J % H) * (L / H) + J / H)...>(a, a);
 }
 
 /// H rows of L depths in; out, vector q holds L / H depths of H rows each. A square if H == L.
@@ -199,11 +200,15 @@ void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std:
 template <class P>
 concept by_tile_registers = requires { typename P::tiles; };
 
+/// One whose instruction has a block of 2 x 2 sums in a register: it too has panels of its own (gemm/block_panels.hpp).
+template <class P>
+concept by_blocks = requires { typename P::blocks; };
+
 /// Panels of rows of a, and of columns of b, as P has them.
 template <class P, element T>
 TIGON_INLINE void pack_a(source<T> a, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
                          typename P::word* to) {
-  if constexpr (by_tile_registers<P>)
+  if constexpr (by_tile_registers<P> || by_blocks<P>)
     P::template pack<true>(a, first, count, p, depth, to);
   else
     pack<P, tile_shape<P>::rows>(a, first, count, p, depth, to);
@@ -211,7 +216,7 @@ TIGON_INLINE void pack_a(source<T> a, std::size_t first, std::size_t count, std:
 template <class P, element T>
 TIGON_INLINE void pack_b(source<T> b, std::size_t first, std::size_t count, std::size_t p, std::size_t depth,
                          typename P::word* to) {
-  if constexpr (by_tile_registers<P>)
+  if constexpr (by_tile_registers<P> || by_blocks<P>)
     P::template pack<false>(b, first, count, p, depth, to);
   else
     pack<P, tile_shape<P>::cols>(b, first, count, p, depth, to);

@@ -31,6 +31,15 @@ TIGON_INLINE std::size_t fours_of_chain(std::size_t fours) {
   return fours > 8 ? (fours + 1) / 2 : 8;
 }
 
+/// The same of the steps of P.
+template <class P>
+TIGON_INLINE std::size_t fours_of_chain_of(std::size_t fours) {
+  if constexpr (by_blocks<P>)
+    return P::fours_of_chain(fours);
+  else
+    return fours_of_chain(fours);
+}
+
 /// f(i, j) for every sum of a tile, with constants for indices.
 template <std::size_t R, std::size_t N, class F>
 TIGON_INLINE void for_sums(F f) {
@@ -46,9 +55,13 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   using V = typename P::sums;
   constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
   const auto each = [](auto f) __attribute__((always_inline)) { for_sums<R, N>(f); };
-  V acc[R][N];
+  constexpr std::size_t H = by_blocks<P> && R == 1 ? 2 : R;  // rows of sums: blocks have two
+  V acc[H][N];
   const auto clear = [&]() __attribute__((always_inline)) {
-    each([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
+    for_sums<H, N>([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
+  };
+  const auto finish_chain = [&]() __attribute__((always_inline)) {
+    if constexpr (by_blocks<P>) P::to_rows(acc);
   };
   const auto join = [&](const A* sums) __attribute__((always_inline)) {
     each([&](auto i, auto j)
@@ -57,12 +70,16 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   clear();
 
   const auto step = [&](const typename P::word* aw, const typename P::word* bw) __attribute__((always_inline)) {
-    typename P::operand row[N];
-    unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = P::load(bw + j * L); });
-    unroll<R>([&](auto i) __attribute__((always_inline)) {
-      const typename P::operand x = P::broadcast(aw + i);
-      unroll<N>([&](auto j) __attribute__((always_inline)) { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
-    });
+    if constexpr (by_blocks<P>) {
+      P::step(aw, bw, acc);
+    } else {
+      typename P::operand row[N];
+      unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = P::load(bw + j * L); });
+      unroll<R>([&](auto i) __attribute__((always_inline)) {
+        const typename P::operand x = P::broadcast(aw + i);
+        unroll<N>([&](auto j) __attribute__((always_inline)) { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
+      });
+    }
   };
   const auto four = [&]() __attribute__((always_inline)) {
     unroll<4>([&](auto u) __attribute__((always_inline)) { step(a + u * U, b + u * W); });
@@ -70,7 +87,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     b += 4 * W;
   };
   std::size_t fours = length / 4;
-  const std::size_t chain = fours_of_chain(fours);
+  const std::size_t chain = fours_of_chain_of<P>(fours);
   std::size_t left = chain;     // of this chain
   if (to.scratch == nullptr) {  // prefetch a row of c at a time, early enough to arrive from memory
     const std::size_t rows = std::min({fours, R, chain});
@@ -91,6 +108,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
       four();
     }
     if (fours == 0) break;
+    finish_chain();
     if (start != nullptr) join(start);
     each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], folded + i * W + j * L); });
     start = folded;
@@ -98,6 +116,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     clear();
   }
   for (std::size_t rest = length % 4; rest > 0; --rest, a += U, b += W) step(a, b);
+  finish_chain();
   if (start != nullptr) join(start);
 
   if (to.scratch != nullptr) {
@@ -129,7 +148,7 @@ TIGON_INLINE void tile_of(std::size_t vectors, std::size_t length, const typenam
   switch (vectors) {
     case 1: return tile<P, R, 1>(length, a, b, start, to, cursor);
     case 2: return tile<P, R, 2>(length, a, b, start, to, cursor);
-    default: return tile<P, R, 3>(length, a, b, start, to, cursor);
+    default: return tile<P, R, tile_shape<P>::vectors>(length, a, b, start, to, cursor);
   }
 }
 

@@ -224,7 +224,8 @@ struct kernel<op::attention, backends::generic> {
   /// dq, dk and dv become 0.
   template <backend B, element T>
   static void clear(attention_gradients<T> to, context& ctx) {
-    for (const heads_view<T>& of : {to.dq, to.dk, to.dv})
+    const heads_view<T> all[] = {to.dq, to.dk, to.dv};
+    for (const heads_view<T>& of : all)
       detail::for_tasks(ctx, of.batch * of.heads, 0, [&](std::size_t task, context& own) {
         detail::clear_matrix<row_backend<B>>(of.head(task / of.heads, task % of.heads), own);
       });

@@ -105,7 +105,8 @@ class expert_exchange {
   /// The next chunk of a rank; without rows where it has no more.
   moe_chunk next(std::size_t rank) {
     place& at = next_[rank];
-    for (; at.index < (rank + 1) * experts(); ++at.index, at.begin = 0) {
+    const std::size_t end = (rank + 1) * experts();
+    for (; end > at.index; ++at.index, at.begin = 0) {  // nvcc takes `at.index <` for a template
       const std::size_t first = all_.first(at.index), count = all_.first(at.index + 1) - first;
       if (at.begin >= count) continue;
       const std::size_t rows = std::min(even_part(count, all_.most), count - at.begin), p = first + at.begin;

@@ -76,10 +76,10 @@ struct polynomial_slope {
 
 /// What a row adds to dw_3, dw_2, dw_1 and db, given S_3, S_2, S_1, sum_j dy, ...
 template <class A, std::size_t N>
-TIGON_INLINE std::array<double, 4> terms_of_parameters(of_powers<A> rstd, const std::array<A, N>& sums) {
+TIGON_INLINE auto terms_of_parameters(of_powers<A> rstd, const std::array<A, N>& sums) {
   const auto term = [&](std::size_t p)
                         TIGON_LAMBDA { return static_cast<double>(rstd[p]) * static_cast<double>(sums[p]); };
-  return {term(0), term(1), term(2), static_cast<double>(sums[3])};
+  return std::array{term(0), term(1), term(2), static_cast<double>(sums[3])};
 }
 
 /// Whether sums in A are in range for sixth powers of a row with this rstd_3, and for the inverses in backward.
@@ -137,7 +137,7 @@ struct poly_norm_gradient {
   TIGON_INLINE row finish(std::array<A, 4> s, of_powers<A> rstd) const {
     return {rstd, s, polynomial_slope<A>(w, rstd, {s[0], s[1], s[2]}, cols)};
   }
-  TIGON_INLINE std::array<double, 4> save(row of) const { return terms_of_parameters(of.rstd, of.sums); }
+  TIGON_INLINE auto save(row of) const { return terms_of_parameters(of.rstd, of.sums); }
   TIGON_INLINE bool skips(row of) const { return !holds_sixth_powers(of.rstd[0]); }
   template <class V>
   TIGON_INLINE V map(row of, V dy, V x) const {

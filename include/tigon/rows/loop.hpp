@@ -170,7 +170,7 @@ TIGON_INLINE pack<V, K> reduce_columns(std::size_t cols, pack<V, K> identity, F 
   constexpr std::size_t N = V::size, U = B::row.unroll;
   constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
   constexpr std::size_t block = 64 * sets * N / (U * N) * (U * N);
-  constexpr row_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
+  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
   const auto prefetch = [&](auto u, std::size_t j)
                             TIGON_LAMBDA { (prefetch_if_read_again<u * N, B::row.cpu.prefetch_into>(x, j), ...); };
   [[maybe_unused]] const bool some = plan.reduce_may_prefetch && (is_prefetched(x) || ...);
@@ -263,7 +263,7 @@ template <class B, class V, std::size_t K, std::size_t Maxima, class SideWork, c
 TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Sink...> y, F f, Source... x) {
   constexpr std::size_t N = V::size, U = B::row.unroll, W = (Sink::results + ...);
   constexpr std::size_t block = K == 0 ? 0 : 64 * U * N;
-  constexpr row_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
+  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
   using R = decltype(as_pack(f(x.template load<V>(0)...)));
   static_assert(pack_size<R> == W + K, "tigon: a map returns one vector for every output");
   using results = map_results<V, W, K, Maxima>;

@@ -261,7 +261,7 @@ void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads
         std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
     return map_program(map_of, out, std::tuple_cat(in.x, shared));
   };
-  const std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);
+  std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);  // not const: nvcc
   const grouped_rows rows{of.rows, std::max<std::size_t>(size, 1)};
   map_groups<B, typename V::value_type>(ctx, rows, of.cols, value, maps_of);
 }

@@ -15,9 +15,12 @@ namespace native {
 
 // So that every name exists on every target.
 struct none {};
-void min(none);
-void max(none);
-void div(none);
+template <class... T>
+void min(none, T...);
+template <class... T>
+void max(none, T...);
+template <class... T>
+void div(none, T...);
 using x86::fma, x86::fnma, x86::square_root;
 
 // x86: a < b ? a : b and a > b ? a : b, lane by lane.

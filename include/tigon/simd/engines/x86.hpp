@@ -9,34 +9,53 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace x86 {
 
-// So that every name exists on every target; a register without an overload takes the portable way.
+// So that every name exists on every target; a register without an overload takes the portable way. With any
+// number of arguments, because nvcc checks it in templates that are not instantiated.
 struct none {};
-void load(none);
-void store(none);
-void stream(none);
-template <bool Zeros = false>
-void store_pair(none);
-template <bool Zeros = false>
-void stream_pair(none);
-template <bool Zeros = false>
-void store_zipped(none);
-template <bool Zeros = false>
-void stream_zipped(none);
-void load_n(none);
-void store_n(none);
-void scale(none);
-void round_to(none);
-void round_computed_to(none);
-void round_computed_by_shift_to(none);
-void clamp_magnitude(none);
-void mantissa(none);
-void exponent(none);
-void reciprocal_estimate(none);
-void square_root(none);
-void lookup(none);
-void add_bits(none);
-void fma(none);
-void fnma(none);
+template <class... T>
+void load(none, T...);
+template <class... T>
+void store(none, T...);
+template <class... T>
+void stream(none, T...);
+template <bool Zeros = false, class... T>
+void store_pair(none, T...);
+template <bool Zeros = false, class... T>
+void stream_pair(none, T...);
+template <bool Zeros = false, class... T>
+void store_zipped(none, T...);
+template <bool Zeros = false, class... T>
+void stream_zipped(none, T...);
+template <class... T>
+void load_n(none, T...);
+template <class... T>
+void store_n(none, T...);
+template <class... T>
+void scale(none, T...);
+template <class... T>
+void round_to(none, T...);
+template <class... T>
+void round_computed_to(none, T...);
+template <class... T>
+void round_computed_by_shift_to(none, T...);
+template <class... T>
+void clamp_magnitude(none, T...);
+template <class... T>
+void mantissa(none, T...);
+template <class... T>
+void exponent(none, T...);
+template <class... T>
+void reciprocal_estimate(none, T...);
+template <class... T>
+void square_root(none, T...);
+template <class... T>
+void lookup(none, T...);
+template <class... T>
+void add_bits(none, T...);
+template <class... T>
+void fma(none, T...);
+template <class... T>
+void fnma(none, T...);
 
 }  // namespace x86
 }  // namespace TIGON_ABI
