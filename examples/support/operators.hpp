@@ -27,7 +27,7 @@ namespace example {
 
 /// The default backend with a smaller budget for the chunk of logits that exists at a time: 16 MiB are enough rows for
 /// an efficient product of f32 at the vocabularies of these programs, and less than a layer's activations. Products of
-/// bf16 by tile registers want more: there the default's 64 MiB take 0.73 of the time (docs/performance.md).
+/// bf16 by tile registers want more: there the default's chunks take 0.7 of the time.
 struct small_chunks : tigon::default_backend {
   using parent = tigon::default_backend;
   static constexpr tigon::backend_info info{"small_chunks", {tigon::device::cpu}};
