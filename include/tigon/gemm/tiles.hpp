@@ -47,6 +47,29 @@ TIGON_INLINE void for_sums(F f) {
                 __attribute__((always_inline)) { unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); }); });
 }
 
+/// c = alpha acc + beta c + bias
+template <class P, std::size_t R, std::size_t N, class V, std::size_t H>
+TIGON_INLINE void store_scaled(const V (&acc)[H][N], const tile_target<typename P::value>& to) {
+  using A = typename P::value;
+  constexpr std::size_t L = P::size;
+  const V alpha(to.scale.alpha), beta(to.scale.beta);
+  V bias[N];
+  unroll<N>([&](auto j) __attribute__((always_inline)) {
+    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
+  });
+  A* c = to.c;
+  const bool add = to.bias != nullptr;
+  unroll<R>([&](auto i) __attribute__((always_inline)) {
+    unroll<N>([&](auto j) __attribute__((always_inline)) {
+      V v = alpha * acc[i][j];
+      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
+      if (add) v = v + bias[j];
+      simd::store(v, c + j * L);
+    });
+    c += to.stride;
+  });
+}
+
 /// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
 template <class P, std::size_t R, std::size_t N>
 void tile(std::size_t length, const typename P::word* a, const typename P::word* b, const typename P::value* start,
@@ -123,22 +146,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], to.scratch + i * W + j * L); });
     return;
   }
-  const V alpha(to.scale.alpha), beta(to.scale.beta);
-  V bias[N];
-  unroll<N>([&](auto j) __attribute__((always_inline)) {
-    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
-  });
-  A* c = to.c;
-  const bool add = to.bias != nullptr;
-  unroll<R>([&](auto i) __attribute__((always_inline)) {
-    unroll<N>([&](auto j) __attribute__((always_inline)) {
-      V v = alpha * acc[i][j];
-      if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
-      if (add) v = v + bias[j];
-      simd::store(v, c + j * L);
-    });
-    c += to.stride;
-  });
+  store_scaled<P, R, N>(acc, to);
 }
 
 template <class P, std::size_t R>
