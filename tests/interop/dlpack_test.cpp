@@ -2,8 +2,10 @@
 #include <tigon/interop/dlpack.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "support/throws.hpp"
@@ -345,6 +347,46 @@ TEST_F(dlpack, a_view_goes_there_and_back) {
   EXPECT_EQ(span_from_dlpack<bfloat16>(of_halves.tensor<DLTensor>()).size(), 4u);
   auto empty = to_dlpack(matrix_view<float>(nullptr, 0, 5));
   expect_matrix(matrix_from_dlpack<float>(empty.tensor()), nullptr, 0, 5, 5);
+}
+
+/// Counts what is alive of an owner of memory.
+struct counted {
+  std::vector<float> memory;
+  std::shared_ptr<int> alive;
+};
+
+template <class D>
+D* managed(std::shared_ptr<int> alive) {
+  counted owner{std::vector<float>(3 * 8, 1.5f), std::move(alive)};
+  const matrix_view<float> view(owner.memory.data(), 3, 5, 8);
+  return managed_dlpack<D>(view, std::move(owner));
+}
+
+TEST(dlpack, managed_tensors_keep_their_owner_until_the_deleter) {
+  const auto check = [](auto* t, const std::shared_ptr<int>& alive) {
+    EXPECT_EQ(alive.use_count(), 2);
+    const auto m = matrix_from_dlpack<const float>(*t);
+    EXPECT_EQ(m.rows, 3u);
+    EXPECT_EQ(m.cols, 5u);
+    EXPECT_EQ(m.row_stride, 8u);
+    EXPECT_EQ(m.row(2)[4], 1.5f);
+    t->deleter(t);
+    EXPECT_EQ(alive.use_count(), 1);
+  };
+  const auto alive = std::make_shared<int>(0);
+  check(managed<DLManagedTensor>(alive), alive);
+  check(managed<DLManagedTensorVersioned>(alive), alive);
+  check(managed<dl_managed_tensor_versioned>(alive), alive);
+}
+
+TEST(dlpack, managed_tensors_of_const_elements_are_read_only) {
+  const auto shared = std::make_shared<std::vector<float>>(6, 2.0f);
+  auto* t = managed_dlpack<DLManagedTensorVersioned>(vector_view<const float>{shared->data(), 6}, shared);
+  EXPECT_EQ(t->version.major, 1u);
+  EXPECT_EQ(span_from_dlpack<const float>(*t)[5], 2.0f);
+  EXPECT_TIGON_ERROR(span_from_dlpack<float>(*t), argument, "read-only");
+  t->deleter(t);
+  EXPECT_EQ(shared.use_count(), 1);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 //   }
 //
 // Ownership stays as DLPack has it: whoever holds a managed tensor calls its deleter once, when no view is used
-// anymore.
+// anymore. managed_dlpack() makes such a tensor of a view and of what owns its memory.
 #ifndef TIGON_INTEROP_DLPACK_HPP
 #define TIGON_INTEROP_DLPACK_HPP
 
@@ -171,6 +171,14 @@ dl_facts facts_of(const D& d) {
   return facts;
 }
 
+/// A managed tensor, its shape and strides, and what keeps its memory.
+template <class D, class Axes, class Owner>
+struct managed_tensor {
+  D tensor;
+  Axes axes;
+  Owner owner;
+};
+
 /// The tensor as an array of T.
 template <class T, class D>
 interop::strided_array<T> array_in(const D& d, const array_names& names) {
@@ -279,6 +287,34 @@ dlpack_axes<T, 4> to_dlpack(heads_view<T> h) {
   return {h.data,
           {i(h.batch), i(h.heads), i(h.seq_len), i(h.head_dim)},
           {i(h.batch_stride), i(h.head_stride), i(h.seq_stride), 1}};
+}
+
+/// A managed tensor over a view, for a library that takes the memory over. `owner` is what keeps that memory, a
+/// std::vector that is moved here or a std::shared_ptr; it is destroyed when the tensor's deleter is called.
+///
+///   std::vector<float> y(rows * cols);
+///   const tigon::matrix_view<float> view(y.data(), rows, cols);
+///   DLManagedTensorVersioned* t = managed_dlpack<DLManagedTensorVersioned>(view, std::move(y));
+///
+/// D          DLManagedTensor, DLManagedTensorVersioned, or a struct with its fields. The version is 1.0. A view of const
+///            elements is read-only, which a DLManagedTensor cannot say: that does not compile.
+template <class D = dl_managed_tensor_versioned, class View, class Owner>
+D* managed_dlpack(View view, Owner owner) {
+  using axes = decltype(to_dlpack(view));
+  using held = interop_detail::managed_tensor<D, axes, Owner>;
+  constexpr bool read_only = std::is_const_v<std::remove_pointer_t<decltype(axes::data)>>;
+  static_assert(
+      !read_only || requires(D& d) { d.flags; },
+      "tigon: a DLManagedTensor cannot be read-only; take DLManagedTensorVersioned, or a view that is not const");
+  held* const h = new held{{}, to_dlpack(view), static_cast<Owner&&>(owner)};
+  h->tensor.dl_tensor = h->axes.template tensor<std::remove_cvref_t<decltype(h->tensor.dl_tensor)>>();
+  h->tensor.manager_ctx = h;
+  h->tensor.deleter = [](D* d) { delete static_cast<held*>(d->manager_ctx); };
+  if constexpr (requires(D& d) { d.flags; }) {
+    h->tensor.version.major = 1;
+    h->tensor.flags = read_only ? interop_detail::dl_read_only : 0;
+  }
+  return &h->tensor;
 }
 
 }  // namespace TIGON_ABI
