@@ -362,7 +362,7 @@ D* managed(std::shared_ptr<int> alive) {
   return managed_dlpack<D>(view, std::move(owner));
 }
 
-TEST(dlpack, managed_tensors_keep_their_owner_until_the_deleter) {
+TEST(dlpack_managed, tensors_keep_their_owner_until_the_deleter) {
   const auto check = [](auto* t, const std::shared_ptr<int>& alive) {
     EXPECT_EQ(alive.use_count(), 2);
     const auto m = matrix_from_dlpack<const float>(*t);
@@ -379,7 +379,7 @@ TEST(dlpack, managed_tensors_keep_their_owner_until_the_deleter) {
   check(managed<dl_managed_tensor_versioned>(alive), alive);
 }
 
-TEST(dlpack, managed_tensors_of_const_elements_are_read_only) {
+TEST(dlpack_managed, tensors_of_const_elements_are_read_only) {
   const auto shared = std::make_shared<std::vector<float>>(6, 2.0f);
   auto* t = managed_dlpack<DLManagedTensorVersioned>(vector_view<const float>{shared->data(), 6}, shared);
   EXPECT_EQ(t->version.major, 1u);
