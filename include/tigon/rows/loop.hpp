@@ -145,7 +145,8 @@ TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards
   for (std::size_t left = last - head; left > 0;) {
     const std::size_t count = Block == 0 ? left : std::min(Block, left);
     begin();
-    for (std::size_t done = 0; done < count; done += Step, j += stride) step(j);
+    const std::size_t stop = backwards ? j - count : j + count;
+    for (; j != stop; j += stride) step(j);
     end();
     left -= count;
   }
