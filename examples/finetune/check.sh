@@ -231,6 +231,7 @@ teacher)
   cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state"
   refused "of a run with another teacher" "$model" $small --steps 6 --temperature 2 --teacher "$model" --out parts --resume
   refused "nowhere is not a folder" "$model" $small --teacher nowhere
+  refused "name one file" "$model" $small --teacher learned --out learned
   refused "temperature requires" "$model" $small --temperature 2
   ;;
 

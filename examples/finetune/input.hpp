@@ -51,11 +51,6 @@ inline std::vector<finetune::preference> read_pairs(const std::filesystem::path&
   return finetune::read_preferences(path, finetune::load_tokenizer(folder), options);
 }
 
-struct run_data {
-  std::vector<finetune::sample> train, held_out;
-  bool paired = false;  ///< sample 2 i is a chosen answer, 2 i + 1 the rejected one
-};
-
 namespace detail {
 
 inline std::vector<finetune::sample> one_by_one(std::vector<finetune::preference> pairs) {

@@ -32,6 +32,8 @@ using namespace example;
 void check_outputs(const finetune_options& o) {
   const std::filesystem::path out = o.out;
   keep_apart({{"the model's folder", o.folder}, {"--out", o.out}});
+  keep_apart({{"--teacher", o.distillation.teacher}, {"--out", o.out}});
+  keep_apart({{"--reference", o.reference}, {"--out", o.out}});
   keep_apart({{"--eval-data", o.eval_data}, {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}});
   keep_apart({{"--data", o.data}, {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}});
   for (const named_file& file : {named_file{"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}})

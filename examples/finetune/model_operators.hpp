@@ -25,6 +25,24 @@
 
 namespace example {
 
+/// In the library's words, of the losses that fused_linear_dpo has.
+inline tigon::dpo_loss dpo_loss_of(preference_loss loss) {
+  using enum tigon::dpo_loss;
+  switch (loss) {
+    case preference_loss::hinge: return hinge;
+    case preference_loss::ipo: return ipo;
+    case preference_loss::exo_pair: return exo_pair;
+    case preference_loss::nca_pair: return nca_pair;
+    case preference_loss::robust: return robust;
+    case preference_loss::bco_pair: return bco_pair;
+    case preference_loss::sppo_hard: return sppo_hard;
+    case preference_loss::apo_zero: return apo_zero;
+    case preference_loss::apo_down: return apo_down;
+    case preference_loss::discopop: return discopop;
+    default: return sigmoid;
+  }
+}
+
 /// The doors that the model calls, without the context.
 template <tigon::element T>
 class model_operators : public timed_operators<T> {
@@ -157,7 +175,7 @@ class model_operators : public timed_operators<T> {
       default: break;
     }
     tigon::fused_linear_dpo_options opt;
-    opt.pairs = of_pairs, opt.loss = o.of_dpo(), opt.beta = o.beta, opt.label_smoothing = o.label_smoothing;
+    opt.pairs = of_pairs, opt.loss = dpo_loss_of(o.loss), opt.beta = o.beta, opt.label_smoothing = o.label_smoothing;
     opt.compute_nll_loss = nll != 0;
     tigon::fused_linear_dpo_forward<head_backend>(layer, {ids}, results, to, opt, before, ctx_);
   }

@@ -2,8 +2,6 @@
 #ifndef EXAMPLE_FINETUNE_OBJECTIVE_OPTIONS_HPP
 #define EXAMPLE_FINETUNE_OBJECTIVE_OPTIONS_HPP
 
-#include <tigon/losses/fused_linear_dpo.hpp>
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,22 +50,6 @@ struct preference_options {
   /// By default as their papers have it: 1 for CPO and ORPO, else 0.
   double nll_weight() const {
     return nll.value_or(loss == preference_loss::cpo || loss == preference_loss::orpo ? 1 : 0);
-  }
-  tigon::dpo_loss of_dpo() const {
-    using enum tigon::dpo_loss;
-    switch (loss) {
-      case preference_loss::hinge: return hinge;
-      case preference_loss::ipo: return ipo;
-      case preference_loss::exo_pair: return exo_pair;
-      case preference_loss::nca_pair: return nca_pair;
-      case preference_loss::robust: return robust;
-      case preference_loss::bco_pair: return bco_pair;
-      case preference_loss::sppo_hard: return sppo_hard;
-      case preference_loss::apo_zero: return apo_zero;
-      case preference_loss::apo_down: return apo_down;
-      case preference_loss::discopop: return discopop;
-      default: return sigmoid;
-    }
   }
 };
 

@@ -210,4 +210,14 @@ inline data_parts<sample> keep_end_for_evaluation(const sample& document, double
 }
 
 }  // namespace example::finetune
+
+namespace example {
+
+/// What a run learns from, and what it evaluates.
+struct run_data {
+  std::vector<finetune::sample> train, held_out;
+  bool paired = false;  ///< sample 2 i is a chosen answer, 2 i + 1 the rejected one
+};
+
+}  // namespace example
 #endif

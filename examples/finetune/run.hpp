@@ -27,7 +27,7 @@
 #include "../support/ranks.hpp"
 #include "../support/svg.hpp"
 #include "checkpoint.hpp"
-#include "input.hpp"
+#include "packing.hpp"
 #include "trainer.hpp"
 
 namespace example {

@@ -5,8 +5,8 @@
 #include <tigon/core/executor.hpp>
 
 #include "config.hpp"
-#include "input.hpp"
 #include "options.hpp"
+#include "packing.hpp"
 
 namespace example {
 

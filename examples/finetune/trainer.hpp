@@ -34,6 +34,15 @@ struct step_report {
   preference_report pairs = {};
 };
 
+/// to = from
+template <tigon::element T>
+void round_to(std::span<const float> from, std::span<T> to, tigon::context& ctx) {
+  const tigon::matrix_view<const float> x(from.data(), 1, from.size());
+  const tigon::matrix_view<T> y(to.data(), 1, to.size());
+  tigon::for_rows<tigon::default_backend>(
+      ctx, 1, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(x), tigon::writes(y), [](auto v) { return v; }); });
+}
+
 /// A step takes `accumulate` passes of `batch` windows or pairs; its loss is the mean over the terms of all of them.
 /// Gradients of sums are added up, and AdamW divides them by the number of terms. Of several ranks, rank r takes passes
 /// r, r + ranks, ...; all have all weights and take the same step.
@@ -202,13 +211,7 @@ class finetune_trainer {
       return lora_.empty() ? std::span<T>(frozen_.matrices) : std::span<T>(adapters_);
   }
   void values_have_changed() {
-    if constexpr (!std::same_as<T, float>) {
-      const tigon::matrix_view<const float> x(trained_.values.data(), 1, trained_.values.size());
-      const tigon::matrix_view<T> y(rounded().data(), 1, x.cols);
-      tigon::for_rows<tigon::default_backend>(ctx_, 1, y.cols, [=] TIGON_FN(auto row) {
-        row.map(tigon::reads(x), tigon::writes(y), [](auto v) { return v; });
-      });
-    }
+    if constexpr (!std::same_as<T, float>) round_to<T>(trained_.values, rounded(), ctx_);
   }
 
   const finetune_options& o_;

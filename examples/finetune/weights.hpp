@@ -232,6 +232,7 @@ void read_weights(const std::filesystem::path& folder, const architecture& a, co
     for (const float v : to)
       if (!std::isfinite(v)) file.fail("holds a tensor \"" + t.name + "\" with a number that is not finite");
     each(t, to);
+    file.release(tensor);
   }
   for (const auto& [name, file] : file_of)
     if (!wanted.contains(name) && !detail::is_made_anyway(name, a))

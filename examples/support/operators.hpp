@@ -8,6 +8,7 @@
 #include <tigon/ops/fused_add_rms_norm.hpp>
 #include <tigon/ops/moe.hpp>
 #include <tigon/ops/moe_router.hpp>
+#include <tigon/ops/qk_norm_rope_contract.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/rope.hpp>
 #include <tigon/ops/swiglu.hpp>

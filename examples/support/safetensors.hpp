@@ -130,9 +130,18 @@ class safetensors_file {
     const std::shared_ptr<const std::byte> all(static_cast<const std::byte*>(pages), [bytes](const std::byte* p) {
       ::munmap(const_cast<std::byte*>(p), bytes);
     });
-    file.data_ = {all, all.get() + begin};
+    file.data_ = {all, all.get() + begin}, file.mapped_ = true;
     file.parse(header);
     return file;
+  }
+  /// Whole pages of a mapped tensor leave the memory of the process, as it has been read. They come back when it is read
+  /// again.
+  void release(const tensor_view& tensor) const {
+    if (!mapped_) return;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) + page - 1) / page * page,
+               end = (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) + tensor.bytes.size()) / page * page;
+    if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
 
   const std::filesystem::path& path() const { return path_; }
@@ -282,6 +291,7 @@ class safetensors_file {
   std::filesystem::path path_;
   std::ifstream in_;
   std::shared_ptr<const std::byte> data_;
+  bool mapped_ = false;
   std::size_t data_bytes_ = 0;
   std::map<std::string, tensor_view> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -102,6 +102,21 @@ TEST_F(safetensors, comes_back_as_it_was_saved) {
   EXPECT_THROW(file.meta("missing"), std::runtime_error);
 }
 
+// Of a mapped file, released pages are read from it again; of a loaded one nothing can be released.
+TEST_F(safetensors, a_released_tensor_can_be_read_again) {
+  std::vector<float> values(50'000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.5f;
+  example::save_safetensors(path_, {{"a", example::view_of(dtype::f32, {3}, std::vector<float>{1, 2, 3})},
+                                    {"b", example::view_of(dtype::f32, {values.size()}, values)}});
+  for (const bool mapped : {false, true}) {
+    const auto file = mapped ? safetensors_file::map(path_) : safetensors_file::load(path_);
+    EXPECT_EQ(file.at("b").values<float>(), values);
+    file.release(file.at("b"));
+    EXPECT_EQ(file.at("b").values<float>(), values);
+    EXPECT_EQ(file.at("a").values<float>(), (std::vector<float>{1, 2, 3}));
+  }
+}
+
 TEST_F(safetensors, every_dtype_has_its_name_and_size) {
   const std::size_t sizes[]{8, 4, 2, 2, 8, 4, 1, 1};
   const char* names[]{"F64", "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL"};
