@@ -139,6 +139,28 @@ inline int run_main(int argc, char** argv) {
 
 }  // namespace tigon::fuzz
 
+// Every way to memory of the heap goes through these in glibc, operator new among them. Sanitizers bring their own.
+#if defined(__GLIBC__) && !defined(TIGON_FUZZ_LIBFUZZER) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+extern "C" {
+void* __libc_malloc(std::size_t);                 // NOLINT: glibc's names
+void* __libc_memalign(std::size_t, std::size_t);  // NOLINT
+void* malloc(std::size_t bytes) noexcept {
+  ++tigon::fuzz::allocations;
+  return __libc_malloc(bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  ++tigon::fuzz::allocations;
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** to, std::size_t alignment, std::size_t bytes) noexcept {
+  ++tigon::fuzz::allocations;
+  *to = __libc_memalign(alignment, bytes);
+  return *to == nullptr ? 12 : 0;  // ENOMEM
+}
+}
+#endif
+
 #if defined(TIGON_FUZZ_LIBFUZZER)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return tigon::fuzz::tigon_fuzz_one(data, size);

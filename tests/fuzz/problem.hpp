@@ -5,7 +5,7 @@
 //   - inputs and padding keep their bits;
 //   - results are within the stated bound of those of `generic` in f64, NaN where those are NaN, and rows without
 //     infinite, huge or NaN inputs do not feel those of others;
-//   - any number of threads gives the same bits.
+//   - any number of threads, and a second call, gives the same bits; nothing is allocated but the workspace.
 #ifndef TIGON_TESTS_FUZZ_PROBLEM_HPP
 #define TIGON_TESTS_FUZZ_PROBLEM_HPP
 
@@ -382,6 +382,12 @@ class any_problem {
     }
   }
 
+  TIGON_TEST_NOINLINE void expect_same_bits(const std::vector<image>& wanted, const char* when) const {
+    const auto now = memory(false);
+    for (std::size_t k = 0; k < now.size(); ++k)
+      if (now[k] != wanted[k]) fail(std::string(arguments_[k]->name) + " has other bits " + when);
+  }
+
   struct outcome {
     bool refused = false;
     error_code code{};
@@ -461,19 +467,25 @@ class problem : public any_problem {
       throw end_of_case{};
     }
     if (is_faulty()) accepted_fault_ = true;
-    if (!threads_) return;
     const auto after = memory(false);
+    if (damaged_ % 4 == 0 && may_allocate == nullptr) {  // the workspace has grown to what the call takes
+      restore(before, false);
+      const std::size_t before_call = allocations;
+      f(on_tested<B, T>{default_context()});
+      if (allocations != before_call) fail(std::to_string(allocations - before_call) + " allocations in a call");
+      expect_same_bits(after, "in a second call");
+    }
+    if (!threads_) return;
     restore(before, false);
     static thread_pool three(3);
     static workspace scratch;
     static context threaded(three, scratch);
     f(on_tested<B, T>{threaded});
-    const auto again = memory(false);
-    for (std::size_t k = 0; k < again.size(); ++k)
-      if (again[k] != after[k]) fail(std::string(arguments_[k]->name) + " has other bits with 3 threads");
+    expect_same_bits(after, "with 3 threads");
   }
 
-  bool may_refuse = false;  ///< the case has something in it that is refused
+  bool may_refuse = false;             ///< the case has something in it that is refused
+  const char* may_allocate = nullptr;  ///< why a call of this operator allocates memory
 
  private:
   template <class U>

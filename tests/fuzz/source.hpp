@@ -64,6 +64,9 @@ class source {
   std::span<const std::uint8_t> bytes_;
 };
 
+/// Allocations of the calling thread so far, where the driver counts them.
+inline thread_local std::size_t allocations = 0;
+
 /// One target of a program: what runs a case made of these bytes, and throws a finding.
 struct target {
   const char* name;
