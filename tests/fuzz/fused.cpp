@@ -141,6 +141,7 @@ void vocab_parallel_fused_linear_cross_entropy(P& p) {
   auto& target = some_target(p, l.rows, l.vocab, true);
   auto& loss = p.template vector<A>("loss", opt.loss.reduction == tigon::reduction::none ? l.rows : 1);
   tigon::comm::serial alone;
+  p.may_allocate = "what ranks tell each other";
   p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
     using S = decltype(s);
     using E = typename S::element;
