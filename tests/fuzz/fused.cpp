@@ -27,7 +27,7 @@ template <class P>
 void fused_linear_scaled_cross_entropy(P& p) {
   using T = typename P::element;
   using A = typename P::A;
-  constexpr bounds of_results{.f32 = 2e-6, .bf16 = 2e-6, .f16 = 2e-6, .f64 = 1e-14};
+  constexpr bounds of_results{.f32 = 2e-6, .bf16 = 2e-6, .f16 = 2e-6, .f64 = 4e-15};
   constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 5e-14};
   const some_layer<P> l(p, p.some_rows(30));
   const tigon::fused_linear_scaled_cross_entropy_options opt{.temperature = p.in.pick({1.0, 0.7, 2.0})};
@@ -65,8 +65,8 @@ template <class P>
 void fused_linear_jsd(P& p) {
   using T = typename P::element;
   using A = typename P::A;
-  constexpr bounds of_loss{.f32 = 3e-6, .bf16 = 3e-6, .f16 = 3e-6, .f64 = 2e-14};
-  constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-13};
+  constexpr bounds of_loss{.f32 = 3e-6, .bf16 = 3e-6, .f16 = 3e-6, .f64 = 4e-15};
+  constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
   const some_layer<P> l(p, p.some_rows(30));
   tigon::fused_linear_jsd_options opt{.beta = p.in.pick({0.5, 0.1, 0.0, 1.0})};
   opt.temperature = p.in.pick({1.0, 2.0}), opt.upstream = p.in.pick({1.0, 0.5});
@@ -91,7 +91,7 @@ void fused_linear_kl_div(P& p) {
   using A = typename P::A;
   constexpr bounds of_loss{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-15};
   constexpr bounds of_element{.f32 = 1e-6, .bf16 = 1e-6, .f16 = 1e-6, .f64 = 4e-15};
-  constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
+  constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1.2e-14};
   using enum tigon::divergence_reduction;
   const some_layer<P> l(p, p.some_rows(30));
   tigon::fused_linear_kl_div_options opt{.reduction = p.in.pick({batchmean, mean, sum, none})};
@@ -141,6 +141,7 @@ void vocab_parallel_fused_linear_cross_entropy(P& p) {
   auto& target = some_target(p, l.rows, l.vocab, true);
   auto& loss = p.template vector<A>("loss", opt.loss.reduction == tigon::reduction::none ? l.rows : 1);
   tigon::comm::serial alone;
+  p.may_allocate = "what ranks tell each other";
   p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
     using S = decltype(s);
     using E = typename S::element;

@@ -377,6 +377,7 @@ void vocab_parallel_cross_entropy(P& p) {
   auto &rest = p.template vector<A>("rest", rows), &dlogits = p.matrix("dlogits", rows, vocab);
   auto& upstream = p.filled(p.template vector<A>("upstream", rows), 1, 0.3, false);
   tigon::comm::serial alone;
+  p.may_allocate = "what ranks tell each other";
   if (vocab == 1 && opt.formula == tigon::smoothing_formula::megatron) p.may_refuse = true;  // K - 1 = 0
   p.call({&loss, &top, &rest}, [&](auto s) {
     tigon::vocab_parallel_cross_entropy_forward<typename decltype(s)::backend>(

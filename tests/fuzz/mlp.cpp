@@ -10,8 +10,8 @@ namespace {
 
 using namespace tigon::fuzz;
 
-constexpr bounds forward{.f32 = 8e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 4e-14};
-constexpr bounds backward{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 8e-3, .f64 = 4e-14};
+constexpr bounds forward{.f32 = 8e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 2e-14};
+constexpr bounds backward{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 2e-14};
 
 /// The arguments of mlp and tiled_mlp.
 template <class P>

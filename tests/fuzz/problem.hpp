@@ -5,7 +5,7 @@
 //   - inputs and padding keep their bits;
 //   - results are within the stated bound of those of `generic` in f64, NaN where those are NaN, and rows without
 //     infinite, huge or NaN inputs do not feel those of others;
-//   - any number of threads gives the same bits.
+//   - any number of threads, and a second call, gives the same bits; no call allocates but for the workspace.
 #ifndef TIGON_TESTS_FUZZ_PROBLEM_HPP
 #define TIGON_TESTS_FUZZ_PROBLEM_HPP
 
@@ -263,8 +263,9 @@ class any_problem {
       // Below the normal numbers steps are absolute, and rstd may multiply them by a thousand.
       const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
       const double size = how.terms.empty() ? std::abs(want) + typical : how.terms[k];
-      const double error = std::abs(got - want);
-      if (error <= rounding + how.bound * size + 4096 * a.smallest()) continue;
+      const double error = std::abs(got - want), allowed = rounding + how.bound * size + 4096 * a.smallest();
+      if (measure_tightness) note_tightness(a, error / allowed);
+      if (error <= allowed) continue;
       std::ostringstream out;
       out << "error " << (error - rounding) / size << ", bound " << how.bound;
       fail(a, k, got, want, out.str());
@@ -289,6 +290,11 @@ class any_problem {
       if (std::isfinite(product)) square += product * product, ++n;
     }
     return n == 0 ? 0 : std::sqrt(square / static_cast<double>(n));
+  }
+
+  TIGON_TEST_NOINLINE void note_tightness(const argument& a, double part) const {
+    double& most = tightness[context_ + ' ' + a.name];
+    most = std::max(most, part);
   }
 
   [[noreturn]] TIGON_TEST_NOINLINE void fail(const std::string& what) const {
@@ -382,6 +388,12 @@ class any_problem {
     }
   }
 
+  TIGON_TEST_NOINLINE void expect_same_bits(const std::vector<image>& wanted, const char* when) const {
+    const auto now = memory(false);
+    for (std::size_t k = 0; k < now.size(); ++k)
+      if (now[k] != wanted[k]) fail(std::string(arguments_[k]->name) + " has other bits " + when);
+  }
+
   struct outcome {
     bool refused = false;
     error_code code{};
@@ -461,19 +473,27 @@ class problem : public any_problem {
       throw end_of_case{};
     }
     if (is_faulty()) accepted_fault_ = true;
-    if (!threads_) return;
     const auto after = memory(false);
+    for (std::size_t n = repeats + (damaged_ % 4 == 0 ? 1 : 0); n != 0; --n) {
+      restore(before, false);
+      const std::size_t before_call = allocations;
+      f(on_tested<B, T>{default_context()});
+      // The workspace has grown to what the call takes.
+      if (allocations != before_call && may_allocate == nullptr)
+        fail(std::to_string(allocations - before_call) + " allocations in a call");
+      expect_same_bits(after, "in another call");
+    }
+    if (!threads_) return;
     restore(before, false);
     static thread_pool three(3);
     static workspace scratch;
     static context threaded(three, scratch);
     f(on_tested<B, T>{threaded});
-    const auto again = memory(false);
-    for (std::size_t k = 0; k < again.size(); ++k)
-      if (again[k] != after[k]) fail(std::string(arguments_[k]->name) + " has other bits with 3 threads");
+    expect_same_bits(after, "with 3 threads");
   }
 
-  bool may_refuse = false;  ///< the case has something in it that is refused
+  bool may_refuse = false;             ///< the case has something in it that is refused
+  const char* may_allocate = nullptr;  ///< why a call of this operator allocates memory
 
  private:
   template <class U>

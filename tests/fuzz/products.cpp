@@ -105,10 +105,11 @@ void matmul_int8_int2(P& p) {
     w.set(p.in.below(w.size()), p.in.pick({-2.0, 3.0, -128.0})), p.may_refuse = true;
   p.call({&packed},
          [&](auto s) { tigon::matmul_int8_int2_pack<typename decltype(s)::backend>(w.at(s), packed.at(s), s.ctx); });
-  p.call({&again, &c}, [&](auto s) {
-    using S = decltype(s);
-    tigon::matmul_int8_int2_unpack<typename S::backend>(packed.at(s), again.at(s), s.ctx);
-    tigon::matmul_int8_int2<typename S::backend>(a.at(s), packed.at(s), c.at(s), s.ctx);
+  p.call({&again}, [&](auto s) {
+    tigon::matmul_int8_int2_unpack<typename decltype(s)::backend>(packed.at(s), again.at(s), s.ctx);
+  });
+  p.call({&c}, [&](auto s) {
+    tigon::matmul_int8_int2<typename decltype(s)::backend>(a.at(s), packed.at(s), c.at(s), s.ctx);
   });
   p.expect_equal({&packed, &again, &c});
   for (std::size_t e = 0; e < w.size() && !p.is_faulty(); ++e)

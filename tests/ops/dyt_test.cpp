@@ -491,6 +491,21 @@ TEST_F(dyt_doors, backward_needs_the_workspace_that_it_names) {
                        q.dgamma, q.dbeta);
     with_workspace_of(bytes, call);
     EXPECT_FALSE(q.dx.untouched());
+    for (const int which : {0, 1, 2}) {  // any gradient of a parameter, alone
+      problem<float> one(s);
+      const auto wanted = [&](int k, auto& of) {
+        return k == which ? std::span<float>(of.data(), of.size()) : std::span<float>{};
+      };
+      const auto alone = [&](context& ctx) {
+        tigon::dyt_backward(
+            one.dy, one.x, one.alpha, one.gamma,
+            tigon::dyt_gradients{one.dx.view(), wanted(0, one.dalpha), wanted(1, one.dgamma), wanted(2, one.dbeta)}, {},
+            ctx);
+      };
+      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, alone), workspace, "dyt_backward: workspace is of", one.dx);
+      with_workspace_of(bytes, alone);
+      EXPECT_FALSE(one.dx.untouched());
+    }
   }
 }
 
