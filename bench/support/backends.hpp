@@ -16,6 +16,9 @@
 #if defined(__AVX512BF16__)
 #include <tigon/backends/avx512_bf16/backend.hpp>
 #endif
+#if TIGON_FLAGS_arm_bf16
+#include <tigon/backends/arm_bf16/backend.hpp>
+#endif
 #if TIGON_FLAGS_amx
 #include <tigon/backends/amx/backend.hpp>
 #endif
@@ -85,6 +88,8 @@ using own_list = backend_list<>;
 using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16, tigon::backends::amx>;
 #elif __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
 using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16>;
+#elif __has_include(<hwy/highway.h>) && TIGON_FLAGS_arm_bf16
+using highway_list = backend_list<tigon::backends::highway, tigon::backends::arm_bf16>;
 #elif __has_include(<hwy/highway.h>)
 using highway_list = backend_list<tigon::backends::highway>;
 #else

@@ -19,6 +19,9 @@ concept makes_products = requires { requires Adapter::products; };
 // Products of bf16 are all that differs from the parent: f32 is the code of the parent, which has a test of its own.
 template <class B, class T>
 inline constexpr bool has_products = !(std::same_as<B, tigon::backends::avx512_bf16> && std::same_as<T, float>);
+#elif TIGON_FLAGS_arm_bf16 && !defined(TIGON_CONFORMANCE_BACKEND)
+template <class B, class T>
+inline constexpr bool has_products = !(std::same_as<B, tigon::backends::arm_bf16> && std::same_as<T, float>);
 #else
 template <class B, class T>
 inline constexpr bool has_products = true;

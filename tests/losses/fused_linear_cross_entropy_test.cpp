@@ -45,6 +45,8 @@ using pairs = testing::Types<on<tigon::backends::generic, float>, on<small_chunk
                              on<small_chunks, float16>,
 #if defined(__AVX512BF16__)
                              on<tigon::backends::avx512_bf16, bfloat16>,
+#elif TIGON_FLAGS_arm_bf16
+                             on<tigon::backends::arm_bf16, bfloat16>,
 #endif
                              on<tigon::backends::emulated_amx, bfloat16>,
 #if TIGON_FLAGS_amx

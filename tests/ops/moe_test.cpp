@@ -90,6 +90,8 @@ using moe_pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::
                                  on<few_pairs, float>,
 #if defined(__AVX512BF16__)
                                  on<tigon::backends::avx512_bf16, bfloat16>,
+#elif TIGON_FLAGS_arm_bf16
+                                 on<tigon::backends::arm_bf16, bfloat16>,
 #endif
                                  on<few_pairs, bfloat16>, on<few_pairs, double>>;
 #endif

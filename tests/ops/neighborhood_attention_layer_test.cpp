@@ -213,6 +213,8 @@ using layer_pairs = testing::Types<on<tigon::backends::generic, double>, on<tigo
                                    on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::float16>,
 #if defined(__AVX512BF16__)
                                    on<tigon::backends::avx512_bf16, tigon::bfloat16>,
+#elif TIGON_FLAGS_arm_bf16
+                                   on<tigon::backends::arm_bf16, tigon::bfloat16>,
 #endif
                                    on<tigon::backends::highway, tigon::bfloat16> >;
 #endif

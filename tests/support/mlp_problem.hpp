@@ -40,6 +40,8 @@ using mlp_pairs =
                    on<backends::small_blocks, bfloat16>, on<backends::small_blocks, float16>,
 #if defined(__AVX512BF16__)
                    on<backends::avx512_bf16, bfloat16>,
+#elif TIGON_FLAGS_arm_bf16
+                   on<backends::arm_bf16, bfloat16>,
 #endif
                    on<backends::small_blocks, double>>;
 #endif

@@ -127,7 +127,7 @@ constexpr registered_backend library_backends[] = {
 #if TIGON_FLAGS_arm_bf16
     {{"arm_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
 #else
-    {{"arm_bf16", {device::cpu}}, false, "64-bit ARM with bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"},
+    {{"arm_bf16", {device::cpu}}, false, "ARM's bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"},
 #endif
     {{"highway", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
     {{"onednn", {device::cpu}}, TIGON_FOUND_dnnl, "<oneapi/dnnl/dnnl.hpp>; install libdnnl-dev"},

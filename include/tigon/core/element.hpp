@@ -24,6 +24,9 @@ constexpr TIGON_INLINE std::uint16_t bfloat16_bits(float value) {
 
 /// f32 bits to IEEE binary16 bits, round to nearest even, subnormals kept, overflow to infinity, NaN made quiet.
 constexpr TIGON_INLINE std::uint16_t float16_bits(float value) {
+#if defined(__aarch64__)
+  if (!std::is_constant_evaluated()) return std::bit_cast<std::uint16_t>(static_cast<__fp16>(value));
+#endif
   const auto u = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
   const std::uint32_t magnitude = u & 0x7fffffffu;
@@ -37,6 +40,9 @@ constexpr TIGON_INLINE std::uint16_t float16_bits(float value) {
 }
 
 constexpr TIGON_INLINE float float16_value(std::uint16_t bits) {
+#if defined(__aarch64__)
+  if (!std::is_constant_evaluated()) return std::bit_cast<__fp16>(bits);
+#endif
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));

@@ -28,8 +28,8 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Shapes     c, dc [m, n]; op(a) [m, k], so a is [m, k], or [k, m] with transpose::yes; op(b) [k, n]; bias [n] or
 ///            `absent`. Any extent may be 0: with k = 0 the sum is 0. Row strides everywhere.
 /// Types      a, b, c, bias each one of f32, bf16, f16; or all f64.
-/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16`, `amx`
-///            and `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero. So does `amx`
+/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16`, `arm_bf16`,
+///            `amx` and `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero. So does `amx`
 ///            where a is f32 and b bf16: there a number of a is the exact sum of three bf16 numbers, of which digits
 ///            below 2^-125 are lost, as those of its products with b are.
 /// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,

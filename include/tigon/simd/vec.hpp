@@ -5,6 +5,7 @@
 #ifndef TIGON_SIMD_VEC_HPP
 #define TIGON_SIMD_VEC_HPP
 
+#include <tigon/simd/engines/arm.hpp>
 #include <tigon/simd/engines/x86.hpp>
 
 #include <array>
@@ -192,6 +193,9 @@ TIGON_INLINE V load(const T* p) {
     decltype(L::raw(typename L::reg{})) raw;
     x86::load(p, raw);
     return V::from(L::from_raw(raw));
+#elif defined(__aarch64__)
+  } else if constexpr (arm::converts<V, T>) {
+    return arm::load<V>(p);
 #endif
   } else {
     alignas(64) A buffer[V::size];
@@ -214,6 +218,9 @@ TIGON_INLINE void store(V v, T* p) {
 #if defined(TIGON_X86)
   } else if constexpr (detail::raw_store<L, T>) {
     x86::store(L::raw(v.r), p);
+#elif defined(__aarch64__)
+  } else if constexpr (arm::converts<V, T>) {
+    arm::store(v, p);
 #endif
   } else {
     alignas(64) A buffer[V::size];
@@ -294,6 +301,10 @@ TIGON_INLINE V load_n(const T* p, std::size_t n) {
     x86::load_n(p, n, raw);
     return V::from(L::from_raw(raw));
   } else
+#elif defined(__aarch64__)
+  if constexpr (arm::converts<V, T>) {
+    return n == V::size ? load<V>(p) : arm::load_n<V>(p, n);
+  } else
 #endif
   {
     using A = typename V::value_type;
@@ -311,6 +322,10 @@ TIGON_INLINE void store_n(V v, T* p, std::size_t n) {
 #if defined(TIGON_X86)
   if constexpr (V::size > 1 && detail::raw_store_n<L, T>)
     x86::store_n(L::raw(v.r), p, n);
+  else
+#elif defined(__aarch64__)
+  if constexpr (arm::converts<V, T>)
+    n == V::size ? store(v, p) : arm::store_n(v, p, n);
   else
 #endif
   {
