@@ -38,8 +38,8 @@ template <class E>
 moe_weights(matrix_view<E>, std::type_identity_t<matrix_view<E>>, std::size_t, std::type_identity_t<matrix_view<E>>,
             std::type_identity_t<matrix_view<E>>) -> moe_weights<E>;
 
-/// moe_gradients{dx, dgate_up, ddown, dweights}, with biases moe_gradients{dx, dgate_up, ddown, dweights, dgate_up_bias,
-/// ddown_bias}: those without memory are not computed.
+/// moe_gradients{dx, dgate_up, ddown, dweights}, with biases moe_gradients{dx, dgate_up, ddown, dweights,
+/// dgate_up_bias, ddown_bias}: those without memory are not computed.
 template <class T, class G, class R>
 struct moe_gradients {
   matrix_view<T> dx;

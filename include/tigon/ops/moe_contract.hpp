@@ -39,7 +39,8 @@ struct moe {
 ///            gradient, of bd, [experts, hidden]; each bias may be absent, and each gradient; saved [tokens * k, 2 *
 ///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
 /// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up, down and biases any one of them, their
-///            gradients any one, weights and dweights any one (f64 only with f64); indices std::int32_t or std::int64_t.
+///            gradients any one, weights and dweights any one (f64 only with f64); indices std::int32_t or
+///            std::int64_t.
 /// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
 ///            what the choices of a token add to y and dx is not rounded before, nor is what gradients of biases are
 ///            sums of. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of the pairs
@@ -54,7 +55,7 @@ struct moe {
 ///            most 512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes
 ///            where it can be. In 16 bits also the sums of y or dx; where an expert may have several chunks and
 ///            dgate_up has 16 bits, sums of one expert's gradients; of more than 64 chunks (4096 where they are large
-///            and in 16 bits) two more. With biases also those of an expert, and sums of their gradients. Weights are not
+///            and in 16 bits) two more. With biases those of an expert, and sums of their gradients. Weights are not
 ///            copied. See moe_workspace.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, state (saved holds no forward), workspace, and index (in every build)

@@ -146,7 +146,8 @@ TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards
     const std::size_t count = Block == 0 ? left : std::min(Block, left);
     begin();
     const std::size_t stop = backwards ? j - count : j + count;
-    for (; j != stop; j += stride) step(j);
+    do step(j), j += stride;
+    while (j != stop);
     end();
     left -= count;
   }

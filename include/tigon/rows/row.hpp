@@ -158,7 +158,7 @@ class row_worker {
   template <class... X, class F>
   TIGON_INLINE auto sum(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    return std::apply(
+    return detail::apply(
         [&](auto... x) TIGON_LAMBDA {
           using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
           constexpr std::size_t K = detail::pack_size<R>;

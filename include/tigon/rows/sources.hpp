@@ -299,6 +299,13 @@ TIGON_INLINE void unrolled(F f) {
       TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
 }
 
+// f(the elements of a tuple): std::apply, always inlined.
+template <class F, class... T>
+TIGON_INLINE decltype(auto) apply(F f, const std::tuple<T...>& values) {
+  return [&]<std::size_t... K>(std::index_sequence<K...>)
+             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
+}
+
 // f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
 template <std::size_t U, class F>
 TIGON_INLINE void halve(F f) {
