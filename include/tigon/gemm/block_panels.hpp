@@ -69,8 +69,8 @@ struct block_lanes {
         std::memcpy(&right, &acc[2 * i + 1][j], sizeof right);
         const half_rows first = __builtin_shufflevector(left, right, 0, 2);
         const half_rows second = __builtin_shufflevector(left, right, 1, 3);
-        std::memcpy(&acc[2 * i][j], &first, sizeof first);
-        std::memcpy(&acc[2 * i + 1][j], &second, sizeof second);
+        std::memcpy(static_cast<void*>(&acc[2 * i][j]), &first, sizeof first);
+        std::memcpy(static_cast<void*>(&acc[2 * i + 1][j]), &second, sizeof second);
       });
     });
   }
@@ -105,7 +105,7 @@ struct block_lanes {
     static_assert(sizeof s == sizeof c);
     std::memcpy(&s, &c, sizeof s);
     s = Instruction::multiply_add(a, b, s);
-    std::memcpy(&c, &s, sizeof s);
+    std::memcpy(static_cast<void*>(&c), &s, sizeof s);
   }
 
   /// A panel of `rows` <= U rows whose depth is contiguous: two rows by two words at a time.

@@ -38,11 +38,11 @@ TIGON_INLINE void narrowed(float32x4_t v, bfloat16* p) {
   const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
   const uint16x4_t half = vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet), 16);
 #endif
-  std::memcpy(p, &half, sizeof half);
+  std::memcpy(static_cast<void*>(p), &half, sizeof half);
 }
 TIGON_INLINE void narrowed(float32x4_t v, float16* p) {
   const float16x4_t half = vcvt_f16_f32(v);
-  std::memcpy(p, &half, sizeof half);
+  std::memcpy(static_cast<void*>(p), &half, sizeof half);
 }
 
 /// Whether a V, in any engine, is a register of four f32, and T has 16 bits.
@@ -54,7 +54,7 @@ template <class V, class T>
 TIGON_INLINE V load(const T* p) {
   const float32x4_t r = widened(p);
   V v(0.0f);
-  std::memcpy(&v, &r, sizeof v);
+  std::memcpy(static_cast<void*>(&v), &r, sizeof v);
   return v;
 }
 template <class V, class T>
