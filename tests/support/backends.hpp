@@ -58,14 +58,15 @@ using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16
 /// Every engine and every type, and f64 where lanes are many. An operator is a template over both: what a pair alone
 /// can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden values are
 /// compared on every engine in f32, and in bf16 on single numbers, the default's lanes and tiles.
-using every_pair =
-    testing::Types<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, double>,
-                   on<backends::highway, float>, on<backends::highway, bfloat16> >;
+using every_pair = testing::Types<on<backends::generic, double>, on<one_vector_a_step<backends::eigen>, float16>,
+                                  on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, float>,
+                                  on<backends::highway, bfloat16> >;
 
 /// For operators with products inside, which a child of highway overrides.
 using every_product_pair =
-    decltype(as_types(list<on<backends::generic, double>, on<backends::eigen, float16>, on<backends::xsimd, double>,
-                           on<backends::highway, float>, on<backends::highway, bfloat16> >{} +
+    decltype(as_types(list<on<backends::generic, double>, on<one_vector_a_step<backends::eigen>, float16>,
+                           on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, float>,
+                           on<backends::highway, bfloat16> >{} +
                       with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
 
 #endif
