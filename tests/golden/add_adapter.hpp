@@ -34,19 +34,25 @@ void add(std::string_view op) {
   runners().push_back({op, B::info.name, tigon::element_name<T>(), &Adapter::template run<code<Adapter, B, T>, T>});
 }
 
-// Engines whose bf16 is tested in tests/simd alone: what they can break of it are loads, stores and lanes.
+// What is not the default: in f32 alone, because bf16 is tested in tests/simd and what an engine can break of it are loads,
+// stores and lanes; and with one vector a step.
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 template <class B>
-inline constexpr bool in_f32_alone = false;
+inline constexpr bool is_other_engine = false;
+template <class B>
+using stepping = B;
 #else
 template <class B>
-inline constexpr bool in_f32_alone = std::same_as<B, tigon::backends::eigen> || std::same_as<B, tigon::backends::xsimd>;
+inline constexpr bool is_other_engine =
+    std::same_as<B, tigon::backends::eigen> || std::same_as<B, tigon::backends::xsimd>;
+template <class B>
+using stepping = std::conditional_t<is_other_engine<B>, tigon::test::one_vector_a_step<B>, B>;
 #endif
 
 template <class Adapter, class B>
 void add_types(std::string_view op) {
-  add<Adapter, B, float>(op);
-  if constexpr (!in_f32_alone<B>) add<Adapter, B, tigon::bfloat16>(op);
+  add<Adapter, stepping<B>, float>(op);
+  if constexpr (!is_other_engine<B>) add<Adapter, B, tigon::bfloat16>(op);
 }
 template <class Adapter, class... B>
 void add_all(std::string_view op, tigon::test::list<B...>) {

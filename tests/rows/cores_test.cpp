@@ -172,7 +172,7 @@ struct on_core : tigon::backends::highway {
   static constexpr tigon::backend_info info{all_cores[Core].name, {tigon::device::cpu}};
   using overrides = tigon::op_list<>;
   static constexpr tigon::row_tuning row{
-      .cpu = all_cores[Core], .task_elements = 4096, .partials = 5, .stream_bytes = 64, .block_cols = 64};
+      .cpu = all_cores[Core], .unroll = 2, .task_elements = 4096, .partials = 5, .stream_bytes = 64, .block_cols = 64};
   static constexpr int notes_plans_of = Core;
 };
 
