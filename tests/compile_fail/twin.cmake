@@ -57,7 +57,8 @@ function(search_path_without names out)
   set(${out} ${flags} PARENT_SCOPE)
 endfunction()
 
-# PRELUDE comes precompiled, standard headers and perhaps what the twin includes first, unless a twin changes more of the compiler than definitions.
+# PRELUDE comes precompiled: standard headers, and perhaps what the twin includes first. Not where a twin changes more of
+# the compiler than definitions.
 set(prelude -include ${PRELUDE})
 foreach(flag IN LISTS flags reject_flags hide hide_rejected)
   if(NOT flag MATCHES "^-D")
