@@ -68,17 +68,19 @@ void run(const host& h, Door door) {
 }
 
 /// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16; f64, which is there for
-/// checks of gradients, is compiled once, for any CPU.
+/// checks of gradients, is compiled once, for any CPU, and so is f16, for those that convert it.
 template <class F>
 void with_type(const char* op, type of, F f) {
 #if TIGON_TORCH_F64
   if (of == type::f64) return f.template operator()<double>();
+#elif TIGON_TORCH_F16
+  if (of == type::f16) return f.template operator()<tigon::float16>();
 #else
   if (of == type::f32) return f.template operator()<float>();
   if (of == type::bf16) return f.template operator()<tigon::bfloat16>();
 #endif
   tigon::detail::fail_argument(tigon::error_code::dtype, op, "the first tensor", "of another element type",
-                               "f32, bf16 or f64");
+                               "f32, bf16, f16 or f64");
 }
 
 template <class T>

@@ -8,10 +8,15 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
   static const kernel_table table = [] {
     kernel_table t{};
 #if !TIGON_TORCH_PRODUCTS
-    t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.losses = losses();
+    t.norms = norms(), t.gates = gates(), t.rotary = rotary();
 #endif
 #if !TIGON_TORCH_ROWS
     t.products = attention_group(), t.cross_entropies = cross_entropies();
+#endif
+#if !TIGON_TORCH_PRODUCTS && !TIGON_TORCH_F16
+    t.losses = losses();
+#endif
+#if !TIGON_TORCH_ROWS && !TIGON_TORCH_F16
     t.preferences = preferences(), t.experts = experts();
 #endif
     return t;

@@ -4,11 +4,44 @@
 #include <tigon/ops/rope.hpp>
 #include <tigon/ops/swiglu.hpp>
 
+#include <optional>
+
 #include "call.hpp"
 #include "groups.hpp"
 
 namespace tigon_torch {
 namespace {
+
+matrix rows_from(matrix m, std::size_t first, std::size_t count) {
+  const std::size_t bytes = m.of == type::f64 ? 8 : m.of == type::f32 ? 4 : 2;
+  if (m.data != nullptr) m.data = static_cast<char*>(m.data) + first * m.stride * bytes;
+  m.rows = count;
+  return m;
+}
+
+/// backward(dy, gate, up, dgate, dup, ctx) of views. Where one gradient is not wanted, what the door makes of it goes to
+/// a few rows that stay in the cache.
+template <class T, class Backward>
+void by_wanted(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, Backward backward) {
+  const bool both = dgate.data != nullptr && dup.data != nullptr;
+  constexpr std::size_t elements = std::size_t{1} << 16;
+  const std::size_t part = both ? std::max<std::size_t>(dy.rows, 1)
+                                : std::max<std::size_t>(h.workers * elements / std::max<std::size_t>(dy.cols, 1), 1);
+  const std::size_t block = std::min(part, dy.rows);
+  std::optional<matrix> other;
+  if (!both && block != 0)
+    other = matrix{h.scratch(h.memory, block * dy.cols * sizeof(T)), dy.of, block, dy.cols, dy.cols};
+  run(h, [&](tigon::context& ctx) {
+    for (std::size_t i = 0; i == 0 || i < dy.rows; i += part) {
+      const std::size_t n = std::min(part, dy.rows - i);
+      const auto rows = [&](matrix m) { return rows_from(m, i, n); };
+      const auto to = [&](matrix m) {
+        return view<T>(m.data != nullptr || !other ? rows(m) : rows_from(*other, 0, n));
+      };
+      backward(view<const T>(rows(dy)), view<const T>(rows(gate)), view<const T>(rows(up)), to(dgate), to(dup), ctx);
+    }
+  });
+}
 
 void swiglu(const host& h, matrix gate, matrix up, matrix y) {
   with_type("swiglu", gate.of, [&]<class T>() {
@@ -20,9 +53,8 @@ void swiglu(const host& h, matrix gate, matrix up, matrix y) {
 
 void swiglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup) {
   with_type("swiglu_backward", gate.of, [&]<class T>() {
-    run(h, [&](tigon::context& ctx) {
-      tigon::swiglu_backward(view<const T>(dy), view<const T>(gate), view<const T>(up), view<T>(dgate), view<T>(dup),
-                             {}, ctx);
+    by_wanted<T>(h, dy, gate, up, dgate, dup, [](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
+      tigon::swiglu_backward(d, g, u, dg, du, {}, ctx);
     });
   });
 }
@@ -39,9 +71,8 @@ void geglu(const host& h, matrix gate, matrix up, matrix y, bool tanh) {
 
 void geglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, bool tanh) {
   with_type("geglu_backward", gate.of, [&]<class T>() {
-    run(h, [&](tigon::context& ctx) {
-      tigon::geglu_backward(view<const T>(dy), view<const T>(gate), view<const T>(up), view<T>(dgate), view<T>(dup),
-                            geglu_form(tanh), ctx);
+    by_wanted<T>(h, dy, gate, up, dgate, dup, [&](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
+      tigon::geglu_backward(d, g, u, dg, du, geglu_form(tanh), ctx);
     });
   });
 }

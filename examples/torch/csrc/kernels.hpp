@@ -61,6 +61,7 @@ struct norm_kernels {
                               vector dw, vector db);
 };
 
+/// Backwards, of two gradients one without memory is not made.
 struct gate_kernels {
   void (*swiglu)(const host&, matrix gate, matrix up, matrix y);
   void (*swiglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup);
@@ -68,7 +69,7 @@ struct gate_kernels {
   void (*geglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, bool tanh);
 };
 
-/// Tables have the type of the sums; backwards, q and k are gradients of the rotated ones.
+/// Tables have the type of the sums; backwards, q and k are gradients of the rotated ones. k may have no heads.
 struct rotary_kernels {
   void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, bool backward);
   void (*mrope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out,
@@ -86,6 +87,7 @@ struct attention_saved {
   heads q, k, v, o;
   vector lse;
 };
+/// Gradients without memory are not computed; in 16 bits dk needs memory of dq.
 struct attention_kernels {
   void (*attention)(const host&, heads q, heads k, heads v, heads o, vector lse, const attention_options&);
   void (*attention_backward)(const host&, heads d_o, const attention_saved&, heads dq, heads dk, heads dv,
@@ -172,8 +174,17 @@ struct preference_call {
   vector loss, results;  ///< of pairs: [4 pairs + 3], of kto: [2 sequences]
   linear_gradients to;
 };
+/// A reference without memory stands for none, an upstream gradient without it for 1.
+struct linear_policy_call {
+  linear_layer layer;
+  policy_batch batch;
+  linear_layer reference;
+  vector upstream, loss, kl, clipped;
+  linear_gradients to;
+};
 struct preference_kernels {
   void (*fused_linear_preference)(const host&, const preference_call&, const preference_options&);
+  void (*fused_linear_grpo)(const host&, const linear_policy_call&, const policy_options&);
 };
 
 /// indices in i64, weights in the type of the sums.

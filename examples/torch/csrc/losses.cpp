@@ -5,6 +5,7 @@
 
 #include "call.hpp"
 #include "groups.hpp"
+#include "policy.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -55,28 +56,6 @@ void kl_div_backward(const host& h, matrix student, matrix teacher, matrix upstr
   });
 }
 
-tigon::policy_options options(const policy_options& o) {
-  tigon::policy_options opt;
-  opt.type = static_cast<tigon::policy_loss>(o.type), opt.level = static_cast<tigon::importance>(o.level);
-  opt.reduce = o.reduce, opt.bias_corrected_kl = o.bias_corrected_kl;
-  opt.luspo = static_cast<tigon::luspo_reduction>(o.luspo);
-  opt.temperature = o.temperature, opt.beta = o.beta;
-  opt.epsilon_low = o.epsilon_low, opt.epsilon_high = o.epsilon_high;
-  opt.delta = o.delta, opt.max_log_ratio = o.max_log_ratio;
-  opt.tau_positive = o.tau_positive, opt.tau_negative = o.tau_negative;
-  opt.k_positive = o.k_positive, opt.lambda_positive = o.lambda_positive;
-  opt.k_negative = o.k_negative, opt.lambda_negative = o.lambda_negative;
-  opt.max_length = o.max_length, opt.denominator = o.denominator;
-  return opt;
-}
-template <class A>
-tigon::policy_batch<A> batch_of(const policy_batch& b) {
-  tigon::policy_batch<A> batch{view<const std::int64_t>(b.ids), view<const A>(b.advantages)};
-  batch.old_logp = view<const A>(b.old_logp), batch.ref_logp = view<const A>(b.ref_logp);
-  batch.sampling_ratio = view<const A>(b.sampling_ratio);
-  if (b.mask.data != nullptr) batch.mask = view<const A>(b.mask);
-  return batch;
-}
 template <class A, class P>
 std::span<tigon::lse_parts<A>> saved_of(const vector& v) {
   return {static_cast<P*>(v.data), v.size / 2};
@@ -95,7 +74,7 @@ void grpo_loss(const host& h, matrix logits, const policy_batch& of, vector loss
           tigon::policy_metrics<A> metrics;
           metrics.kl = view<A>(kl), metrics.clipped = view<A>(clipped);
           tigon::grpo_loss_forward(view<const T>(logits), batch_of<A>(of), view<A>(loss),
-                                   saved_of<A, tigon::lse_parts<A>>(saved), options(o), metrics, ctx);
+                                   saved_of<A, tigon::lse_parts<A>>(saved), policy_options_of(o), metrics, ctx);
         });
   });
 }
@@ -111,7 +90,7 @@ void grpo_loss_backward(const host& h, matrix logits, const policy_batch& of, ve
         },
         [&](tigon::context& ctx) {
           tigon::grpo_loss_backward(view<const T>(logits), batch_of<A>(of), saved_of<A, tigon::lse_parts<A>>(saved),
-                                    view<const A>(upstream), view<T>(dlogits), options(o), ctx);
+                                    view<const A>(upstream), view<T>(dlogits), policy_options_of(o), ctx);
         });
   });
 }

@@ -7,6 +7,7 @@ namespace {
 using two = std::tuple<Tensor, Tensor>;
 using four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -16,7 +17,7 @@ two jsd(Tensor student, Tensor teacher, maybe labels, double beta, int64_t ignor
   const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher_log_probs", teacher);
   const vector ids = labels ? labels_of(op, "labels", *labels, s.rows) : vector{};
   Tensor loss = make(student, {}, wide(student)), d = need ? make(student, sizes(student)) : nothing(student);
-  table(s.of).losses->jsd(call(), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{}, {beta, ignore});
+  wide_table(op, s.of).losses->jsd(call(), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{}, {beta, ignore});
   return {loss, d};
 }
 
@@ -32,7 +33,8 @@ Tensor kl_div(Tensor student, Tensor teacher, bool log_target, double eps, int64
   expect_like(op, "teacher", teacher, "student_log_probs", student);
   const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher", teacher);
   Tensor loss = make(student, reduce == 3 ? sizes(student) : std::vector<int64_t>{}, wide(student));
-  table(s.of).losses->kl_div(call(), s, t, elements(loss, reduce == 3), {static_cast<int>(reduce), log_target, eps});
+  wide_table(op, s.of).losses->kl_div(call(), s, t, elements(loss, reduce == 3),
+                                      {static_cast<int>(reduce), log_target, eps});
   return loss;
 }
 
@@ -43,9 +45,9 @@ two kl_div_backward(Tensor upstream, Tensor student, Tensor teacher, bool log_ta
   upstream_of(upstream, student);
   Tensor ds = need_student ? make(student, sizes(student)) : nothing(student);
   Tensor dt = need_teacher ? make(teacher, sizes(teacher)) : nothing(student);
-  table(s.of).losses->kl_div_backward(call(), s, t, elements(upstream, reduce == 3),
-                                      need_student ? rows_of(ds) : matrix{}, need_teacher ? rows_of(dt) : matrix{},
-                                      {static_cast<int>(reduce), log_target, eps});
+  wide_table(op, s.of).losses->kl_div_backward(
+      call(), s, t, elements(upstream, reduce == 3), need_student ? rows_of(ds) : matrix{},
+      need_teacher ? rows_of(dt) : matrix{}, {static_cast<int>(reduce), log_target, eps});
   return {ds, dt};
 }
 
@@ -63,23 +65,32 @@ matrix ids_of(const char* op, const char* name, Tensor& t) {
   return rows_of(t);
 }
 
+/// A reference layer beside this one, or none.
+std::optional<layer_arguments> reference_of(const char* op, const layer_arguments& a, const maybe& x, const maybe& w,
+                                            const maybe& bias) {
+  if (x.has_value() != w.has_value()) fail(op, "ref_x and ref_weight are not both given; expected both or none");
+  if (!x) return std::nullopt;
+  if (x->scalar_type() != a.x.scalar_type())
+    fail(op, "ref_x is of " + name_of(x->scalar_type()) + "; expected " + name_of(a.x.scalar_type()) + ", as x");
+  return layer_of(op, *x, *w, bias);
+}
+
+/// What a policy loss reads beside logits or hidden states `like`.
 struct policy_tensors {
-  Tensor logits, ids, advantages;
+  Tensor ids, advantages;
   maybe old_logp, ref_logp, mask, sampling_ratio;
-  matrix z;
   policy_batch batch;
 
-  policy_tensors(const char* op, Tensor l, Tensor i, Tensor a, maybe o, maybe r, maybe m, maybe s)
-      : logits(l), ids(i), advantages(a), old_logp(o), ref_logp(r), mask(m), sampling_ratio(s) {
-    z = rows_of(op, "logits", logits);
+  policy_tensors(const char* op, const Tensor& like, Tensor i, Tensor a, maybe o, maybe r, maybe m, maybe s)
+      : ids(i), advantages(a), old_logp(o), ref_logp(r), mask(m), sampling_ratio(s) {
     batch.ids = ids_of(op, "ids", ids);
     maybe given = advantages;
-    batch.advantages = wide_vector(op, "advantages", given, logits);
+    batch.advantages = wide_vector(op, "advantages", given, like);
     advantages = *given;
-    batch.old_logp = of_tokens(op, "old_logp", old_logp, logits);
-    batch.ref_logp = of_tokens(op, "ref_logp", ref_logp, logits);
-    batch.mask = of_tokens(op, "mask", mask, logits);
-    batch.sampling_ratio = of_tokens(op, "sampling_ratio", sampling_ratio, logits);
+    batch.old_logp = of_tokens(op, "old_logp", old_logp, like);
+    batch.ref_logp = of_tokens(op, "ref_logp", ref_logp, like);
+    batch.mask = of_tokens(op, "mask", mask, like);
+    batch.sampling_ratio = of_tokens(op, "sampling_ratio", sampling_ratio, like);
   }
 };
 
@@ -113,13 +124,14 @@ four grpo_loss(Tensor logits, Tensor ids, Tensor advantages, maybe old_logp, may
                std::vector<double> scalars) {
   const char* op = "grpo_loss";
   const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
+  const matrix z = rows_of(op, "logits", logits);
   policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
   const std::vector<int64_t> of_loss = reduce ? std::vector<int64_t>{} : sizes(ids);
   Tensor loss = make(logits, of_loss, wide(logits)), clipped = make(logits, of_loss, wide(logits));
   Tensor kl = ref_logp ? make(logits, of_loss, wide(logits)) : nothing(loss);
-  Tensor saved = make(logits, {static_cast<int64_t>(in.z.rows), 2}, wide(logits));
-  table(in.z.of).losses->grpo_loss(call(), in.z, in.batch, vector_of(loss), vector_of(saved),
-                                   ref_logp ? vector_of(kl) : vector{}, vector_of(clipped), opt);
+  Tensor saved = make(logits, {static_cast<int64_t>(z.rows), 2}, wide(logits));
+  wide_table(op, z.of).losses->grpo_loss(call(), z, in.batch, vector_of(loss), vector_of(saved),
+                                         ref_logp ? vector_of(kl) : vector{}, vector_of(clipped), opt);
   return {loss, kl, clipped, saved};
 }
 
@@ -128,11 +140,38 @@ Tensor grpo_loss_backward(Tensor upstream, Tensor saved, Tensor logits, Tensor i
                           bool reduce, bool corrected, std::vector<double> scalars) {
   const char* op = "grpo_loss_backward";
   const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
+  const matrix z = rows_of(op, "logits", logits);
   policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
   Tensor dlogits = make(logits, sizes(logits));
-  table(in.z.of).losses->grpo_loss_backward(call(), in.z, in.batch, vector_of(saved), upstream_of(upstream, logits),
-                                            rows_of(dlogits), opt);
+  wide_table(op, z.of).losses->grpo_loss_backward(call(), z, in.batch, vector_of(saved), upstream_of(upstream, logits),
+                                                  rows_of(dlogits), opt);
   return dlogits;
+}
+
+/// The reference is a layer, or its log-probabilities, or none. Gradients are those of the loss times `upstream`, or 1.
+six fused_linear_grpo(Tensor x, Tensor w, maybe bias, Tensor ids, Tensor advantages, maybe old_logp, maybe ref_logp,
+                      maybe mask, maybe sampling_ratio, maybe ref_x, maybe ref_w, maybe ref_bias, maybe upstream,
+                      int64_t type, int64_t level, int64_t luspo, bool reduce, bool corrected,
+                      std::vector<double> scalars, bool need_dx, bool need_dw, bool need_db) {
+  const char* op = "fused_linear_grpo";
+  const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
+  const layer_arguments a = layer_of(op, x, w, bias);
+  const policy_tensors in(op, x, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  linear_policy_call c;
+  c.layer = a.layer, c.batch = in.batch;
+  const std::optional<layer_arguments> reference = reference_of(op, a, ref_x, ref_w, ref_bias);
+  if (reference) c.reference = reference->layer;
+  if (upstream) c.upstream = upstream_of(*upstream, x);
+  const std::vector<int64_t> of_loss = reduce ? std::vector<int64_t>{} : sizes(ids);
+  const bool referenced = reference || ref_logp;
+  Tensor loss = make(x, of_loss, wide(x)), clipped = make(x, of_loss, wide(x));
+  Tensor kl = referenced ? make(x, of_loss, wide(x)) : nothing(loss);
+  c.loss = vector_of(loss), c.clipped = vector_of(clipped);
+  if (referenced) c.kl = vector_of(kl);
+  const made_gradients g(a, need_dx, need_dw, need_db);
+  c.to = g.to;
+  wide_table(op, a.layer.x.of).preferences->fused_linear_grpo(call(), c, opt);
+  return {loss, kl, clipped, g.dx, g.dw, g.bias_gradient(bias)};
 }
 
 /// scalars: beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight.
@@ -169,12 +208,8 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
     c.desirable = static_cast<const unsigned char*>(desirable->data_ptr());
     c.kl = wide_vector(op, "kl", kl, x);
   }
-  std::optional<layer_arguments> reference;
-  if (ref_x.has_value() != ref_w.has_value())
-    fail(op, "ref_x and ref_weight are not both given; expected both or none");
-  if (ref_x) reference = layer_of(op, *ref_x, *ref_w, ref_bias), c.reference.layer = reference->layer;
-  if (reference && reference->layer.x.of != a.layer.x.of)
-    fail(op, "ref_x is of " + name_of(ref_x->scalar_type()) + "; expected " + name_of(x.scalar_type()) + ", as x");
+  const std::optional<layer_arguments> reference = reference_of(op, a, ref_x, ref_w, ref_bias);
+  if (reference) c.reference.layer = reference->layer;
   if (ref_logps) {
     if (ref_logps->scalar_type() != wide(x)) ref_logps = torch::stable::to(*ref_logps, wide(x));
     ref_logps = torch::stable::contiguous(*ref_logps), c.reference.logps = vector_of(*ref_logps);
@@ -184,7 +219,7 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
   c.loss = vector_of(loss), c.results = vector_of(results);
   const made_gradients g(a, need_dx, need_dw, need_db);
   c.to = g.to;
-  table(a.layer.x.of).preferences->fused_linear_preference(call(), c, opt);
+  wide_table(op, a.layer.x.of).preferences->fused_linear_preference(call(), c, opt);
   return {loss, results, g.dx, g.dw, g.bias_gradient(bias)};
 }
 
@@ -217,7 +252,7 @@ struct expert_tensors {
 two moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep) {
   const expert_tensors in("moe", x, gate_up, down, indices, weights, interleaved);
   Tensor y = make(x, sizes(x)), saved = keep ? make(x, {indices.numel(), 2 * down.size(2)}) : nothing(x);
-  table(in.c.x.of).experts->moe(call(), in.c, rows_of(y), keep ? rows_of(saved) : matrix{});
+  wide_table("moe", in.c.x.of).experts->moe(call(), in.c, rows_of(y), keep ? rows_of(saved) : matrix{});
   return {y, saved};
 }
 
@@ -231,9 +266,9 @@ four moe_backward(Tensor dy, Tensor saved, Tensor x, Tensor gate_up, Tensor down
   Tensor dd = need_down ? make(x, sizes(down)) : nothing(x);
   Tensor dw = need_weights ? make(x, sizes(weights), wide(x)) : make(x, {0}, wide(x));
   const auto to = [](const Tensor& t, bool wanted) { return wanted ? rows_of(t) : matrix{}; };
-  table(in.c.x.of).experts->moe_backward(
-      call(), up, in.c, rows_of(saved),
-      {to(dx, need_dx), to(dg, need_gate_up), to(dd, need_down), to(dw, need_weights)});
+  wide_table(op, in.c.x.of)
+      .experts->moe_backward(call(), up, in.c, rows_of(saved),
+                             {to(dx, need_dx), to(dg, need_gate_up), to(dd, need_down), to(dw, need_weights)});
   if (dw.scalar_type() != weights.scalar_type()) dw = torch::stable::to(dw, weights.scalar_type());
   return {dx, dg, dd, dw};
 }
@@ -263,6 +298,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " int kind, int dpo, int ignore_index, bool nll, bool average, float[] scalars, bool need_dx, bool need_dw,"
       " bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
+      "fused_linear_grpo(Tensor x, Tensor weight, Tensor? bias, Tensor ids, Tensor advantages, Tensor? old_logp,"
+      " Tensor? ref_logp, Tensor? mask, Tensor? sampling_ratio, Tensor? ref_x, Tensor? ref_weight, Tensor? ref_bias,"
+      " Tensor? upstream, int type, int level, int luspo, bool reduce, bool bias_corrected_kl, float[] scalars,"
+      " bool need_dx, bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
       "moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep)"
       " -> (Tensor, Tensor)");
   m.def(
@@ -279,6 +319,7 @@ STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
   m.impl("grpo_loss", TORCH_BOX(&grpo_loss));
   m.impl("grpo_loss_backward", TORCH_BOX(&grpo_loss_backward));
   m.impl("fused_linear_preference", TORCH_BOX(&fused_linear_preference));
+  m.impl("fused_linear_grpo", TORCH_BOX(&fused_linear_grpo));
   m.impl("moe", TORCH_BOX(&moe));
   m.impl("moe_backward", TORCH_BOX(&moe_backward));
 }

@@ -1,12 +1,14 @@
 // Losses on sequences, from hidden states.
 #include <tigon/losses/fused_linear_cpo.hpp>
 #include <tigon/losses/fused_linear_dpo.hpp>
+#include <tigon/losses/fused_linear_grpo.hpp>
 #include <tigon/losses/fused_linear_kto.hpp>
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_simpo.hpp>
 
 #include "call.hpp"
 #include "groups.hpp"
+#include "policy.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -101,10 +103,32 @@ void fused_linear_preference(const host& h, const preference_call& c, const pref
   });
 }
 
+void fused_linear_grpo(const host& h, const linear_policy_call& c, const policy_options& o) {
+  with_type("fused_linear_grpo", c.layer.x.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const tigon::policy_options opt = policy_options_of(o);
+    const auto trained = tigon::trained_if(c.to.dw.data != nullptr || c.to.dbias.data != nullptr);
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::fused_linear_grpo_workspace<tigon::default_backend, T>(
+              c.batch.ids.rows, c.layer.x.rows, c.layer.x.cols, c.layer.w.rows, opt, c.reference.w.cols, ctx, trained);
+        },
+        [&](tigon::context& ctx) {
+          tigon::policy_results<A> to;
+          to.loss = view<A>(c.loss), to.metrics.kl = view<A>(c.kl), to.metrics.clipped = view<A>(c.clipped);
+          tigon::reference_model<T> reference;
+          reference.layer = layer_of<T>(c.reference);
+          tigon::fused_linear_grpo_forward(layer_of<T>(c.layer), batch_of<A>(c.batch), to, gradients_of<T>(c.to), opt,
+                                           reference, view<const A>(c.upstream), ctx);
+        });
+  });
+}
+
 }  // namespace
 
 const preference_kernels* preferences() {
-  static constexpr preference_kernels table{&fused_linear_preference};
+  static constexpr preference_kernels table{&fused_linear_preference, &fused_linear_grpo};
   return &table;
 }
 

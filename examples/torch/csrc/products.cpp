@@ -50,7 +50,7 @@ two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double s
 
 four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, maybe sinks, maybe lengths,
                         double scale, bool causal, int64_t left, int64_t right, double softcap, int64_t offset,
-                        bool need_dsinks) {
+                        bool need_dq, bool need_dk, bool need_dv, bool need_dsinks) {
   const char* op = "attention_backward";
   expect_like(op, "do", d_o, "o", o);
   const heads up = heads_of(op, "do", d_o);
@@ -58,15 +58,19 @@ four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tens
                               vector_of(lse)};
   const ScalarType of_sinks = sinks ? sinks->scalar_type() : ScalarType::Float;
   const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
-  Tensor dq = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
-  Tensor dk = token_major(k, k.size(0), k.size(1), k.size(2), k.size(3));
-  Tensor dv = token_major(v, v.size(0), v.size(1), v.size(2), v.size(3));
+  const auto made = [](const Tensor& t, bool wanted) {
+    return wanted ? token_major(t, t.size(0), t.size(1), t.size(2), t.size(3)) : nothing(t);
+  };
+  // Rows of a 16-bit dq hold what dk is made from.
+  const bool makes_dq = need_dq || (need_dk && saved.q.of != type::f32 && saved.q.of != type::f64);
+  Tensor dq = made(q, makes_dq), dk = made(k, need_dk), dv = made(v, need_dv);
+  const auto to = [](const Tensor& t, bool wanted) { return wanted ? heads_of(t) : heads{}; };
   Tensor dsinks = need_dsinks && sinks ? make(q, {sinks->numel()}, wide(q)) : nothing(lse);
   table(saved.q.of)
-      .products->attention_backward(call(), up, saved, heads_of(dq), heads_of(dk), heads_of(dv),
+      .products->attention_backward(call(), up, saved, to(dq, makes_dq), to(dk, need_dk), to(dv, need_dv),
                                     dsinks.numel() != 0 ? vector_of(dsinks) : vector{}, opt);
   if (dsinks.scalar_type() != of_sinks) dsinks = torch::stable::to(dsinks, of_sinks);
-  return {dq, dk, dv, dsinks};
+  return {need_dq ? dq : nothing(q), dk, dv, dsinks};
 }
 
 /// The shape of x with another number of columns.
@@ -165,7 +169,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
       "attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? sinks,"
       " Tensor? cu_seqlens, float scale, bool causal, int window_left, int window_right, float softcap,"
-      " int q_offset, bool need_dsinks) -> (Tensor, Tensor, Tensor, Tensor)");
+      " int q_offset, bool need_dq, bool need_dk, bool need_dv, bool need_dsinks)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
   m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool need_dx, bool need_dw) -> (Tensor, Tensor)");
   m.def(

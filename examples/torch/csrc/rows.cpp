@@ -100,13 +100,26 @@ Tensor swiglu(Tensor gate, Tensor up) {
   return y;
 }
 
-two swiglu_backward(Tensor dy, Tensor gate, Tensor up) {
+/// Memory for the gradients that are wanted.
+struct gate_gradients {
+  Tensor of_gate, of_up;
+  matrix dgate, dup;
+
+  gate_gradients(const Tensor& like, bool need_gate, bool need_up)
+      : of_gate(need_gate ? make(like, sizes(like)) : nothing(like)),
+        of_up(need_up ? make(like, sizes(like)) : nothing(like)) {
+    if (need_gate) dgate = rows_of(of_gate);
+    if (need_up) dup = rows_of(of_up);
+  }
+};
+
+two swiglu_backward(Tensor dy, Tensor gate, Tensor up, bool need_gate, bool need_up) {
   const char* op = "swiglu_backward";
   expect_like(op, "dy", dy, "gate", gate);
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
-  Tensor dgate = make(gate, sizes(gate)), dup = make(gate, sizes(gate));
-  table(g.of).gates->swiglu_backward(call(), d, g, u, rows_of(dgate), rows_of(dup));
-  return {dgate, dup};
+  const gate_gradients to(gate, need_gate, need_up);
+  if (need_gate || need_up) table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup);
+  return {to.of_gate, to.of_up};
 }
 
 Tensor geglu(Tensor gate, Tensor up, bool tanh) {
@@ -117,13 +130,13 @@ Tensor geglu(Tensor gate, Tensor up, bool tanh) {
   return y;
 }
 
-two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh) {
+two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate, bool need_up) {
   const char* op = "geglu_backward";
   expect_like(op, "dy", dy, "gate", gate);
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
-  Tensor dgate = make(gate, sizes(gate)), dup = make(gate, sizes(gate));
-  table(g.of).gates->geglu_backward(call(), d, g, u, rows_of(dgate), rows_of(dup), tanh);
-  return {dgate, dup};
+  const gate_gradients to(gate, need_gate, need_up);
+  if (need_gate || need_up) table(g.of).gates->geglu_backward(call(), d, g, u, to.dgate, to.dup, tanh);
+  return {to.of_gate, to.of_up};
 }
 
 /// The first half of the columns of a table, a row for every token, in the type of the sums. As the tables of
@@ -145,25 +158,39 @@ void expect_table(const char* op, const char* name, const Tensor& t, const Tenso
                  text(sizes(q)));
 }
 
-two rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool backward) {
+/// q and k and where they go. Without k, q alone is rotated, and k_out is empty.
+struct rotated {
+  Tensor q, q_out, k_out;
+  maybe k;
+  heads in_q, in_k, to_q, to_k;
+
+  rotated(const char* op, Tensor of_q, maybe of_k) : q(of_q), q_out(of_q), k_out(of_q), k(of_k) {
+    in_q = heads_of(op, "q", q), q_out = heads_like(of_q), to_q = heads_of(q_out);
+    if (k) {
+      if (k->scalar_type() != q.scalar_type())
+        fail(op, "k is of " + name_of(k->scalar_type()) + "; expected " + name_of(q.scalar_type()) + ", as q");
+      in_k = heads_of(op, "k", *k), k_out = heads_like(*of_k), to_k = heads_of(k_out);
+    } else {
+      in_k = in_q, to_k = to_q, k_out = nothing(q);
+      in_k.heads = to_k.heads = 0, in_k.data = to_k.data = nullptr;
+    }
+  }
+};
+
+two rope(Tensor q, maybe k, Tensor cos, Tensor sin, bool backward) {
   const char* op = backward ? "rope_backward" : "rope";
-  const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k);
-  if (k.scalar_type() != q.scalar_type())
-    fail(op, "k is of " + name_of(k.scalar_type()) + "; expected " + name_of(q.scalar_type()) + ", as q");
+  const rotated to(op, q, k);
   expect_table(op, "cos", cos, q), expect_table(op, "sin", sin, q);
   if (sizes(cos) != sizes(sin)) fail(op, "sin is " + text(sizes(sin)) + "; expected " + text(sizes(cos)) + ", as cos");
   Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
-  Tensor q_out = heads_like(q), k_out = heads_like(k);
-  table(in_q.of).rotary->rope(call(), in_q, in_k, rows_of(c), rows_of(s), heads_of(q_out), heads_of(k_out), backward);
-  return {q_out, k_out};
+  table(to.in_q.of).rotary->rope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, backward);
+  return {to.q_out, to.k_out};
 }
 
 /// cos and sin [3, batch, seq_len, head_dim]
-two mrope(Tensor q, Tensor k, Tensor cos, Tensor sin, std::vector<int64_t> sections, bool backward) {
+two mrope(Tensor q, maybe k, Tensor cos, Tensor sin, std::vector<int64_t> sections, bool backward) {
   const char* op = backward ? "mrope_backward" : "mrope";
-  const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k);
-  if (k.scalar_type() != q.scalar_type())
-    fail(op, "k is of " + name_of(k.scalar_type()) + "; expected " + name_of(q.scalar_type()) + ", as q");
+  const rotated to(op, q, k);
   for (const auto& [name, t] : {std::pair<const char*, const Tensor&>("cos", cos), {"sin", sin}})
     if (t.dim() != 4 || t.size(0) != 3 || t.size(1) != q.size(0) || t.size(2) != q.size(2))
       fail(op, std::string(name) + " is " + text(sizes(t)) + "; expected 3 x batch x seq_len x columns for q of " +
@@ -172,10 +199,9 @@ two mrope(Tensor q, Tensor k, Tensor cos, Tensor sin, std::vector<int64_t> secti
   for (const int64_t n : sections)
     if (n < 0) fail(op, "section has " + std::to_string(n) + "; expected numbers of at least 0");
   Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
-  Tensor q_out = heads_like(q), k_out = heads_like(k);
-  table(in_q.of).rotary->mrope(call(), in_q, in_k, rows_of(c), rows_of(s), heads_of(q_out), heads_of(k_out),
-                               sections.data(), backward);
-  return {q_out, k_out};
+  table(to.in_q.of)
+      .rotary->mrope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, sections.data(), backward);
+  return {to.q_out, to.k_out};
 }
 
 }  // namespace
@@ -197,11 +223,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd,"
       " bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor)");
   m.def("swiglu(Tensor gate, Tensor up) -> Tensor");
-  m.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up) -> (Tensor, Tensor)");
+  m.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up, bool need_gate, bool need_up) -> (Tensor, Tensor)");
   m.def("geglu(Tensor gate, Tensor up, bool tanh) -> Tensor");
-  m.def("geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh) -> (Tensor, Tensor)");
-  m.def("rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool backward) -> (Tensor, Tensor)");
-  m.def("mrope(Tensor q, Tensor k, Tensor cos, Tensor sin, int[] section, bool backward) -> (Tensor, Tensor)");
+  m.def(
+      "geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate, bool need_up)"
+      " -> (Tensor, Tensor)");
+  m.def("rope(Tensor q, Tensor? k, Tensor cos, Tensor sin, bool backward) -> (Tensor, Tensor)");
+  m.def("mrope(Tensor q, Tensor? k, Tensor cos, Tensor sin, int[] section, bool backward) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "f16_kernels_multi_arch.hpp"
 #include "f64_kernels_multi_arch.hpp"
 #include "product_kernels_multi_arch.hpp"
 #include "row_kernels_multi_arch.hpp"
@@ -48,7 +49,7 @@ heads as_heads(type of, const Tensor& t) {
 type real_type_of(const char* op, const char* name, const Tensor& t) {
   const type of = type_of(op, name, t);
   if (of == type::i32 || of == type::i64)
-    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16 or f64");
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
   return of;
 }
 
@@ -62,6 +63,9 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t
   if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
+
+constexpr const char* half_set = "x86-64-v3";
+bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
 
 std::string name_of_instruction_set() { return product_kernels_instruction_set(); }
 
@@ -143,13 +147,22 @@ const kernel_table& table(type of) {
     static const kernel_table& wide = f64_kernels();
     return wide;
   }
+  if (of == type::f16) {
+    const kernel_table* half = f16_kernels_for(half_set);
+    if (half == nullptr) throw std::runtime_error("tigon: f16 needs a CPU with AVX2 and F16C; convert to f32");
+    return *half;
+  }
   static const kernel_table chosen = both();
   return chosen;
 }
 
 }  // namespace tigon_torch
 
-STABLE_TORCH_LIBRARY(tigon, m) { m.def("instruction_set() -> str"); }
+STABLE_TORCH_LIBRARY(tigon, m) {
+  m.def("instruction_set() -> str");
+  m.def("has_f16() -> bool");
+}
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
+  m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
 }

@@ -41,11 +41,12 @@ inline type type_of(const char* op, const char* name, const Tensor& t) {
     case ScalarType::Float: return type::f32;
     case ScalarType::Double: return type::f64;
     case ScalarType::BFloat16: return type::bf16;
+    case ScalarType::Half: return type::f16;
     case ScalarType::Int: return type::i32;
     case ScalarType::Long: return type::i64;
     default: break;
   }
-  fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16 or f64");
+  fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
 }
 
 /// The type of the sums over tensors like this one.
@@ -109,6 +110,11 @@ class call {
 
 /// The kernels for an element type. They are chosen at the first call.
 const kernel_table& table(type of);
+/// The same for operators that are not compiled for f16.
+inline const kernel_table& wide_table(const char* op, type of) {
+  if (of == type::f16) fail(op, "the first tensor is of f16; expected f32, bf16 or f64");
+  return table(of);
+}
 
 }  // namespace tigon_torch
 

@@ -175,3 +175,19 @@ def test_grpo():
     expected = (token * mask).sum() / mask.sum()
     loss = losses.GRPOLoss(temperature=0.8, beta=0.05)(logits, ids, advantages, old.float(), ref.float(), mask)
     check(loss, expected, (logits,), (exact,))
+
+
+def test_fused_linear_grpo():
+    g = torch.Generator().manual_seed(6)
+    x, weight = torch.randn(4, LEN, 16, generator=g), torch.randn(VOCAB, 16, generator=g) / 4
+    bias = torch.randn(VOCAB, generator=g)
+    ids = torch.randint(0, VOCAB, (4, LEN), generator=g)
+    mask = torch.ones(4, LEN, dtype=torch.long)
+    mask[3, 2:] = 0
+    advantages, old = torch.randn(4, generator=g), -3 - torch.rand(4, LEN, generator=g)
+    options = dict(type="gmpo", temperature=0.7, epsilon_low=0.4, epsilon_high=0.3)
+    inputs = [t.requires_grad_() for t in (x, weight, bias)]
+    exact = in_f64(*inputs)
+    expected = losses.GRPOLoss(**options)(F.linear(*exact), ids, advantages.double(), old.double(), mask=mask)
+    loss = losses.FusedLinearGRPOLoss(**options)(x, weight, ids, advantages, bias, old, mask=mask)
+    check(loss, expected, inputs, exact)

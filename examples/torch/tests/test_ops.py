@@ -1,5 +1,6 @@
 """Every operator against PyTorch's own formula in f64, its gradients by differences, strides, frozen inputs, compiled
 graphs, and the sentences of errors."""
+import itertools
 import math
 import os
 import re
@@ -167,6 +168,24 @@ def grpo_formula(z):
     return ((f + 0.04 * (d.exp() - 1 - d)) * MASK).sum() / MASK.sum()
 
 
+def linear_grpo_formula(x, w, b=None, reduce=True, kind="dapo"):
+    logp = F.linear(x, w, b)[:, :5].div(0.8).log_softmax(-1).gather(-1, IDS[..., None])[..., 0]
+    r = logp - OLD.to(x.dtype)
+    a = ADVANTAGES.to(x.dtype)[:, None]
+    if kind == "gspo":
+        r = ((r * MASK).sum(-1, keepdim=True) / MASK.sum(-1, keepdim=True)).expand_as(r)
+    f = -torch.minimum(r.exp() * a, r.exp().clamp(0.8, 1.2) * a)
+    d = OLD.flip(0).to(x.dtype) - logp
+    values = (f + 0.04 * (d.exp() - 1 - d)) * MASK
+    return values.sum() / MASK.sum() if reduce else values
+
+
+def linear_grpo(x, w, b=None, **options):
+    A = ops._sums(x)
+    return ops.fused_linear_grpo(x, w, IDS, ADVANTAGES.to(A), b, OLD.to(A), OLD.flip(0).to(A), MASK, beta=0.04,
+                                 temperature=0.8, **options)
+
+
 def moe_formula(x, gate_up, down, weights):
     y = torch.zeros_like(x)
     for j in range(EXPERTS.shape[1]):
@@ -246,6 +265,14 @@ CASES = {
     "grpo_loss": Case(
         lambda z: ops.grpo_loss(z, IDS, ADVANTAGES.to(ops._sums(z)), OLD.to(ops._sums(z)), OLD.flip(0).to(ops._sums(z)),
                                 MASK, beta=0.04), grpo_formula, (4, 6, 11), factor=64, gradients=64),
+    "fused_linear_grpo": Case(lambda x, w: 3 * linear_grpo(x, w), lambda x, w: 3 * linear_grpo_formula(x, w),
+                              (4, 6, 9), (11, 9), factor=64, gradients=64),
+    "fused_linear_grpo_tokens": Case(lambda x, w, b: linear_grpo(x, w, b, reduce=False),
+                                     lambda x, w, b: linear_grpo_formula(x, w, b, reduce=False), (4, 5, 9), (11, 9),
+                                     (11,), factor=64, gradients=64),
+    "fused_linear_grpo_sequences": Case(lambda x, w: linear_grpo(x, w, level="sequence"),
+                                        lambda x, w: linear_grpo_formula(x, w, kind="gspo"), (4, 6, 9), (11, 9),
+                                        factor=64, gradients=64),
     "fused_linear_dpo": Case(
         lambda x, w: ops.fused_linear_dpo(x, w, PAIRS, ref_logps=LOGPS.to(ops._sums(x)), beta=0.3), dpo_formula,
         (4, 5, 9), (11, 9), factor=8, gradients=16),
@@ -365,6 +392,18 @@ class Calls(TorchDispatchMode):
         return result
 
 
+class Converted(TorchDispatchMode):
+    """Whether a tensor of more than one dimension went from f16 to f32."""
+
+    large = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten._to_copy and args[0].dim() > 1 and args[0].dtype == f16:
+            self.large |= result.dtype == f32
+        return result
+
+
 @every_case
 def test_frozen_inputs(case):
     inputs = case.inputs(f32)
@@ -388,8 +427,11 @@ def elements(calls):
     return sum(t.numel() for _, _, result in calls for t in as_tuple(result))
 
 
-# Inputs whose gradient tigon can leave out; those of gates, rope and attention come from one loop.
-FROZEN = [("rms_norm", 1), ("fused_add_rms_norm", 2), ("layer_norm", 1), ("layer_norm", 2), ("linear", 0), ("linear", 1),
+# Inputs whose gradient tigon can leave out; dx of norms comes from one loop.
+FROZEN = [*((name, i) for name in ("swiglu", "geglu_tanh", "geglu_erf", "rope", "rope_partial", "mrope") for i in (0, 1)),
+          *((name, i) for name in ("attention", "attention_window", "attention_documents") for i in (0, 1, 2)),
+          ("fused_linear_grpo", 0), ("fused_linear_grpo", 1), ("fused_linear_grpo_tokens", 0),
+          ("rms_norm", 1), ("fused_add_rms_norm", 2), ("layer_norm", 1), ("layer_norm", 2), ("linear", 0), ("linear", 1),
           ("fused_linear_cross_entropy", 0), ("fused_linear_cross_entropy", 1), ("fused_linear_cross_entropy_all", 2),
           ("fused_linear_cross_entropy_rows", 0), ("fused_linear_cross_entropy_rows", 1), ("fused_linear_dpo", 0),
           ("fused_linear_dpo", 1), ("fused_linear_kto", 1), ("moe", 0), ("moe", 1), ("moe", 2), ("moe", 3), ("jsd", 0),
@@ -407,6 +449,31 @@ def test_frozen_gradients_are_not_computed(name, i):
             run(case.ours, inputs)
         counts.append(elements(calls.calls))
     assert counts[0] - counts[1] == inputs[i].numel()
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=["f32", "bf16", "f16"])
+@pytest.mark.parametrize("name", ["swiglu", "geglu_tanh", "geglu_erf", "rope", "mrope", "attention", "attention_window"])
+def test_the_wanted_gradients_are_the_same(name, dtype):
+    """Every choice of inputs that are trained: the gradients that are made are those of all."""
+    case = CASES[name]
+    _, everything = run(case.ours, case.inputs(dtype))
+    for chosen in itertools.product((False, True), repeat=len(case.shapes)):
+        if any(chosen):
+            inputs = [t.requires_grad_(wanted) for t, wanted in zip(case.inputs(dtype), chosen)]
+            _, gradients = run(case.ours, inputs)
+            for g, wanted in zip(gradients, itertools.compress(everything, chosen)):
+                assert error(g, wanted.to(f64)) <= 64 * roundoff(f32) + 2 * roundoff(dtype) * (dtype != f32)
+
+
+@pytest.mark.parametrize("name", ["swiglu", "geglu_erf"])
+def test_gates_of_many_rows_with_a_frozen_input(name):
+    """More rows than the few that the other gradient goes to."""
+    for i in (0, 1):
+        inputs = [torch.randn(40, 9000, generator=torch.Generator().manual_seed(i)) for _ in range(2)]
+        _, everything = run(CASES[name].ours, [t.clone().requires_grad_() for t in inputs])
+        inputs[i].requires_grad_()
+        _, (gradient,) = run(CASES[name].ours, inputs)
+        assert torch.equal(gradient, everything[i])
 
 
 @every_case
@@ -504,6 +571,41 @@ def test_sequences_of_other_lengths_reuse_the_graph():
     assert len(graphs) == 1
 
 
+# ---- f16
+
+NATIVE = ["rms_norm", "rms_norm_gemma", "fused_add_rms_norm", "layer_norm", "swiglu", "geglu_tanh", "geglu_erf", "rope",
+          "mrope", "attention", "attention_window", "linear", "cross_entropy", "fused_linear_cross_entropy"]
+has_f16 = pytest.mark.skipif(not torch.ops.tigon.has_f16(), reason="this CPU has no f16")
+
+
+@has_f16
+@pytest.mark.parametrize("name", NATIVE)
+def test_f16_reaches_the_operators(name):
+    with Calls() as calls, Converted() as converted:
+        run(CASES[name].ours, CASES[name].inputs(f16))
+    assert calls.calls and not converted.large
+    for _, args, _ in calls.calls:
+        assert args[0].dtype in (f16, f32) and any(t.dtype == f16 for t in args if isinstance(t, torch.Tensor))
+
+
+@has_f16
+def test_f16_where_f16_has_no_middle():
+    """Sums and squares that f16 does not hold, of results that it does."""
+    x = torch.full((3, 64), 3e4, dtype=f16)
+    torch.testing.assert_close(ops.rms_norm(x), torch.ones(3, 64, dtype=f16), rtol=1e-3, atol=0)
+    q = torch.full((1, 1, 4, 64), 40.0, dtype=f16)
+    assert torch.equal(ops.attention(q, q, q), q)
+    w = torch.full((8, 64), 300.0, dtype=f16)
+    w[:, 32:] = -w[:, 32:]
+    assert torch.equal(ops.linear(torch.full((2, 64), 200.0, dtype=f16), w), torch.zeros(2, 8, dtype=f16))
+
+
+def test_operators_without_f16_say_so():
+    z = torch.zeros(4, 6, 11, dtype=f16)
+    with pytest.raises((ValueError, RuntimeError), match="tigon: jsd: the first tensor is of f16; expected f32, bf16"):
+        torch.ops.tigon.jsd(z, z, None, 0.5, -100, False)
+
+
 # ---- exactness beside eager
 
 def test_rms_norm_in_16_bits_is_not_less_exact_than_eager():
@@ -558,7 +660,7 @@ def test_a_cache_before_the_queries():
 
 
 def test_a_second_backward_through_a_retained_graph():
-    for name in ("fused_linear_cross_entropy", "fused_linear_dpo", "jsd", "moe"):
+    for name in ("fused_linear_cross_entropy", "fused_linear_dpo", "fused_linear_grpo", "jsd", "moe"):
         case = CASES[name]
         inputs = case.inputs(f32)
         loss = as_tuple(case.ours(*inputs))[0].sum()
@@ -584,7 +686,7 @@ def test_gradients_accumulate():
 
 
 def test_gradients_accumulate_through_a_retained_graph():
-    for name in ("fused_linear_cross_entropy", "fused_linear_dpo"):
+    for name in ("fused_linear_cross_entropy", "fused_linear_dpo", "fused_linear_grpo"):
         inputs = CASES[name].inputs(f32)
         loss = CASES[name].ours(*inputs)
         loss.backward(retain_graph=True)
@@ -675,6 +777,22 @@ def test_metrics():
     assert not results["chosen_logps"].requires_grad and loss.requires_grad
 
 
+def test_metrics_and_reference_layer_of_grpo():
+    x, w = CASES["fused_linear_grpo"].inputs(f64)
+    ref_x, ref_w = (t.detach() for t in CASES["fused_linear_grpo"].inputs(f64, seed=1))
+    logits, reference = x @ w.t(), ref_x @ ref_w.t()
+    ref_logp = reference[:, :5].log_softmax(-1).gather(-1, IDS[..., None])[..., 0]
+    plain, wanted = ops.grpo_loss(logits, IDS, ADVANTAGES, OLD, ref_logp, MASK, beta=0.3, metrics=True)
+    for given in (dict(ref_logp=ref_logp), dict(ref_x=ref_x, ref_weight=ref_w)):
+        loss, metrics = ops.fused_linear_grpo(x, w, IDS, ADVANTAGES, None, OLD, mask=MASK, beta=0.3, metrics=True, **given)
+        torch.testing.assert_close(loss, plain)
+        assert metrics.keys() == wanted.keys() == {"kl", "clipped"}
+        for name in wanted:
+            torch.testing.assert_close(metrics[name], wanted[name])
+    _, metrics = ops.fused_linear_grpo(x, w, IDS, ADVANTAGES, metrics=True)
+    assert metrics.keys() == {"clipped"}
+
+
 def test_reference_layer():
     x, w = CASES["fused_linear_dpo"].inputs(f64)
     ref_x, ref_w = CASES["fused_linear_dpo"].inputs(f64, seed=1)
@@ -689,7 +807,7 @@ ERRORS = {
     "rms_norm: casting is 'nobody'": lambda x: ops.rms_norm(x, casting="nobody"),
     "fused_add_rms_norm: residual is 2 x 16; expected 4 x 16, as x": lambda x: ops.fused_add_rms_norm(x, x[:2]),
     "swiglu: up is of bf16; expected f32, as gate": lambda x: ops.swiglu(x, x.bfloat16()),
-    "rms_norm: x is of i64; expected f32, bf16 or f64": lambda x: ops.rms_norm(x.long()),
+    "rms_norm: x is of i64; expected f32, bf16, f16 or f64": lambda x: ops.rms_norm(x.long()),
     "rope: q has 2 dimensions; expected 4": lambda x: ops.rope(x, x, x, x),
     "rope: cos is 3 x 8; expected": lambda x: ops.rope(torch.ones(Q), torch.ones(K), torch.ones(3, 8), torch.ones(3, 8)),
     "attention_forward: heads is no multiple of kv_heads": lambda x: ops.attention(

@@ -4,6 +4,7 @@ import copy
 import pytest
 import torch
 from conftest import VOCAB, build, error
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tigon_torch
 from tigon_torch import losses
@@ -103,6 +104,42 @@ def test_trl_grpo(kind, tokenizer, tmp_path):
         torch.cat([inputs["prompt_mask"], mask], 1), 6)
     inputs["old_per_token_logps"] = logps.detach() + 0.3 * torch.randn(4, 6, generator=g)
     inputs["ref_per_token_logps"] = logps.detach() + 0.3 * torch.randn(4, 6, generator=g)
+    widest = {}
+
+    def compute(model, batch):
+        with Widest() as seen:
+            loss = trainer._compute_loss(model, batch)
+        widest[len(widest)] = seen.rows
+        return loss
+
+    compare(trainer, compute, inputs)
+    assert widest == {0: 28, 1: 0}  # TRL makes logits of 4 x 7 tokens, tigon none
+
+
+class Widest(TorchDispatchMode):
+    """The largest number of rows of a tensor of logits."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dim() == 3 and result.shape[-1] == VOCAB:
+            self.rows = max(self.rows, result.numel() // VOCAB)
+        return result
+
+
+def test_trl_grpo_of_soft_capped_logits(tokenizer, tmp_path):
+    """Logits are made where a product alone would not be them."""
+    args = trl.GRPOConfig(output_dir=str(tmp_path), loss_type="dapo", num_generations=4, max_completion_length=6,
+                          **{name: value for name, value in ARGUMENTS.items() if name != "max_length"})
+    trainer = trl.GRPOTrainer(model=build("gemma2"), reward_funcs=lambda completions, **_: [0.0] * len(completions),
+                              args=args, processing_class=tokenizer,
+                              train_dataset=datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]}))
+    trainer.current_gradient_accumulation_steps = 1
+    g = torch.Generator().manual_seed(3)
+    inputs = {"prompt_ids": torch.randint(4, VOCAB, (4, 5), generator=g), "prompt_mask": torch.ones(4, 5).long(),
+              "completion_ids": torch.randint(4, VOCAB, (4, 6), generator=g), "completion_mask": torch.ones(4, 6).long(),
+              "advantages": torch.randn(4, generator=g), "num_items_in_batch": torch.tensor(24)}
     compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
 
 

@@ -154,6 +154,18 @@ class GRPOLoss(_Loss):
         return ops.grpo_loss(logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, **self.options)
 
 
+class FusedLinearGRPOLoss(GRPOLoss):
+    """The same of hidden states x [batch, len or len + 1, hidden] and the head's weight [vocab, hidden]. The reference
+    is ref_logp, or a layer (ref_x, ref_weight, ref_bias)."""
+
+    def forward(self, x: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor, bias: Tensor | None = None,
+                old_logp: Tensor | None = None, ref_logp: Tensor | None = None, mask: Tensor | None = None,
+                sampling_ratio: Tensor | None = None, ref_x: Tensor | None = None, ref_weight: Tensor | None = None,
+                ref_bias: Tensor | None = None):
+        return ops.fused_linear_grpo(x, weight, ids, advantages, bias, old_logp, ref_logp, mask, sampling_ratio, ref_x,
+                                     ref_weight, ref_bias, **self.options)
+
+
 # ---- TRL
 
 def _head_and_backbone(model):
@@ -293,7 +305,12 @@ def _grpo(trainer) -> None:
             (trainer.top_entropy_quantile < 1, "top_entropy_quantile"),
             (trainer._entropy_bonus_enabled, "an entropy bonus"),
             (trainer.off_policy_mask_threshold is not None, "off_policy_mask_threshold"))
-    loss_of = GRPOLoss(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
+    head, _ = _head_and_backbone(trainer.model)
+    softcap = getattr(trainer.model.config, "final_logit_softcapping", None)
+    # Logits that are more than a plain product are taken as the model makes them.
+    fused = type(head) is nn.Linear and softcap is None and not hasattr(trainer.model, "peft_config")
+    kind = FusedLinearGRPOLoss if fused else GRPOLoss
+    loss_of = kind(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
                        epsilon_high=trainer.epsilon_high, delta=args.delta or 0.0,
                        tau_positive=args.sapo_temperature_pos, tau_negative=args.sapo_temperature_neg,
@@ -307,14 +324,21 @@ def _grpo(trainer) -> None:
                 "attention_mask": torch.cat([inputs["prompt_mask"], mask], 1)}
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
-        logits = model(**both, logits_to_keep=ids.shape[1] + 1, use_cache=False).logits
         steps = trainer.current_gradient_accumulation_steps if mode == "train" else 1.0
         if trainer.loss_type in ("dapo", "cispo"):
             items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
             parts = args.steps_per_generation if mode == "train" else 1
             loss_of.options["denominator"] = float(items * steps / parts)
-        loss, results = loss_of(logits, ids, inputs["advantages"].float(), inputs.get("old_per_token_logps"),
-                                inputs.get("ref_per_token_logps") if trainer.beta else None, mask)
+        batch = dict(old_logp=inputs.get("old_per_token_logps"), mask=mask,
+                     ref_logp=inputs.get("ref_per_token_logps") if trainer.beta else None)
+        length, advantages = ids.shape[1] + 1, inputs["advantages"].float()
+        if fused:
+            layer, backbone = _head_and_backbone(model)
+            x = backbone(**both, use_cache=False).last_hidden_state[:, -length:]
+            loss, results = loss_of(x, layer.weight, ids, advantages, layer.bias, **batch)
+        else:
+            logits = model(**both, logits_to_keep=length, use_cache=False).logits
+            loss, results = loss_of(logits, ids, advantages, **batch)
         names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}
         _log(trainer, mode, {names[name]: value for name, value in results.items()})
         return loss if trainer.loss_type in ("dapo", "cispo") else loss / steps
@@ -328,7 +352,8 @@ _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrain
 def use_in_trl(trainer) -> None:
     """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
 
-    DPO, ORPO and KTO: hidden states go into a fused loss, logits are not made. GRPO: of the completion's logits.
+    Hidden states go into a fused loss, logits are not made; with PEFT or soft-capped logits GRPO makes those of the
+    completions.
     Metrics that need logits or entropies are not logged. Raises ValueError where an option of the trainer has no equal.
     """
     use = _TRL.get(type(trainer).__name__)
@@ -340,4 +365,4 @@ def use_in_trl(trainer) -> None:
 
 __all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
            "FusedLinearORPOLoss", "FusedLinearSimPOLoss", "FusedLinearCPOLoss", "FusedLinearKTOLoss", "GRPOLoss",
-           "use_in_trl"]
+           "FusedLinearGRPOLoss", "use_in_trl"]

@@ -1,6 +1,7 @@
 """Functions over torch.ops.tigon, with autograd, fake implementations for torch.compile, and autocast.
 
-Tensors are on the CPU, f32, bf16, f16 or f64. f16 is computed in f32 and rounded once. Inputs may have strides: what
+Tensors are on the CPU, f32, bf16, f16 or f64. Divergences, policy and preference losses and experts in f16 are computed
+in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
 biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
 and its gradient is not computed. Errors are ValueError or RuntimeError with tigon's sentence.
@@ -20,9 +21,17 @@ def _named(table, name, what, op):
     return table[name]
 
 
-def _half(*tensors):
-    """Whether the first of the tensors is of f16."""
-    return tensors[0].dtype == torch.float16
+_HAS_F16 = _ops.has_f16()
+
+
+def _half(x):
+    """Whether an operator that is not compiled for f16 has to be called in f32."""
+    return x.dtype == torch.float16
+
+
+def _unknown_half(x):
+    """The same of an operator that is, on a CPU with f16."""
+    return x.dtype == torch.float16 and not _HAS_F16
 
 
 def _wide(t):
@@ -61,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset:
     and "none" round once.
     """
     cast = _named(_CASTING, casting, "casting", "rms_norm")
-    if _half(x):
+    if _unknown_half(x):
         return rms_norm(x.float(), weight, eps, offset, casting).half()
     return _ops.rms_norm(x, weight, eps, offset, cast)[0]
 
@@ -96,7 +105,7 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None
                        offset: float = 0.0, casting: str = "llama") -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) of s = x + residual, rounded to their type, in one pass."""
     cast = _named(_CASTING, casting, "casting", "fused_add_rms_norm")
-    if _half(x):
+    if _unknown_half(x):
         y, s = fused_add_rms_norm(x.float(), residual.float(), weight, eps, offset, casting)
         return y.half(), s.half()
     return _ops.fused_add_rms_norm(x, residual, weight, eps, offset, cast)[:2]
@@ -134,7 +143,7 @@ register_autograd("tigon::fused_add_rms_norm", _fused_add_rms_norm_backward,
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last axis, in the type of x."""
-    if _half(x):
+    if _unknown_half(x):
         return layer_norm(x.float(), weight, bias, eps).half()
     return _ops.layer_norm(x, weight, bias, eps)[0]
 
@@ -168,7 +177,7 @@ register_autograd("tigon::layer_norm", _layer_norm_backward, setup_context=_laye
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up. The halves of one buffer are used where they lie."""
-    if _half(gate):
+    if _unknown_half(gate):
         return swiglu(gate.float(), up.float()).half()
     return _ops.swiglu(gate, up)
 
@@ -176,15 +185,16 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
     """gelu(gate) * up; approximate is "tanh" or "none", as in torch.nn.functional.gelu."""
     tanh = _named({"tanh": True, "none": False}, approximate, "approximate", "geglu")
-    if _half(gate):
+    if _unknown_half(gate):
         return geglu(gate.float(), up.float(), approximate).half()
     return _ops.geglu(gate, up, tanh)
 
 
 register_fake("tigon::swiglu", lambda gate, up: _made(gate))
-register_fake("tigon::swiglu_backward", lambda dy, gate, up: (_made(gate), _made(gate)))
+register_fake("tigon::swiglu_backward", lambda dy, gate, up, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
 register_fake("tigon::geglu", lambda gate, up, tanh: _made(gate))
-register_fake("tigon::geglu_backward", lambda dy, gate, up, tanh: (_made(gate), _made(gate)))
+register_fake("tigon::geglu_backward",
+              lambda dy, gate, up, tanh, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
 
 
 def _gate_context(ctx, inputs, output):
@@ -193,8 +203,9 @@ def _gate_context(ctx, inputs, output):
 
 
 def _gate_backward(op, ctx, dy):
-    gradients = op(dy, *ctx.saved_tensors, *ctx.form)
-    return tuple(map(_or_none, gradients, ctx.needs_input_grad[:2])) + (None,) * len(ctx.form)
+    need = ctx.needs_input_grad[:2]
+    gradients = op(dy, *ctx.saved_tensors, *ctx.form, *need)
+    return tuple(map(_or_none, gradients, need)) + (None,) * len(ctx.form)
 
 
 register_autograd("tigon::swiglu", lambda ctx, dy: _gate_backward(_ops.swiglu_backward, ctx, dy),
@@ -211,7 +222,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     cos and sin [1 or batch, seq, r] or [seq, r], as transformers makes them: their second half repeats the first and is
     not read. r < d leaves the other columns as they are. Tables get no gradients.
     """
-    if _half(q):
+    if _unknown_half(q):
         q, k = rope(q.float(), k.float(), cos, sin)
         return q.half(), k.half()
     return _ops.rope(q, k, cos, sin, False)
@@ -220,7 +231,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
 def mrope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section) -> tuple[Tensor, Tensor]:
     """The same with angles of time, height and width: cos and sin [3, batch, seq, d], section three numbers of pairs
     whose sum is d/2."""
-    if _half(q):
+    if _unknown_half(q):
         q, k = mrope(q.float(), k.float(), cos, sin, section)
         return q.half(), k.half()
     return _ops.mrope(q, k, cos, sin, list(section), False)
@@ -231,20 +242,27 @@ def _heads_like(t):
     return made if made.stride(3) == 1 else _made(t)
 
 
-register_fake("tigon::rope", lambda q, k, cos, sin, backward: (_heads_like(q), _heads_like(k)))
-register_fake("tigon::mrope", lambda q, k, cos, sin, section, backward: (_heads_like(q), _heads_like(k)))
+def _rotated(q, k, *_):
+    return _heads_like(q), q.new_empty((0,)) if k is None else _heads_like(k)
+
+
+register_fake("tigon::rope", _rotated)
+register_fake("tigon::mrope", _rotated)
 
 
 def _rotary_context(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(inputs[2], inputs[3])
     ctx.section = inputs[4:-1]
 
 
 def _rotary_backward(op, ctx, dq, dk):
-    cos, sin = ctx.saved_tensors
-    dq, dk = op(dq, dk, cos, sin, *ctx.section, True)
-    return (_or_none(dq, ctx.needs_input_grad[0]), _or_none(dk, ctx.needs_input_grad[1]), None, None) + \
-        (None,) * len(ctx.section) + (None,)
+    wanted = [g if need else None for g, need in zip((dq, dk), ctx.needs_input_grad)]
+    if any(g is not None for g in wanted):
+        there = [g for g in wanted if g is not None]
+        made = iter(op(there[0], there[1] if len(there) > 1 else None, *ctx.saved_tensors, *ctx.section, True))
+        wanted = [None if g is None else next(made) for g in wanted]
+    return (*wanted, None, None) + (None,) * len(ctx.section) + (None,)
 
 
 register_autograd("tigon::rope", lambda ctx, dq, dk: _rotary_backward(_ops.rope, ctx, dq, dk),
@@ -275,7 +293,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causa
     [batch, queries, heads, d].
     """
     q, k, v = _autocast(q, k, v)
-    if _half(q):
+    if _unknown_half(q):
         return attention(q.float(), k.float(), v.float(), scale, causal, window, softcap, sinks, cu_seqlens,
                          q_offset).half()
     if isinstance(window, (tuple, list)):
@@ -302,10 +320,11 @@ def _(q, k, v, sinks, cu_seqlens, scale, causal, left, right, softcap, offset):
 
 
 @register_fake("tigon::attention_backward")
-def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softcap, offset, need_dsinks):
-    wanted = need_dsinks and sinks is not None
+def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softcap, offset, *need):
+    wanted = need[3] and sinks is not None
     dsinks = q.new_empty((sinks.numel() if wanted else 0,), dtype=torch.float32 if sinks is None else sinks.dtype)
-    return _token_major(q), _token_major(k), _token_major(v), dsinks
+    made = [_token_major(t) if n else t.new_empty((0,)) for t, n in zip((q, k, v), need)]
+    return *made, dsinks
 
 
 def _attention_context(ctx, inputs, output):
@@ -315,8 +334,9 @@ def _attention_context(ctx, inputs, output):
 
 
 def _attention_backward(ctx, d_o, _):
-    gradients = _ops.attention_backward(d_o, *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[3])
-    return tuple(map(_or_none, gradients, ctx.needs_input_grad[:4])) + (None,) * (1 + len(ctx.options))
+    need = ctx.needs_input_grad[:4]
+    gradients = _ops.attention_backward(d_o, *ctx.saved_tensors, *ctx.options, *need)
+    return tuple(map(_or_none, gradients, need)) + (None,) * (1 + len(ctx.options))
 
 
 register_autograd("tigon::attention", _attention_backward, setup_context=_attention_context)
@@ -328,7 +348,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     A weight of another type than x is converted to it, as autocast does.
     """
     x, weight = _autocast(x, weight)
-    if _half(x):
+    if _unknown_half(x):
         return linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
     return _ops.linear(x, weight.to(x.dtype), bias)
 
@@ -375,7 +395,7 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, labe
     logits is kept for backward.
     """
     how = _named(_REDUCTION, reduction, "reduction", "cross_entropy")
-    if _half(logits):
+    if _unknown_half(logits):
         logits = logits.float()
     return _ops.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap or 0.0, how)
 
@@ -435,7 +455,7 @@ def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: 
     """
     how = _named(_REDUCTION, reduction, "reduction", "fused_linear_cross_entropy")
     x, weight = _autocast(x, weight)
-    if _half(x):
+    if _unknown_half(x):
         x, weight = x.float(), weight.float()
     weight = weight.to(x.dtype)
     need = _wanted(x, weight, bias) if how != _REDUCTION["none"] else [False] * 3
@@ -564,6 +584,11 @@ register_autograd("tigon::kl_div", _kl_div_backward, setup_context=_kl_div_conte
 _POLICY = {"grpo": 0, "bnpo": 1, "dr_grpo": 2, "dapo": 3, "luspo": 4, "cispo": 5, "sapo": 6, "vespo": 7, "gmpo": 8}
 
 
+def _policy_kind(op, type, level, luspo_reduction):
+    return (_named(_POLICY, type, "type", op), _named({"token": 0, "sequence": 1}, level, "level", op),
+            _named({"sequences": 0, "tokens": 1, "padded": 2}, luspo_reduction, "luspo_reduction", op))
+
+
 def grpo_loss(logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor | None = None,
               ref_logp: Tensor | None = None, mask: Tensor | None = None, sampling_ratio: Tensor | None = None,
               type: str = "dapo", level: str = "token", luspo_reduction: str = "sequences", reduce: bool = True,
@@ -583,10 +608,9 @@ def grpo_loss(logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor 
     if _half(logits):
         logits = logits.float()
     loss, kl, clipped, _ = _ops.grpo_loss(
-        logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, _named(_POLICY, type, "type", "grpo_loss"),
-        _named({"token": 0, "sequence": 1}, level, "level", "grpo_loss"),
-        _named({"sequences": 0, "tokens": 1, "padded": 2}, luspo_reduction, "luspo_reduction", "grpo_loss"), reduce,
-        bias_corrected_kl, [float(n) for n in numbers])
+        logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio,
+        *_policy_kind("grpo_loss", type, level, luspo_reduction), reduce, bias_corrected_kl,
+        [float(n) for n in numbers])
     if not metrics:
         return loss
     return loss, {"clipped": clipped} if ref_logp is None else {"clipped": clipped, "kl": kl}
@@ -614,6 +638,71 @@ def _grpo_loss_backward(ctx, upstream, *_):
 
 
 register_autograd("tigon::grpo_loss", _grpo_loss_backward, setup_context=_grpo_loss_context)
+
+
+def fused_linear_grpo(x: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor, bias: Tensor | None = None,
+                      old_logp: Tensor | None = None, ref_logp: Tensor | None = None, mask: Tensor | None = None,
+                      sampling_ratio: Tensor | None = None, ref_x: Tensor | None = None,
+                      ref_weight: Tensor | None = None, ref_bias: Tensor | None = None, type: str = "dapo",
+                      level: str = "token", luspo_reduction: str = "sequences", reduce: bool = True,
+                      bias_corrected_kl: bool = False, temperature: float = 1.0, beta: float = 0.0,
+                      epsilon_low: float = 0.2, epsilon_high: float = 0.2, delta: float = 0.0,
+                      max_log_ratio: float = 0.0, tau_positive: float = 1.0, tau_negative: float = 1.05,
+                      k_positive: float = 2.0, lambda_positive: float = 3.0, k_negative: float = 3.0,
+                      lambda_negative: float = 2.0, max_length: float = 0.0, denominator: float = 0.0,
+                      metrics: bool = False):
+    """grpo_loss(x weight^T + bias, ids, ...) without the logits ever being in memory as a whole.
+
+    x [batch, len or len + 1, hidden], weight [vocab, hidden], ids [batch, len]. The reference is ref_logp, or a layer
+    (ref_x, ref_weight, ref_bias) at the same temperature. The gradients that are required are made in forward; with
+    reduce=False, and in a second backward through a retained graph, the logits are made again.
+    """
+    numbers = [temperature, beta, epsilon_low, epsilon_high, delta, max_log_ratio, tau_positive, tau_negative,
+               k_positive, lambda_positive, k_negative, lambda_negative, max_length, denominator]
+    x, weight, ref_x, ref_weight = _autocast(x, weight, ref_x, ref_weight)
+    if _half(x):
+        x, weight, ref_x, ref_weight = map(_wide, (x, weight, ref_x, ref_weight))
+    weight = weight.to(x.dtype)
+    if ref_x is not None and ref_weight is not None:
+        ref_x, ref_weight = ref_x.to(x.dtype), ref_weight.to(x.dtype)
+    need = _wanted(x, weight, bias) if reduce else [False] * 3
+    loss, kl, clipped = _ops.fused_linear_grpo(
+        x, weight, bias, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, ref_x, ref_weight, ref_bias, None,
+        *_policy_kind("fused_linear_grpo", type, level, luspo_reduction), reduce, bias_corrected_kl,
+        [float(n) for n in numbers], *need)[:3]
+    if not metrics:
+        return loss
+    return loss, {"clipped": clipped} if ref_logp is None and ref_x is None else {"clipped": clipped, "kl": kl}
+
+
+@register_fake("tigon::fused_linear_grpo")
+def _(x, weight, bias, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, ref_x, ref_weight, ref_bias, upstream,
+      type, level, luspo, reduce, bias_corrected_kl, scalars, *need):
+    def made():
+        return x.new_empty(() if reduce else ids.shape, dtype=_sums(x))
+    kl = x.new_empty((0,), dtype=_sums(x)) if ref_logp is None and ref_x is None else made()
+    return made(), kl, made(), *_layer_gradients(x, weight, bias, *need)
+
+
+def _fused_linear_grpo_context(ctx, inputs, output):
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.options, need = inputs[13:19], inputs[19:]
+    ctx.made = _Made(output[3:] if any(need) else None)
+    ctx.save_for_backward(*inputs[:12])
+
+
+def _fused_linear_grpo_backward(ctx, upstream, *_):
+    need = ctx.needs_input_grad[:3]
+    if upstream is None:
+        return (None,) * 22
+    gradients = ctx.made.take(upstream)
+    if gradients is None:
+        gradients = _ops.fused_linear_grpo(*ctx.saved_tensors, upstream, *ctx.options, *need)[3:]
+    return tuple(map(_or_none, gradients, need)) + (None,) * 19
+
+
+register_autograd("tigon::fused_linear_grpo", _fused_linear_grpo_backward, setup_context=_fused_linear_grpo_context)
 
 
 # ---- preference losses

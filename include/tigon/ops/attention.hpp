@@ -50,11 +50,17 @@ struct kernel<op::attention, backends::generic> {
         d_o, q, k, v, of_forward.o, of_forward.lse, opt, detail::attention_scale(opt, q.head_dim)};
     constexpr std::size_t block = detail::tile_extents<B>::keys;
     const std::size_t blocks = std::max(detail::ceil_div(q.seq_len, block), detail::ceil_div(k.seq_len, block));
-    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows)
+    const bool of_queries = gradients.dq.data != nullptr, of_keys = has_keys(gradients);
+    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows && of_queries && of_keys)
       by_pairs<B, T>(in, gradients, blocks, ctx);
-    else
+    else if (of_queries || of_keys)
       by_keys_and_queries<B, T>(in, gradients, ctx);
     if (!gradients.dsinks.empty()) sink_gradients<B, T>(in, gradients.dsinks, ctx);
+  }
+
+  template <class T>
+  static bool has_keys(const attention_gradients<T>& to) {
+    return to.dk.data != nullptr || to.dv.data != nullptr;
   }
 
   /// Five products: each pair of a block of queries and a block of keys adds its shares to the outputs, which are as
@@ -76,12 +82,12 @@ struct kernel<op::attention, backends::generic> {
   }
 
   /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
-  /// 16 bits nine: delta is made before, and waits in the rows of dq.
+  /// 16 bits nine: delta is made before, and waits in the rows of dq. Fewer where some of them are not wanted.
   template <backend B, element T>
   static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
     using extents = detail::tile_extents<B>;
     const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
-    const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0;
+    const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0 && to.dq.data != nullptr;
     const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
     if (has_rows && sizeof(T) < sizeof(accumulator_t<T>)) {
       detail::for_tasks(ctx, parts.size(), bytes,
@@ -89,7 +95,7 @@ struct kernel<op::attention, backends::generic> {
       in.kept_delta = to.dq;
     }
     detail::for_tasks(
-        ctx, across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}), bytes,
+        ctx, has_keys(to) ? across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}) : 0, bytes,
         [&](std::size_t task, context& own) {
           block_of_keys<B, T>(in, to, task % across, task / across * extents::keys, {0, in.q.seq_len}, own, false);
         });
@@ -146,7 +152,7 @@ struct kernel<op::attention, backends::generic> {
     detail::backward_keys<B, T> keys(frame, in, batch, kv, tiles);
     matrix_view<A> dq;
     if (pairs) dq = {frame.template take<A>(extents::rows * d), extents::rows, d};
-    keys.begin(first, count, d);
+    keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
     for (std::size_t i = queries.first; i < queries.end; i += of_tile)
       for (std::size_t h = 0; h < heads; h += extents::rows) {
         const detail::query_part part{
@@ -160,8 +166,7 @@ struct kernel<op::attention, backends::generic> {
             detail::round_sums<row_backend<B>, A>(part.tensor(to.dq, of), matrix_view<const A>(part.of_head(dq, of)),
                                                   true, own);
       }
-    keys.finish(to.dk.head(batch, kv).rows_from(first, count), to.dv.head(batch, kv).rows_from(first, count), pairs,
-                own);
+    keys.finish(to.dk, to.dv, batch, kv, pairs, own);
   }
 
   /// dq of a tile of rows.

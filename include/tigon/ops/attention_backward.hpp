@@ -31,8 +31,10 @@ class backward_keys {
         dk_(frame, extents::keys * in.q.head_dim, tiles, false),
         dv_(frame, extents::keys * in.q.head_dim, tiles, false) {}
 
-  void begin(std::size_t first, std::size_t count, std::size_t d) {
+  /// The sums that begin are of those outputs that have memory.
+  void begin(std::size_t first, std::size_t count, std::size_t d, bool sums_dk, bool sums_dv) {
     first_ = first, count_ = count, n_ = extents::padded_keys(count), begun_ = false, packed_ = false;
+    sums_dk_ = sums_dk, sums_dv_ = sums_dv;
     for (sums* s : {&dk_, &dv_}) s->begin(count, d, {}, false);
   }
   bool begun() const { return begun_; }
@@ -48,24 +50,35 @@ class backward_keys {
       k = plain_k = {keys_.at(first_, n)}, v = {values_.at(first_, n)};
     }
     rows.scores(first_, n, k, v, own);
-    const auto [dk, more_dk] = dk_.next(own);
-    rows.dk(wide(dk, n, more_dk), more_dk, own);
-    const auto [dv, more_dv] = dv_.next(own);
-    rows.dv(wide(dv, n, more_dv), more_dv, own);
+    if (sums_dk_) {
+      const auto [dk, more] = dk_.next(own);
+      rows.dk(wide(dk, n, more), more, own);
+    }
+    if (sums_dv_) {
+      const auto [dv, more] = dv_.next(own);
+      rows.dv(wide(dv, n, more), more, own);
+    }
     if (dq.data != nullptr) rows.dq(plain_k, dq, false, own);
     begun_ = true;
   }
 
-  /// dk and dv (+)= the sums.
-  void finish(matrix_view<T> dk, matrix_view<T> dv, bool add, context& own) {
-    if (begun_) dk_.finish(dk, add, own), dv_.finish(dv, add, own);
-    if (!begun_ && !add) clear_matrix<row_backend<B>>(dk, own), clear_matrix<row_backend<B>>(dv, own);
+  /// dk and dv (+)= the sums; those that were not begun are not touched.
+  void finish(heads_view<T> dk, heads_view<T> dv, std::size_t batch, std::size_t head, bool add, context& own) {
+    if (sums_dk_) finish(dk_, dk.head(batch, head), add, own);
+    if (sums_dv_) finish(dv_, dv.head(batch, head), add, own);
   }
 
  private:
   void pack(context& own) {
     const auto k = keys_.at(first_, n_), v = values_.at(first_, n_);
     k_ = scored_k_.pack(k, own), v_ = scored_v_.pack(v, own), plain_k_ = summed_k_.pack(k, own), packed_ = true;
+  }
+  void finish(sums& of, matrix_view<T> head, bool add, context& own) {
+    const matrix_view<T> to = head.rows_from(first_, count_);
+    if (begun_)
+      of.finish(to, add, own);
+    else if (!add)
+      clear_matrix<row_backend<B>>(to, own);
   }
   /// The first n of the block's padded rows; the others become 0 before anything is added to them.
   matrix_view<A> wide(matrix_view<A> sum, std::size_t n, bool more) const {
@@ -81,7 +94,7 @@ class backward_keys {
   sums dk_, dv_;
   gemm_operand<T> k_{}, v_{}, plain_k_{};
   std::size_t first_ = 0, count_ = 0, n_ = 0;
-  bool begun_ = false, packed_ = false;
+  bool begun_ = false, packed_ = false, sums_dk_ = true, sums_dv_ = true;
 };
 
 }  // namespace TIGON_ABI

@@ -48,13 +48,14 @@ struct attention {
 /// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
 ///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
 ///            op::gemm of the backend, with its precision.
-/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. Scratch of each worker, whatever the
+/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no memory
+///            is not computed; in 16 bits dk needs that of dq. Scratch of each worker, whatever the
 ///            lengths: a tile of scores (two in backward), of B::attention.query_rows rows by B::attention.key_block
 ///            keys, and the operands and sums of it.
 /// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
 /// Throws     tigon::error: shape, stride, alias, argument (scale not finite, softcap negative, cumulative_lengths that
-///            are no partition of the keys, dsinks without sinks), workspace; before the first write.
+///            are no partition of the keys, dsinks without sinks, a 16-bit dk without dq), workspace; before the first write.
 /// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A row whose scores hold
 ///            NaN or +inf, or are all -inf without a sink, is NaN. Keys that are not seen do not matter; NaN and infinity
 ///            in v (backward: in q and do) may also reach queries of the same block that do not see them.
@@ -88,7 +89,8 @@ struct attention_saved {
   Lse lse;
 };
 
-/// attention_gradients{dq, dk, dv}, or with the names of the fields; with sinks also dsinks, where they are wanted.
+/// attention_gradients{dq, dk, dv}, or with the names of the fields; with sinks also dsinks, where they are wanted. {}
+/// in the place of one stands for an input that needs no gradient.
 template <class T>
 struct attention_gradients {
   heads_view<T> dq, dk, dv;
@@ -197,9 +199,12 @@ void attention_backward(
   args.in("do", d_o, of.q);
   args.in("o", saved.o, of.q);
   args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
-  args.out("dv", gradients.dv, of.k);
-  args.out("dk", gradients.dk, of.k);
-  args.out("dq", gradients.dq, of.q);
+  if (gradients.dv.data != nullptr) args.out("dv", gradients.dv, of.k);
+  if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of.k);
+  if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of.q);
+  args.that(sizeof(T) == sizeof(accumulator_t<T>) || gradients.dk.data == nullptr || gradients.dq.data != nullptr ||
+                q.batch == 0 || q.seq_len == 0,
+            error_code::argument, "dq", "absent, beside a dk of 16 bits", "dq, whose rows hold delta");
   if (gradients.dsinks.empty()) gradients.dsinks = {};
   args.optional_out("dsinks", gradients.dsinks, q.heads);
   args.that(gradients.dsinks.empty() || !opt.sinks.empty(), error_code::argument, "dsinks", "given without sinks",
