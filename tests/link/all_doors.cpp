@@ -172,10 +172,10 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::moe_forward_inference<B>(a.x, choices, experts, a.y, {}, ctx);
   t::moe_backward<B>(a.y, a.x, choices, experts, pairs, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
   t::moe_backward_recompute<B>(a.y, a.x, choices, experts, t::moe_gradients{a.z, a.u, a.v, a.x}, {}, ctx);
-  const t::moe_weights biased{a.u, a.v, 1, a.x, a.y};
+  const t::moe_weights biased_experts{a.u, a.v, 1, a.x, a.y};
   const t::moe_gradients of_biased{a.z, a.u, a.v, a.x, a.x, a.y};
-  t::moe_forward<B>(a.x, choices, biased, a.y, pairs, t::moe_options_for<t::swiglu_options>{}, ctx);
-  t::moe_backward<B>(a.y, a.x, choices, biased, pairs, of_biased, t::moe_options_for<t::geglu_options>{}, ctx);
+  t::moe_forward<B>(a.x, choices, biased_experts, a.y, pairs, t::moe_options_for<t::swiglu_options>{}, ctx);
+  t::moe_backward<B>(a.y, a.x, choices, biased_experts, pairs, of_biased, t::moe_options_for<t::geglu_options>{}, ctx);
   (void)t::moe_workspace<B, T>(t::moe_pass::recompute, {1, 1, 1, 1, 1});
   const t::comm::serial one_rank;
   t::expert_parallel_moe_forward<B>(one_rank, a.x, choices, experts, a.y, {}, ctx);

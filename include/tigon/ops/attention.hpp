@@ -123,7 +123,6 @@ struct kernel<op::attention, backends::generic> {
   template <backend B, element T>
   static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
                              context& own) {
-    using A = accumulator_t<T>;
     workspace::frame frame(own.workspace());
     detail::backward_rows<B, T> rows(frame, in);
     double* sums = frame.template take<double>(detail::tile_extents<B>::rows);
