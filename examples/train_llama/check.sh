@@ -276,9 +276,9 @@ profile)
   called gemm forward 8
   called attention forward 2
   called fused_linear_cross_entropy forward 1
-  called gemm backward 16
+  called gemm backward 18
   called attention backward 2
-  called fused_add_rms_norm backward 5
+  called fused_add_rms_norm backward 7
   called swiglu backward 4
   called adamw optimizer 1
   if grep -q "^moe" table; then fail "a model without experts calls moe"; fi

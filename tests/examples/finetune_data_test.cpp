@@ -120,7 +120,7 @@ TEST_F(finetune_data, errors_name_file_and_line) {
   EXPECT_TRUE(says(refused("a.jsonl", good + "\n{\"text\": \"a"), "a.jsonl, line 3, is not JSON"));
   EXPECT_TRUE(says(refused("a.jsonl", good + "[1]"), "line 2, is not a JSON object"));
   EXPECT_TRUE(says(refused("a.jsonl", good + "{\"texts\": 5, \"b\\n\": 1}"),
-                   R"(line 2, has neither "text" nor "prompt" and "completion", but "b\n", "texts")"));
+                   R"(line 2, has neither "text" nor "prompt" and "completion" nor "messages", but "b\n", "texts")"));
   EXPECT_TRUE(says(refused("a.jsonl", "{}"), "but nothing"));
   EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": 5}"), R"(line 1, has a "text" that is not a string)"));
   EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": null}"), R"(line 1, has no "text")"));

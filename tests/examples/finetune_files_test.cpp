@@ -115,7 +115,7 @@ TEST(finetune_config, what_is_not_known_is_refused_by_name) {
   with("rope_parameters", 7, "rope_parameters that is not a JSON object");
   with("attention_dropout", 0.1, "attention_dropout");
   with("quantization_config", {{"bits", 4}}, "quantization_config");
-  with("output_router_logits", true, "output_router_logits", "mixtral");
+  with("output_router_logits", true, "output_router_logits");
   with("router_jitter_noise", 0.1, "router_jitter_noise", "mixtral");
   with("final_logit_softcapping", 30.0, "final_logit_softcapping");
   with("use_bidirectional_attention", true, "use_bidirectional_attention", "gemma3");
