@@ -114,6 +114,8 @@ void attention(P& p) {
   const double unit = std::same_as<A, float> ? 1 : 0x1p-28, bound = unit * of_terms * (1 + terms.score);
   p.compare(o, {.bound = bound, .terms = terms.o});
   p.compare(lse, {.bound = bound, .scale = 1});
+  // Without dq a dk of 16 bits is refused, and one of the reference is not.
+  if (sizeof(T) == 2 && dq.damage == tigon::fuzz::fault::null) throw tigon::fuzz::end_of_case{};
   // Each side goes on with its own o: of a rounded one the reference would make a delta that is worse than that of bf16.
   p.call({&dq, &dk, &dv, &dsinks}, [&](auto s) {
     using S = decltype(s);

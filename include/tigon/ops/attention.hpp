@@ -50,10 +50,11 @@ struct kernel<op::attention, backends::generic> {
         d_o, q, k, v, of_forward.o, of_forward.lse, opt, detail::attention_scale(opt, q.head_dim)};
     constexpr std::size_t block = detail::tile_extents<B>::keys;
     const std::size_t blocks = std::max(detail::ceil_div(q.seq_len, block), detail::ceil_div(k.seq_len, block));
-    const bool of_queries = gradients.dq.data != nullptr, of_keys = has_keys(gradients);
-    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows && of_queries && of_keys)
+    const bool of_queries = gradients.dq.data != nullptr;
+    const bool of_both = of_queries && gradients.dk.data != nullptr && gradients.dv.data != nullptr;
+    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows && of_both)
       by_pairs<B, T>(in, gradients, blocks, ctx);
-    else if (of_queries || of_keys)
+    else if (of_queries || has_keys(gradients))
       by_keys_and_queries<B, T>(in, gradients, ctx);
     if (!gradients.dsinks.empty()) sink_gradients<B, T>(in, gradients.dsinks, ctx);
   }
