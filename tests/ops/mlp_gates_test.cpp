@@ -7,6 +7,7 @@
 #include <complex>
 
 #include "support/backends.hpp"
+#include "support/complex_gates.hpp"
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/mlp_problem.hpp"
@@ -21,26 +22,6 @@ using namespace tigon::test;
 using tigon::bfloat16, tigon::context, tigon::geglu_options, tigon::gelu_form, tigon::gradient, tigon::mlp_options_for,
     tigon::mlp_pass, tigon::swiglu_options, tigon::transpose;
 using tigon::backends::small_blocks;
-
-/// The derivative with respect to any number is the imaginary part, of a step that is too small to be seen in the real
-/// one.
-using number = std::complex<double>;
-constexpr double step = 1e-100;
-
-number act(const swiglu_options& o, number g, number u) {
-  number z = o.gate_multiplier * g;
-  if (z.real() > o.limit) z = o.limit;
-  if (u.real() > o.limit) u = o.limit;
-  if (u.real() < -o.limit) u = -o.limit;
-  return o.down_multiplier * z / (1.0 + std::exp(-o.slope * z)) * (u + o.up_offset);
-}
-number act(const geglu_options& o, number g, number u) {
-  if (o.form == gelu_form::tanh)
-    return 0.5 * g * (1.0 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * u;
-  const double at = g.real() / std::numbers::sqrt2;
-  const number erf(std::erf(at), g.imag() * std::numbers::sqrt2 * std::numbers::inv_sqrtpi * std::exp(-at * at));
-  return 0.5 * g * (1.0 + erf) * u;
-}
 
 /// In the order of all_of: x, wg, wu, wd, bg, bu, bd.
 using operands = std::array<std::vector<number>, 7>;

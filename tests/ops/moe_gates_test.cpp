@@ -4,9 +4,9 @@
 #include <tigon/ops/moe.hpp>
 
 #include <complex>
-#include <numbers>
 
 #include "support/backends.hpp"
+#include "support/complex_gates.hpp"
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 #include "support/moe_problem.hpp"
@@ -36,25 +36,7 @@ using tigon::bfloat16, tigon::context, tigon::gate_layout, tigon::geglu_options,
     tigon::mlp_gate, tigon::moe_options_for, tigon::moe_pass, tigon::swiglu_options;
 using tigon::backends::few_pairs;
 
-/// The derivative with respect to any number is the imaginary part, of a step that is too small to be seen in the real
-/// one.
-using number = std::complex<double>;
-constexpr double step = 1e-100;
-
-number act(const swiglu_options& o, number g, number u) {
-  number z = o.gate_multiplier * g;
-  if (z.real() > o.limit) z = o.limit;
-  if (u.real() > o.limit) u = o.limit;
-  if (u.real() < -o.limit) u = -o.limit;
-  return o.down_multiplier * z / (1.0 + std::exp(-o.slope * z)) * (u + o.up_offset);
-}
-number act(const geglu_options& o, number g, number u) {
-  if (o.form == gelu_form::tanh)
-    return 0.5 * g * (1.0 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * u;
-  const double at = g.real() / std::numbers::sqrt2;
-  const number erf(std::erf(at), g.imag() * std::numbers::sqrt2 * std::numbers::inv_sqrtpi * std::exp(-at * at));
-  return 0.5 * g * (1.0 + erf) * u;
-}
+using tigon::test::act;
 number act(mlp_gate gate, number g, number u) {
   return gate == mlp_gate::swiglu ? act(swiglu_options{}, g, u) : act(geglu_options{}, g, u);
 }
