@@ -85,7 +85,7 @@ TIGON_INLINE __m512 in_upper_halves(__m256i raw) {
                                         0, 19, 18, 0, 0, 17, 16, 0, 0, 15, 14, 0, 0, 13, 12, 0, 0, 11, 10, 0, 0, 9, 8,
                                         0, 0, 7, 6, 0, 0, 5, 4, 0, 0, 3, 2, 0, 0, 1, 0, 0, 0);
   constexpr __mmask64 upper = 0xcccccccccccccccc;
-  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(upper, index, _mm512_castsi256_si512(raw)));
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(upper, index, _mm512_zextsi256_si512(raw)));
 #else
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
 #endif
