@@ -103,6 +103,24 @@ refuses)
   echo '{' > changed/model.safetensors.index.json
   refused "has no weight_map" changed $small
   [ ! -e new/model.safetensors ] || fail "a refused run left a model"
+  # A teacher or a reference that spells ids in another way, or splits texts in another way.
+  plain=$model
+  with_letters ""
+  rm -rf other && cp -r letters other
+  sed 's/"a": 0, "b": 1/"a": 1, "b": 0/' letters/tokenizer.json > other/tokenizer.json
+  ! cmp -s letters/tokenizer.json other/tokenizer.json || fail "the letters are not in tokenizer.json"
+  said='tokenizers of the model in .*letters and of --teacher other differ: the id 0 is "a" in the one, and "b" in the'
+  refused "$said" "$model" $small --teacher other
+  refused "of --reference other differ: the id 0 is" "$model" --data pairs.jsonl --preference dpo --reference other
+  sed 's/"add_prefix_space": false/"add_prefix_space": true/' letters/tokenizer.json > other/tokenizer.json
+  refused 'vocabularies are the same, but not how they split "The quick' "$model" $small --teacher other
+  echo '{' > other/tokenizer.json
+  refused "the file other/tokenizer.json is not JSON" "$model" $small --teacher other
+  # Ids alone tell nothing of a tokenizer, and a teacher may have more of them.
+  "$program" "$model" $small --steps 1 --teacher "$plain" > out 2>&1 || fail "$(cat out)"
+  sed 's/"added_tokens": \[/&{"id": 40, "content": "<more>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}, /' \
+    letters/tokenizer.json > other/tokenizer.json
+  "$program" "$model" $small --steps 1 --teacher other > out 2>&1 || fail "$(cat out)"
   ;;
 
 learns)

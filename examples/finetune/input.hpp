@@ -12,6 +12,7 @@
 #include "data.hpp"
 #include "options.hpp"
 #include "text/load_tokenizer.hpp"
+#include "text/same_tokenizer.hpp"
 
 namespace example {
 
@@ -76,8 +77,10 @@ inline run_data read_paired_data(const finetune_options& o, std::size_t vocab) {
 }  // namespace detail
 
 /// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of a
-/// single document the share is its end.
+/// single document the share is its end. A teacher or a reference with another tokenizer is refused.
 inline run_data read_run_data(const finetune_options& o, std::size_t vocab) {
+  if (!o.distillation.teacher.empty()) finetune::expect_same_tokenizer("--teacher", o.distillation.teacher, o.folder);
+  if (!o.reference.empty()) finetune::expect_same_tokenizer("--reference", o.reference, o.folder);
   if (o.preference.loss != preference_loss::none) return detail::read_paired_data(o, vocab);
   run_data out{read_data(o.folder, o.data, vocab), {}};
   if (!o.eval_data.empty()) out.held_out = read_data(o.folder, o.eval_data, vocab);

@@ -31,6 +31,7 @@ class byte_tokenizer : public tokenizer_model {
   }
   std::string decode(std::span<const std::int32_t> ids, specials) const override { return {ids.begin(), ids.end()}; }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  std::string token_of(std::int32_t) const override { return {}; }
   std::size_t vocab_size() const override { return 260; }
 };
 
