@@ -6,6 +6,7 @@
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 #include <tigon/losses/fused_linear_dpo.hpp>
 #include <tigon/losses/fused_linear_jsd_distillation.hpp>
+#include <tigon/losses/fused_linear_kto.hpp>
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_simpo.hpp>
 #include <tigon/losses/selective_logprob.hpp>
@@ -178,6 +179,17 @@ class model_operators : public timed_operators<T> {
     opt.pairs = of_pairs, opt.loss = dpo_loss_of(o.loss), opt.beta = o.beta, opt.label_smoothing = o.label_smoothing;
     opt.compute_nll_loss = nll != 0;
     tigon::fused_linear_dpo_forward<head_backend>(layer, {ids}, results, to, opt, before, ctx_);
+  }
+  /// KTO's loss, summed over the answers; `kl` is the baseline of all of them.
+  void labelled_preference(const head_layer& layer, const tigon::unpaired_batch& answers, const preference_options& o,
+                           float kl, std::span<const float> reference, const tigon::unpaired_results<float>& results,
+                           const head_gradients& to) {
+    const auto timed = base::head("fused_linear_kto", layer, to);
+    tigon::fused_linear_kto_options opt;
+    opt.sequences.denominator = 1, opt.beta = o.beta;
+    opt.desirable_weight = o.desirable_weight, opt.undesirable_weight = o.undesirable_weight;
+    tigon::fused_linear_kto_forward<head_backend>(layer, answers, std::span<const float>(&kl, 1), results, to, opt,
+                                                  {.logps = reference}, ctx_);
   }
   /// hard * cross entropy + soft * divergence from the teacher at a temperature, summed over the targets. beta = 0:
   /// KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon.

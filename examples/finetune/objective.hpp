@@ -1,4 +1,4 @@
-// What a run minimises: cross entropy, a loss on pairs of answers, or the divergence from a teacher beside cross entropy.
+// What a run minimises: cross entropy, a loss on answers, or the divergence from a teacher beside cross entropy.
 #ifndef EXAMPLE_FINETUNE_OBJECTIVE_HPP
 #define EXAMPLE_FINETUNE_OBJECTIVE_HPP
 
@@ -18,20 +18,22 @@
 namespace example {
 
 /// Of the pairs that were seen, how many have a larger reward for the chosen answer, and the sum of the differences. A
-/// reward is beta times a log-probability, less the reference's.
+/// reward is beta times a log-probability, less the reference's. Of answers with labels, how many have a reward on their
+/// side of the baseline, beta kl; the sum of how far they are there; and that of kl.
 struct preference_report {
-  double pairs = 0, won = 0, margin = 0;
+  double pairs = 0, won = 0, margin = 0, kl = 0;
 };
 
-/// Documents of a pass as the losses on pairs want them: as many rows each as the longest has.
+/// Documents of a pass as the losses on answers want them: as many rows each as the longest has.
 template <tigon::element T>
 class pair_rows {
  public:
   using operators = model_operators<T>;
 
+  /// `kl`: of answers with labels.
   double loss(operators& doors, const typename operators::head_layer& layer,
               const typename operators::head_gradients& to, const training_pass& pass, const preference_options& o,
-              preference_report& report) {
+              float kl, preference_report& report) {
     const window& of = pass.of;
     const std::size_t documents = of.begins.size() - 1, width = layer.x.cols;
     std::size_t length = 0;
@@ -50,20 +52,31 @@ class pair_rows {
     });
     typename operators::head_gradients padded = to;
     if (!dx_.empty()) padded.dx = {dx_.data(), targets_.size(), width};
-    std::vector<float> rewards(2 * pass.pairs);
+    std::vector<float> rewards(documents);
     float loss = 0;
-    tigon::preference_results<float> results{.loss = std::span(&loss, 1)};
-    results.chosen_rewards = std::span(rewards).first(pass.pairs);
-    results.rejected_rewards = std::span(rewards).last(pass.pairs);
-    doors.preference({matrix<const T>(x_.data(), targets_.size(), width), layer.w},
-                     {targets_.data(), documents, length}, o, reference_, results, padded);
+    const typename operators::head_layer rows{matrix<const T>(x_.data(), targets_.size(), width), layer.w};
+    const matrix<const std::int32_t> targets(targets_.data(), documents, length);
+    if (pass.desirable.empty()) {
+      tigon::preference_results<float> results{.loss = std::span(&loss, 1)};
+      results.chosen_rewards = std::span(rewards).first(pass.pairs);
+      results.rejected_rewards = std::span(rewards).last(pass.pairs);
+      doors.preference(rows, targets, o, reference_, results, padded);
+    } else {
+      tigon::unpaired_results<float> results{.loss = std::span(&loss, 1)};
+      results.rewards = rewards;
+      doors.labelled_preference(rows, {tigon::token_ids(targets), pass.desirable}, o, kl, reference_, results, padded);
+    }
     if (!dx_.empty())
       each_row([&](std::size_t i, std::size_t row) {
         std::copy_n(dx_.begin() + static_cast<std::ptrdiff_t>(row * width), width, to.dx.row(i));
       });
-    report.pairs += static_cast<double>(pass.pairs);
+    report.pairs += static_cast<double>(pass.pairs), report.kl += static_cast<double>(pass.pairs) * kl;
+    const double baseline = o.beta * static_cast<double>(kl);
     for (std::size_t i = 0; i < pass.pairs; ++i) {
-      const double margin = static_cast<double>(rewards[i]) - static_cast<double>(rewards[pass.pairs + i]);
+      const double own = static_cast<double>(rewards[i]);
+      const double margin = pass.desirable.empty()   ? own - static_cast<double>(rewards[pass.pairs + i])
+                            : pass.desirable[i] != 0 ? own - baseline
+                                                     : baseline - own;
       report.won += margin > 0, report.margin += margin;
     }
     return static_cast<double>(loss);
@@ -104,7 +117,7 @@ class objective {
   objective(const preference_options& preference, const distillation_options& distillation, const architecture& a,
             std::size_t most_tokens, tigon::context& ctx, profile* timed = nullptr)
       : preference_(preference), distillation_(distillation), profile_(timed) {
-    if (preference_.loss != preference_loss::none) expect_no_cap(a, "a loss on pairs");
+    if (preference_.loss != preference_loss::none) expect_no_cap(a, "a loss on preferences");
     if (distillation_.teacher.empty()) return;
     expect_no_cap(a, "distillation");
     teacher_ = std::make_unique<frozen_model<T>>(distillation_.teacher, most_tokens, ctx, timed);
@@ -123,10 +136,12 @@ class objective {
       return to.weights.empty() && to.adapters.empty() ? model.loss(weights, of, pass.terms(), head)
                                                        : model.step(weights, to, of, pass.terms(), head);
     };
-    if (pass.pairs != 0)
+    if (pass.pairs != 0) {
+      const float kl = pass.desirable.empty() ? 0.0f : baseline(model, weights, pass);
       return run([&](const auto& layer, const auto& gradients) {
-        return rows_.loss(model.doors(), layer, gradients, pass, preference_, report_);
+        return rows_.loss(model.doors(), layer, gradients, pass, preference_, kl, report_);
       });
+    }
     if (!teacher_) return run(model.cross_entropy(of));
     const auto teacher = [&] {
       const auto timed = profile::part(profile_, "teacher");
@@ -142,6 +157,18 @@ class objective {
   const frozen_model<T>* teacher() const { return teacher_.get(); }
 
  private:
+  /// KTO's estimate of how far the model is from the reference, of prompts with others' answers: the mean of log p less
+  /// the reference's, or 0 where that is negative. A constant: nothing is learned from it.
+  float baseline(causal_model<T>& model, const model_weights<T>& weights, const training_pass& pass) const {
+    const auto timed = profile::part(profile_, "baseline");
+    std::vector<float> values(pass.others.ids.size());
+    model.doors().log_probabilities(model.answer(weights, documents_of(pass.others)), pass.others.targets, values);
+    double sum = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      sum += static_cast<double>(values[i]) - static_cast<double>(pass.others_reference[i]);
+    return static_cast<float>(std::max(0.0, sum / static_cast<double>(pass.pairs)));
+  }
+
   static void expect_no_cap(const architecture& a, const std::string& what) {
     if (a.logit_softcap != 0)
       throw std::runtime_error("the model_type " + a.model_type + " caps its logits, which " + what +

@@ -27,7 +27,7 @@ namespace example {
 
 /// What a step did.
 struct step_report {
-  double loss = 0;           ///< mean over the targets, or the pairs
+  double loss = 0;           ///< mean over the targets, the pairs, or the answers with labels
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
   std::size_t tokens = 0;
@@ -43,7 +43,7 @@ void round_to(std::span<const float> from, std::span<T> to, tigon::context& ctx)
       ctx, 1, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(x), tigon::writes(y), [](auto v) { return v; }); });
 }
 
-/// A step takes `accumulate` passes of `batch` windows or pairs; its loss is the mean over the terms of all of them.
+/// A step takes `accumulate` passes of `batch` windows, pairs or answers with labels; its loss is the mean over the terms of all of them.
 /// Gradients of sums are added up, and AdamW divides them by the number of terms. Of several ranks, rank r takes passes
 /// r, r + ranks, ...; all have all weights and take the same step.
 template <tigon::element T>
@@ -144,7 +144,7 @@ class finetune_trainer {
 
  private:
   static std::size_t most_tokens(const finetune_options& o) {
-    return (o.preference.loss != preference_loss::none ? 2 : 1) * o.batch * o.seq_len;
+    return (o.preference.paired() ? 2 : 1) * o.batch * o.seq_len;
   }
 
   model_weights<T> weights() const {
@@ -168,7 +168,7 @@ class finetune_trainer {
   preference_report report_of_ranks() {
     const preference_report mine = objective_.take_report();
     if (o_.preference.loss == preference_loss::none) return mine;
-    return {of_ranks(mine.pairs), of_ranks(mine.won), of_ranks(mine.margin)};
+    return {of_ranks(mine.pairs), of_ranks(mine.won), of_ranks(mine.margin), of_ranks(mine.kl)};
   }
   void add_gradients_of_ranks() {
     if (comm_.size() == 1) return;

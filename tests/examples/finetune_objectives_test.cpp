@@ -1,4 +1,4 @@
-// Losses on pairs of answers and distillation, against what fixtures/finetune/make_objectives.py computed in f64.
+// Losses on answers and distillation, against what fixtures/finetune/make_objectives.py computed in f64.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/finetune/data.hpp"
 #include "../../examples/finetune/objective.hpp"
 #include "finetune_fixtures.hpp"
 
@@ -102,7 +103,19 @@ class finetune_objectives : public testing::Test {
         ids.insert(ids.end(), end.begin(), end.end());
         samples.push_back(finetune::sample_of(ids, masked));
       }
-    training_data out(std::move(samples), true, most_tokens);
+    return with_reference({std::move(samples), true, most_tokens});
+  }
+  /// The answers with labels of the file, in groups of as many as a pass takes.
+  training_data labelled(std::size_t group) {
+    std::vector<finetune::labelled_answer> answers;
+    std::vector<std::uint8_t> labels;
+    for (const json& one : expected_["labelled"]["answers"]) {
+      answers.push_back({one["prompt"], one["completion"], one["label"]});
+      labels.push_back(one["label"].get<bool>());
+    }
+    return with_reference({finetune::with_others_answers(answers, group, most_tokens), true, most_tokens, labels});
+  }
+  training_data with_reference(training_data out) {
     frozen_model<float> reference(saved("llama", "reference."), most_tokens, ctx_);
     model_operators<float> doors(ctx_, nullptr);
     out.set_reference(log_probabilities<float>(
@@ -116,6 +129,8 @@ class finetune_objectives : public testing::Test {
     out.beta = of["beta"], out.gamma = of.value("gamma", out.gamma);
     out.label_smoothing = of.value("label_smoothing", out.label_smoothing);
     if (of.contains("nll")) out.nll = of["nll"].get<double>();
+    out.desirable_weight = of.value("desirable_weight", 1.0),
+    out.undesirable_weight = of.value("undesirable_weight", 1.0);
     return out;
   }
 
@@ -152,6 +167,27 @@ TEST_F(finetune_objectives, pairs_may_come_one_by_one) {
   EXPECT_EQ(apart.report.pairs, 6);
   EXPECT_EQ(apart.report.won, together.report.won);
   EXPECT_NEAR(apart.report.margin, together.report.margin, 1e-4);
+}
+
+TEST_F(finetune_objectives, kto_is_that_of_trl) {
+  const json& of = expected_["labelled"];
+  const training_data data = labelled(2);
+  double kl = 0, margin = 0, won = 0;
+  const auto& answers = of["answers"];
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    kl += of["kl"][i / 2].get<double>(), margin += of["margins"][i].get<double>();
+    won += of["margins"][i].get<double>() > 0;
+  }
+  for (const json& wanted : of["losses"]) {
+    const result found = run(data, 2, options_of(wanted), {});
+    expect(found, wanted);
+    // Each pass is computed twice: with its gradients, and without.
+    EXPECT_EQ(found.report.pairs, 2 * static_cast<double>(answers.size()));
+    EXPECT_EQ(found.report.won, 2 * won);
+    EXPECT_NEAR(found.report.margin, 2 * margin, 1e-4);
+    EXPECT_NEAR(found.report.kl, 2 * kl, 1e-4);
+  }
+  EXPECT_EQ(of["losses"].size(), 2u);
 }
 
 TEST_F(finetune_objectives, distillation_is_that_of_pytorch) {
