@@ -30,10 +30,17 @@ class pair_rows {
  public:
   using operators = model_operators<T>;
 
-  /// `kl`: of answers with labels.
+  /// How a model's answers are weighed; `kl` is of answers with labels.
+  struct terms {
+    const preference_options& options;
+    double softcap;
+    float kl;
+  };
   double loss(operators& doors, const typename operators::head_layer& layer,
-              const typename operators::head_gradients& to, const training_pass& pass, const preference_options& o,
-              float kl, preference_report& report) {
+              const typename operators::head_gradients& to, const training_pass& pass, const terms& by,
+              preference_report& report) {
+    const preference_options& o = by.options;
+    const float kl = by.kl;
     const window& of = pass.of;
     const std::size_t documents = of.begins.size() - 1, width = layer.x.cols;
     std::size_t length = 0;
@@ -60,11 +67,12 @@ class pair_rows {
       tigon::preference_results<float> results{.loss = std::span(&loss, 1)};
       results.chosen_rewards = std::span(rewards).first(pass.pairs);
       results.rejected_rewards = std::span(rewards).last(pass.pairs);
-      doors.preference(rows, targets, o, reference_, results, padded);
+      doors.preference(rows, targets, o, by.softcap, reference_, results, padded);
     } else {
       tigon::unpaired_results<float> results{.loss = std::span(&loss, 1)};
       results.rewards = rewards;
-      doors.labelled_preference(rows, {tigon::token_ids(targets), pass.desirable}, o, kl, reference_, results, padded);
+      doors.labelled_preference(rows, {tigon::token_ids(targets), pass.desirable}, o, by.softcap, kl, reference_,
+                                results, padded);
     }
     if (!dx_.empty())
       each_row([&](std::size_t i, std::size_t row) {
@@ -91,16 +99,29 @@ class pair_rows {
   std::vector<float> reference_;
 };
 
-/// log p of every target of the samples by a model: answer(documents) is its head.
+/// A part of the windows of something: every `of`-th, from number `first` on.
+struct share_of_windows {
+  std::size_t first = 0, of = 1;
+};
+
+/// Of a model that answers: what it takes at once, and the cap of its logits.
+struct answering {
+  std::size_t most_tokens;
+  double softcap = 0;
+};
+
+/// log p of every target of the samples by a model: answer(documents) is its head. 0 outside the share.
 template <tigon::element T, class Answer>
 std::vector<std::vector<float>> log_probabilities(model_operators<T>& doors, const std::vector<sample>& samples,
-                                                  std::size_t most_tokens, const Answer& answer) {
+                                                  answering how, const Answer& answer, share_of_windows share = {}) {
   std::vector<std::vector<float>> out(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) out[i].resize(samples[i].ids.size());
-  for (const std::vector<finetune::slice>& slices : finetune::pack(samples, most_tokens)) {
-    const window of = finetune::make_window(samples, slices, most_tokens);
+  const auto windows = finetune::pack(samples, how.most_tokens);
+  for (std::size_t number = share.first; number < windows.size(); number += share.of) {
+    const std::vector<finetune::slice>& slices = windows[number];
+    const window of = finetune::make_window(samples, slices, how.most_tokens);
     std::vector<float> values(of.ids.size());
-    doors.log_probabilities(answer(documents_of(of)), of.targets, values);
+    doors.log_probabilities(answer(documents_of(of)), of.targets, how.softcap, values);
     auto from = values.begin();
     for (const finetune::slice& part : slices) {
       const auto to = static_cast<std::ptrdiff_t>(part.first), count = static_cast<std::ptrdiff_t>(part.count);
@@ -117,11 +138,10 @@ class objective {
   objective(const preference_options& preference, const distillation_options& distillation, const architecture& a,
             std::size_t most_tokens, tigon::context& ctx, profile* timed = nullptr)
       : preference_(preference), distillation_(distillation), profile_(timed) {
-    if (preference_.loss != preference_loss::none) expect_no_cap(a, "a loss on preferences");
     if (distillation_.teacher.empty()) return;
-    expect_no_cap(a, "distillation");
+    expect_no_cap(a);
     teacher_ = std::make_unique<frozen_model<T>>(distillation_.teacher, most_tokens, ctx, timed);
-    expect_no_cap(teacher_->of(), "distillation");
+    expect_no_cap(teacher_->of());
     if (teacher_->of().vocab < a.vocab)
       throw std::runtime_error("the teacher in " + distillation_.teacher + " has a vocabulary of " +
                                std::to_string(teacher_->of().vocab) + ", and the model one of " +
@@ -139,7 +159,7 @@ class objective {
     if (pass.pairs != 0) {
       const float kl = pass.desirable.empty() ? 0.0f : baseline(model, weights, pass);
       return run([&](const auto& layer, const auto& gradients) {
-        return rows_.loss(model.doors(), layer, gradients, pass, preference_, kl, report_);
+        return rows_.loss(model.doors(), layer, gradients, pass, {preference_, model.of().logit_softcap, kl}, report_);
       });
     }
     if (!teacher_) return run(model.cross_entropy(of));
@@ -162,17 +182,18 @@ class objective {
   float baseline(causal_model<T>& model, const model_weights<T>& weights, const training_pass& pass) const {
     const auto timed = profile::part(profile_, "baseline");
     std::vector<float> values(pass.others.ids.size());
-    model.doors().log_probabilities(model.answer(weights, documents_of(pass.others)), pass.others.targets, values);
+    model.doors().log_probabilities(model.answer(weights, documents_of(pass.others)), pass.others.targets,
+                                    model.of().logit_softcap, values);
     double sum = 0;
     for (std::size_t i = 0; i < values.size(); ++i)
       sum += static_cast<double>(values[i]) - static_cast<double>(pass.others_reference[i]);
     return static_cast<float>(std::max(0.0, sum / static_cast<double>(pass.pairs)));
   }
 
-  static void expect_no_cap(const architecture& a, const std::string& what) {
+  /// The divergences of distillation know no cap.
+  static void expect_no_cap(const architecture& a) {
     if (a.logit_softcap != 0)
-      throw std::runtime_error("the model_type " + a.model_type + " caps its logits, which " + what +
-                               " does not know in this program");
+      throw std::runtime_error("the model_type " + a.model_type + " caps its logits, which distillation does not know");
   }
 
   preference_options preference_;

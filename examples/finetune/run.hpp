@@ -134,10 +134,14 @@ class fine_tuning {
       : o_(o), a_(a), comm_(comm), layout_(a), lora_(layout_, o.lora) {
     if (o.profile || !o.trace.empty()) timed_.emplace(pool);
     const tigon::executor_ref executor = timed_ ? tigon::executor_ref(*timed_) : tigon::executor_ref(pool);
-    on_all_ranks(comm, [&] { begin(std::move(data), executor); });
+    training_data held_out({}, false, 1);
+    on_all_ranks(comm, [&] { held_out = begin(std::move(data), executor); });
     std::uint64_t hash = hash_of(std::as_bytes(std::span(trainer_->trained().values)));
     for (const auto& [key, value] : identity_) hash = hash_of(std::as_bytes(std::span(value)), hash);
     same_on_all_ranks(comm, hash, "the ranks begin with different options, data or weights");
+    same_on_all_ranks(comm, hash_of_data(held_out), "the ranks evaluate different data");
+    if (o_.preference.has_reference()) trainer_->share_reference({&trainer_->data().data(), &held_out});
+    held_out_ = held_out.passes(held_out.paired() ? o_.batch : 1);
   }
 
   void run(std::size_t threads) {
@@ -195,7 +199,8 @@ class fine_tuning {
   }
 
  private:
-  void begin(run_data data, tigon::executor_ref executor) {
+  /// Returns what is evaluated.
+  training_data begin(run_data data, tigon::executor_ref executor) {
     const bool paired = data.paired;
     training_data held_out(std::move(data.held_out), paired, o_.batch * o_.seq_len, std::move(data.held_out_labels));
     training_data train(std::move(data.train), paired, o_.seq_len, std::move(data.train_labels));
@@ -205,8 +210,8 @@ class fine_tuning {
     if (trainer_->teacher() != nullptr) identity_["teacher"] = std::to_string(trainer_->teacher()->hash());
     if (o_.preference.has_reference())
       identity_["reference"] = std::to_string(trainer_->refer({&trainer_->data().data(), &held_out}));
-    held_out_ = held_out.passes(paired ? o_.batch : 1);
     if (o_.resume) resume();
+    return held_out;
   }
 
   void write_files(term of_loss) const {

@@ -57,6 +57,7 @@ class training_data {
   std::span<const std::uint8_t> labels() const { return labels_; }
   /// A number for each target of each sample.
   void set_reference(std::vector<std::vector<float>> of_samples) { reference_ = std::move(of_samples); }
+  std::vector<std::vector<float>>& reference() { return reference_; }
 
   training_pass pass(std::span<const std::size_t> units) const {
     std::vector<finetune::slice> slices, second;
