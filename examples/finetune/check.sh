@@ -117,7 +117,7 @@ refuses)
   sed 's/"add_prefix_space": false/"add_prefix_space": true/' letters/tokenizer.json > other/tokenizer.json
   refused 'vocabularies are the same, but not how they split "The quick' "$model" $small --teacher other
   echo '{' > other/tokenizer.json
-  refused "the file other/tokenizer.json is not JSON" "$model" $small --teacher other
+  refused "tokenizer other/tokenizer.json is not JSON" "$model" $small --teacher other
   # Ids alone tell nothing of a tokenizer, and a teacher may have more of them.
   "$program" "$model" $small --steps 1 --teacher "$plain" > out 2>&1 || fail "$(cat out)"
   sed 's/"added_tokens": \[/&{"id": 40, "content": "<more>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}, /' \
@@ -206,7 +206,7 @@ preferences)
   awk -F, 'NR == 2 { exit !($3 < 0.6) }' run.csv || fail "the reference is not that of its folder: $(cat run.csv)"
   # KTO, on answers that are liked or not: 1/2 before the first step, as neither is there a reward nor a baseline.
   labelled="--data labels.jsonl --eval-data labels.jsonl --seq-len 16 --batch 8 --lr 1e-2 --threads 2 --preference kto"
-  for kind in "" "--lora-rank 4" "--dtype bf16"; do
+  for kind in "" "--lora-rank 4 --beta 0.5" "--dtype bf16"; do
     "$program" "$model" $labelled --steps 40 $kind --csv run.csv > out 2>&1 || fail "kto $kind: $(cat out)"
     awk -F, 'NR == 2 { first = $3; if ((first - 0.5) ^ 2 > 1e-4 || $9 > 1e-2) exit 1 }
       END { exit !($3 < 0.8 * first && $6 < 0.8 * first && $7 > 0.9 && $8 > 0 && $9 >= 0) }' run.csv ||
