@@ -28,10 +28,13 @@
 function(tigon_multi_arch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "HEADER;TABLE" "SOURCES;SETS;LIBRARIES")
   tigon_require_arguments(tigon_multi_arch SOURCES HEADER TABLE)
-  # By name: with clang, CMake's own variables mean LLVM's tools, whose ld -r keeps the groups.
-  find_program(TIGON_LD ld.bfd)
-  find_program(TIGON_OBJCOPY objcopy)
-  find_program(TIGON_OBJDUMP objdump)
+  # By name: with clang, CMake's own variables mean LLVM's tools, whose ld -r keeps the groups. Those of another processor
+  # begin as its compiler does: aarch64-linux-gnu-.
+  get_filename_component(tools ${CMAKE_CXX_COMPILER} NAME)
+  string(REGEX REPLACE "[^-]*([+][+]|clang).*$" "" tools ${tools})
+  find_program(TIGON_LD NAMES ${tools}ld.bfd ld.bfd)
+  find_program(TIGON_OBJCOPY NAMES ${tools}objcopy objcopy)
+  find_program(TIGON_OBJDUMP NAMES ${tools}objdump objdump)
   mark_as_advanced(TIGON_LD TIGON_OBJCOPY TIGON_OBJDUMP)
   if(NOT TIGON_LD OR NOT TIGON_OBJCOPY OR NOT TIGON_OBJDUMP)
     message(FATAL_ERROR "tigon_multi_arch: GNU ld, objcopy and objdump are needed; install binutils")

@@ -21,7 +21,7 @@ with() {
 }
 
 # A copy of the model with a tokenizer of letters, a blank and a line's end, and pairs of answers: letters that go up, and
-# the same that go down.
+# the same that go down; and the same as answers with labels.
 with_letters() {
   cp -r "$model" letters && chmod -R u+w letters && model=$PWD/letters
   awk 'BEGIN { printf "{\"added_tokens\": [";
@@ -34,6 +34,8 @@ with_letters() {
   awk 'BEGIN { for (i = 0; i < 24; ++i) { up = down = ""; n = 2 + i % 4
     for (j = 1; j <= n; ++j) { up = up sprintf("%c", 97 + (i + j) % 26); down = down sprintf("%c", 97 + (i + 26 - j) % 26) }
     printf "{\"prompt\": \"go %c\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", 97 + i, up, down } }' > pairs.jsonl
+  sed 's/"chosen": \(.*\), "rejected": \(.*\)}/"completion": \1, "label": true}/' pairs.jsonl > labels.jsonl
+  sed 's/"chosen": \(.*\), "rejected": \(.*\)}/"completion": \2, "label": false}/' pairs.jsonl >> labels.jsonl
 }
 
 loss_of() { cut -d, -f3 "$1" | tail -n +2; }
@@ -103,6 +105,24 @@ refuses)
   echo '{' > changed/model.safetensors.index.json
   refused "has no weight_map" changed $small
   [ ! -e new/model.safetensors ] || fail "a refused run left a model"
+  # A teacher or a reference that spells ids in another way, or splits texts in another way.
+  plain=$model
+  with_letters ""
+  rm -rf other && cp -r letters other
+  sed 's/"a": 0, "b": 1/"a": 1, "b": 0/' letters/tokenizer.json > other/tokenizer.json
+  ! cmp -s letters/tokenizer.json other/tokenizer.json || fail "the letters are not in tokenizer.json"
+  said='tokenizers of the model in .*letters and of --teacher other differ: the id 0 is "a" in the one, and "b" in the'
+  refused "$said" "$model" $small --teacher other
+  refused "of --reference other differ: the id 0 is" "$model" --data pairs.jsonl --preference dpo --reference other
+  sed 's/"add_prefix_space": false/"add_prefix_space": true/' letters/tokenizer.json > other/tokenizer.json
+  refused 'vocabularies are the same, but not how they split "The quick' "$model" $small --teacher other
+  echo '{' > other/tokenizer.json
+  refused "tokenizer other/tokenizer.json is not JSON" "$model" $small --teacher other
+  # Ids alone tell nothing of a tokenizer, and a teacher may have more of them.
+  "$program" "$model" $small --steps 1 --teacher "$plain" > out 2>&1 || fail "$(cat out)"
+  sed 's/"added_tokens": \[/&{"id": 40, "content": "<more>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}, /' \
+    letters/tokenizer.json > other/tokenizer.json
+  "$program" "$model" $small --steps 1 --teacher other > out 2>&1 || fail "$(cat out)"
   ;;
 
 learns)
@@ -184,7 +204,27 @@ preferences)
   "$program" "$model" $small --preference dpo --out other --steps 8 > out 2>&1 || fail "$(cat out)"
   "$program" other $small --preference dpo --reference "$model" --csv run.csv --steps 1 > out 2>&1 || fail "$(cat out)"
   awk -F, 'NR == 2 { exit !($3 < 0.6) }' run.csv || fail "the reference is not that of its folder: $(cat run.csv)"
+  # KTO, on answers that are liked or not: 1/2 before the first step, as neither is there a reward nor a baseline.
+  labelled="--data labels.jsonl --eval-data labels.jsonl --seq-len 16 --batch 8 --lr 1e-2 --threads 2 --preference kto"
+  for kind in "" "--lora-rank 4 --beta 0.5" "--dtype bf16"; do
+    "$program" "$model" $labelled --steps 40 $kind --csv run.csv > out 2>&1 || fail "kto $kind: $(cat out)"
+    awk -F, 'NR == 2 { first = $3; if ((first - 0.5) ^ 2 > 1e-4 || $9 > 1e-2) exit 1 }
+      END { exit !($3 < 0.8 * first && $6 < 0.8 * first && $7 > 0.9 && $8 > 0 && $9 >= 0) }' run.csv ||
+      fail "kto $kind does not learn: $(cat run.csv)"
+  done
+  grep -q "of the answers on their side" out || fail "no report of answers: $(cat out)"
+  "$program" "$model" $labelled --steps 1 --desirable-weight 3 --csv run.csv > out 2>&1 || fail "$(cat out)"
+  awk -F, 'NR == 2 { exit !($3 > 0.6) }' run.csv || fail "the weight of desirable answers has no effect: $(cat run.csv)"
   # Resumed, the reference is still the model before its first step.
+  small="$small --data labels.jsonl --eval-data labels.jsonl"
+  "$program" "$model" $small --preference kto --steps 8 --out whole > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small --preference kto --steps 8 --out parts --stop-at 3 > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small --preference kto --steps 8 --out parts --resume > out 2>&1 || fail "$(cat out)"
+  cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state (kto)"
+  sed 's/true/false/' labels.jsonl > other.jsonl
+  refused "of a run with another data" "$model" $small --preference kto --steps 8 --data other.jsonl --out parts --resume
+  refused "of a run with another objective" "$model" $small --preference kto --steps 8 --desirable-weight 2 --out parts --resume
+  small="$small --data pairs.jsonl --eval-data pairs.jsonl"
   for kind in "" "--lora-rank 2"; do
     kind="--preference dpo $kind --steps 8"
     rm -rf whole parts
@@ -201,6 +241,13 @@ preferences)
   refused "below 1/2" "$model" $small --preference ipo --label-smoothing 0.1
   refused "needs --label-smoothing" "$model" $small --preference exo_pair
   refused "cannot hold preferences" "$model" --data train.ids --preference dpo
+  refused "kto needs --batch of at least 2" "$model" $labelled --batch 1
+  refused "kto has no --nll" "$model" $labelled --nll 1
+  refused "desirable-weight: 0 is not" "$model" $labelled --desirable-weight 0
+  refused "undesirable-weight are of kto" "$model" $small --preference dpo --undesirable-weight 2
+  refused 'pairs.jsonl, line 1, has no "completion"' "$model" $labelled --data pairs.jsonl
+  echo '{"prompt": "a", "completion": "b", "label": "yes"}' > half.jsonl
+  refused 'half.jsonl, line 1, has a "label" that is neither true nor false' "$model" $labelled --data half.jsonl
   echo '{"prompt": "a", "chosen": "b"}' > half.jsonl
   refused 'half.jsonl, line 1, has no "rejected"' "$model" --data half.jsonl --preference dpo
   # Conversations.
@@ -251,6 +298,19 @@ mpi)
       fail "$kind: two ranks have other losses than one: $(cat two.csv)"
     [ -e two/model.safetensors ] || fail "no model was saved"
   done
+  # The ranks share what the reference says of the answers.
+  with_letters ""
+  small="--seq-len 16 --accumulate 4 --steps 6 --lr 1e-2 --threads 1 --eval-every 3"
+  for kind in "pairs.jsonl --preference dpo" "pairs.jsonl --preference ipo --lora-rank 2" "labels.jsonl --batch 4 --preference kto"; do
+    for ranks in 1 2; do
+      "$mpirun" -n $ranks "$program" "$model" $small --data $kind --eval-data ${kind%% *} --csv $ranks.csv > out 2>&1 ||
+        fail "$kind: $(cat out)"
+    done
+    paste -d, 1.csv 2.csv | awk -F, 'NR > 1 { w = NF / 2; for (i = 3; i <= w; ++i) { d = $i - $(i + w)
+      if (d * d > 1e-8 * $i * $i + 1e-12) { print; exit 1 } } }' || fail "$kind: two ranks differ: $(cat 1.csv 2.csv)"
+  done
+  small="--data train.ids --seq-len 32 --accumulate 4 --steps 8 --lr 3e-3 --threads 1 --eval-data held.ids --eval-every 4"
+  model=$fixtures/tiny
   # Resumed by another number of ranks.
   "$mpirun" -n 2 "$program" "$model" $small --out parts --stop-at 3 > out 2>&1 || fail "$(cat out)"
   "$program" "$model" $small --out parts --resume > out 2>&1 || fail "$(cat out)"

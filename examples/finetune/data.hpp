@@ -32,9 +32,17 @@ struct preference {
   bool operator==(const preference&) const = default;
 };
 
+/// An answer that is liked or not. Prompt and answer are apart, so that a prompt may be put before another answer.
+struct labelled_answer {
+  std::vector<std::int32_t> prompt, answer;
+  bool desirable = false;
+
+  bool operator==(const labelled_answer&) const = default;
+};
+
 /// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), with "messages" of "role"
-///             and "content" (the assistant's are learned), or, for preferences, with "prompt", "chosen" and "rejected";
-///             one a line
+///             and "content" (the assistant's are learned), or, for preferences, with "prompt", "chosen" and "rejected",
+///             or with "prompt", "completion" and "label"; one a line
 /// text        the whole file is one document
 /// ids         a document a line, as numbers with white space between them
 enum class data_kind { json_lines, text, ids };
@@ -104,6 +112,16 @@ class sample_maker {
     out.insert(out.end(), rest.begin(), rest.end());
     end(out);
     return make(std::move(out), masked);
+  }
+
+  /// Null if the answer has no token, or none within the longest sample.
+  std::optional<labelled_answer> make(const json_source& where, std::string_view prompt, std::string_view completion,
+                                      bool desirable) const {
+    labelled_answer out{begun(where, prompt), encoded(where, completion), desirable};
+    if (out.prompt.empty()) where.fail("has a \"prompt\" without a token");
+    end(out.answer);
+    if (out.answer.empty() || (most_ != 0 && out.prompt.size() >= most_)) return std::nullopt;
+    return out;
   }
 
   /// The text is encoded as a whole; a token that reaches from what is not learned into what is, is learned.
@@ -271,6 +289,48 @@ inline std::vector<preference> read_preferences(const std::filesystem::path& pat
     if (chosen && rejected) out.push_back({*std::move(chosen), *std::move(rejected)});
   });
   if (out.empty()) throw std::runtime_error("the file " + path.string() + " holds no pair of answers");
+  return out;
+}
+
+/// Answers of a file of JSON lines, in its order. Those whose prompt alone fills the longest sample are left out.
+inline std::vector<labelled_answer> read_labelled_answers(const std::filesystem::path& path, const tokenizer& tokens,
+                                                          const data_options& options = {}) {
+  const detail::sample_maker maker(tokens, options);
+  std::vector<labelled_answer> out;
+  detail::each_line(read_file(path), [&](std::string_view line, std::size_t number) {
+    const json_source where(detail::line_of(path, number));
+    const nlohmann::json object = where.parse_object(line);
+    for (const char* key : {"prompt", "completion", "label"})
+      if (!object.contains(key))
+        where.fail("has no " + json_source::quoted(key) + ", but " + detail::known_members(object));
+    (void)where.at(object, "label");  // null is none
+    const bool desirable = where.flag(object, "label", false);
+    if (auto one = maker.make(where, where.text(object, "prompt"), where.text(object, "completion"), desirable))
+      out.push_back(*std::move(one));
+  });
+  if (out.empty()) throw std::runtime_error("the file " + path.string() + " holds no answer with a label");
+  return out;
+}
+
+/// For answer i sample 2 i, its prompt with it, and sample 2 i + 1, its prompt with the answer before it in its group:
+/// the groups are of `group` answers in their order, before the first of which stands the last, and one that is left
+/// over belongs to the group before it. Samples of more than `most_tokens` tokens lose their end.
+inline std::vector<sample> with_others_answers(std::span<const labelled_answer> all, std::size_t group,
+                                               std::size_t most_tokens) {
+  const auto joined = [&](const labelled_answer& asked, const labelled_answer& answered) {
+    std::vector<std::int32_t> tokens = asked.prompt;
+    tokens.insert(tokens.end(), answered.answer.begin(), answered.answer.end());
+    if (tokens.size() > most_tokens) tokens.resize(most_tokens);
+    return sample_of(tokens, asked.prompt.size());
+  };
+  std::vector<sample> out;
+  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    end = all.size() - begin < group + 2 ? all.size() : begin + group;
+    for (std::size_t i = begin; i < end; ++i) {
+      out.push_back(joined(all[i], all[i]));
+      out.push_back(joined(all[i], all[(i == begin ? end : i) - 1]));
+    }
+  }
   return out;
 }
 

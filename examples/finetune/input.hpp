@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "data.hpp"
 #include "options.hpp"
 #include "text/load_tokenizer.hpp"
+#include "text/same_tokenizer.hpp"
 
 namespace example {
 
@@ -39,19 +42,25 @@ inline std::vector<finetune::sample> read_data(const std::filesystem::path& fold
   return finetune::read_samples(path, finetune::load_tokenizer(folder), options);
 }
 
-/// Pairs of answers, each with its prompt of at most so many tokens.
-inline std::vector<finetune::preference> read_pairs(const std::filesystem::path& folder,
-                                                    const std::filesystem::path& path, std::size_t vocab,
-                                                    std::size_t seq_len) {
-  if (finetune::kind_of(path) != finetune::data_kind::json_lines)
-    throw std::runtime_error("the file " + path.string() +
-                             " cannot hold preferences: they are JSON lines, in a .jsonl");
-  finetune::data_options options;
-  options.vocab = vocab, options.most_tokens = seq_len + 1;
-  return finetune::read_preferences(path, finetune::load_tokenizer(folder), options);
-}
-
 namespace detail {
+
+/// read(path, tokenizer, options) for training and evaluation, of answers with their prompts of --seq-len tokens.
+template <class Read>
+auto read_answers(const finetune_options& o, std::size_t vocab, const Read& read) {
+  finetune::data_options options;
+  options.vocab = vocab, options.most_tokens = o.seq_len + 1;
+  const auto of_file = [&](const std::filesystem::path& path) {
+    if (finetune::kind_of(path) != finetune::data_kind::json_lines)
+      throw std::runtime_error("the file " + path.string() +
+                               " cannot hold preferences: they are JSON lines, in a .jsonl");
+    return read(path, finetune::load_tokenizer(o.folder), options);
+  };
+  using one = typename std::invoke_result_t<decltype(of_file), std::filesystem::path>::value_type;
+  finetune::data_parts<one> out{of_file(o.data), {}};
+  if (!o.eval_data.empty()) out.evaluation = of_file(o.eval_data);
+  if (o.eval_share > 0) out = finetune::keep_for_evaluation(std::move(out.training), o.eval_share, o.seed);
+  return out;
+}
 
 inline std::vector<finetune::sample> one_by_one(std::vector<finetune::preference> pairs) {
   std::vector<finetune::sample> out;
@@ -63,21 +72,31 @@ inline std::vector<finetune::sample> one_by_one(std::vector<finetune::preference
 }
 
 inline run_data read_paired_data(const finetune_options& o, std::size_t vocab) {
-  auto train = read_pairs(o.folder, o.data, vocab, o.seq_len);
-  std::vector<finetune::preference> held_out;
-  if (!o.eval_data.empty()) held_out = read_pairs(o.folder, o.eval_data, vocab, o.seq_len);
-  if (o.eval_share > 0) {
-    auto parts = finetune::keep_for_evaluation(std::move(train), o.eval_share, o.seed);
-    train = std::move(parts.training), held_out = std::move(parts.evaluation);
-  }
-  return {one_by_one(std::move(train)), one_by_one(std::move(held_out)), true};
+  auto parts = read_answers(o, vocab, finetune::read_preferences);
+  return {one_by_one(std::move(parts.training)), one_by_one(std::move(parts.evaluation)), true};
+}
+
+inline run_data read_labelled_data(const finetune_options& o, std::size_t vocab) {
+  const auto parts = read_answers(o, vocab, finetune::read_labelled_answers);
+  const auto samples = [&](const std::vector<finetune::labelled_answer>& of) {
+    return finetune::with_others_answers(of, o.batch, o.seq_len + 1);
+  };
+  const auto labels = [](const std::vector<finetune::labelled_answer>& of) {
+    std::vector<std::uint8_t> out;
+    for (const finetune::labelled_answer& one : of) out.push_back(one.desirable);
+    return out;
+  };
+  return {samples(parts.training), samples(parts.evaluation), true, labels(parts.training), labels(parts.evaluation)};
 }
 
 }  // namespace detail
 
 /// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of a
-/// single document the share is its end.
+/// single document the share is its end. A teacher or a reference with another tokenizer is refused.
 inline run_data read_run_data(const finetune_options& o, std::size_t vocab) {
+  if (!o.distillation.teacher.empty()) finetune::expect_same_tokenizer("--teacher", o.distillation.teacher, o.folder);
+  if (!o.reference.empty()) finetune::expect_same_tokenizer("--reference", o.reference, o.folder);
+  if (o.preference.loss == preference_loss::kto) return detail::read_labelled_data(o, vocab);
   if (o.preference.loss != preference_loss::none) return detail::read_paired_data(o, vocab);
   run_data out{read_data(o.folder, o.data, vocab), {}};
   if (!o.eval_data.empty()) out.held_out = read_data(o.folder, o.eval_data, vocab);

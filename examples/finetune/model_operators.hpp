@@ -6,6 +6,7 @@
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 #include <tigon/losses/fused_linear_dpo.hpp>
 #include <tigon/losses/fused_linear_jsd_distillation.hpp>
+#include <tigon/losses/fused_linear_kto.hpp>
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_simpo.hpp>
 #include <tigon/losses/selective_logprob.hpp>
@@ -144,14 +145,23 @@ class model_operators : public timed_operators<T> {
     return static_cast<double>(loss);
   }
   /// log p of each target; 0 where there is none.
-  void log_probabilities(const head_layer& layer, std::span<const std::int32_t> targets, std::span<float> out) {
+  void log_probabilities(const head_layer& layer, std::span<const std::int32_t> targets, double softcap,
+                         std::span<float> out) {
+    if (softcap != 0) {
+      const auto timed = base::head("fused_linear_cross_entropy", layer, {});
+      tigon::fused_linear_cross_entropy_options opt;
+      opt.loss.reduction = tigon::reduction::none, opt.loss.softcap = softcap;
+      tigon::fused_linear_cross_entropy_forward<head_backend>(layer, targets, {out}, {}, opt, tigon::absent, {}, ctx_);
+      for (float& loss : out) loss = -loss;
+      return;
+    }
     const auto timed = base::head("selective_logprob", layer, {});
     std::vector<tigon::lse_parts<float>> unused(out.size());
     tigon::selective_logprob_forward<head_backend>(layer, targets, out, unused, {}, ctx_);
   }
   /// A loss on pairs, summed over them; rows as its door has them. `reference` may be empty.
   void preference(const head_layer& layer, matrix<const std::int32_t> targets, const preference_options& o,
-                  std::span<const float> reference, const tigon::preference_results<float>& results,
+                  double softcap, std::span<const float> reference, const tigon::preference_results<float>& results,
                   const head_gradients& to) {
     const auto timed = base::head("fused_linear_preference", layer, to);
     const tigon::token_ids ids(targets);
@@ -160,6 +170,7 @@ class model_operators : public timed_operators<T> {
       for (std::size_t t = 0; t < targets.cols; ++t) answers += targets.row(s)[t] >= 0;
     const double pairs = static_cast<double>(targets.rows / 2), nll = o.nll_weight();
     tigon::preference_options of_pairs;
+    of_pairs.softcap = softcap;
     of_pairs.alpha = nll, of_pairs.denominator = 1, of_pairs.nll_denominator = static_cast<double>(answers) / pairs;
     const tigon::reference_model<head_types> before{.logps = reference};
     switch (o.loss) {
@@ -178,6 +189,17 @@ class model_operators : public timed_operators<T> {
     opt.pairs = of_pairs, opt.loss = dpo_loss_of(o.loss), opt.beta = o.beta, opt.label_smoothing = o.label_smoothing;
     opt.compute_nll_loss = nll != 0;
     tigon::fused_linear_dpo_forward<head_backend>(layer, {ids}, results, to, opt, before, ctx_);
+  }
+  /// KTO's loss, summed over the answers; `kl` is the baseline of all of them.
+  void labelled_preference(const head_layer& layer, const tigon::unpaired_batch& answers, const preference_options& o,
+                           double softcap, float kl, std::span<const float> reference,
+                           const tigon::unpaired_results<float>& results, const head_gradients& to) {
+    const auto timed = base::head("fused_linear_kto", layer, to);
+    tigon::fused_linear_kto_options opt;
+    opt.sequences.denominator = 1, opt.sequences.softcap = softcap, opt.beta = o.beta;
+    opt.desirable_weight = o.desirable_weight, opt.undesirable_weight = o.undesirable_weight;
+    tigon::fused_linear_kto_forward<head_backend>(layer, answers, std::span<const float>(&kl, 1), results, to, opt,
+                                                  {.logps = reference}, ctx_);
   }
   /// hard * cross entropy + soft * divergence from the teacher at a temperature, summed over the targets. beta = 0:
   /// KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon.

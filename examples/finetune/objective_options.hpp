@@ -9,6 +9,7 @@
 namespace example {
 
 /// Losses on a chosen and a rejected answer to one prompt: those of fused_linear_dpo.hpp, and three without a reference.
+/// kto: on single answers that are liked or not.
 enum class preference_loss {
   none,
   sigmoid,
@@ -24,24 +25,36 @@ enum class preference_loss {
   discopop,
   simpo,
   cpo,
-  orpo
+  orpo,
+  kto
 };
 
 inline constexpr std::pair<const char*, preference_loss> preference_names[] = {
-    {"dpo", preference_loss::sigmoid},       {"hinge", preference_loss::hinge},
-    {"ipo", preference_loss::ipo},           {"exo_pair", preference_loss::exo_pair},
-    {"nca_pair", preference_loss::nca_pair}, {"robust", preference_loss::robust},
-    {"bco_pair", preference_loss::bco_pair}, {"sppo_hard", preference_loss::sppo_hard},
-    {"apo_zero", preference_loss::apo_zero}, {"apo_down", preference_loss::apo_down},
-    {"discopop", preference_loss::discopop}, {"simpo", preference_loss::simpo},
-    {"cpo", preference_loss::cpo},           {"orpo", preference_loss::orpo}};
+    {"dpo", preference_loss::sigmoid},
+    {"hinge", preference_loss::hinge},
+    {"ipo", preference_loss::ipo},
+    {"exo_pair", preference_loss::exo_pair},
+    {"nca_pair", preference_loss::nca_pair},
+    {"robust", preference_loss::robust},
+    {"bco_pair", preference_loss::bco_pair},
+    {"sppo_hard", preference_loss::sppo_hard},
+    {"apo_zero", preference_loss::apo_zero},
+    {"apo_down", preference_loss::apo_down},
+    {"discopop", preference_loss::discopop},
+    {"simpo", preference_loss::simpo},
+    {"cpo", preference_loss::cpo},
+    {"orpo", preference_loss::orpo},
+    {"kto", preference_loss::kto}};
 
 struct preference_options {
   preference_loss loss = preference_loss::none;
   double beta = 0.1;
   double gamma = 0.5;  ///< SimPO's margin
   double label_smoothing = 0;
-  std::optional<double> nll;  ///< weight of the cross entropy of the chosen answers
+  std::optional<double> nll;                            ///< weight of the cross entropy of the chosen answers
+  double desirable_weight = 1, undesirable_weight = 1;  ///< of kto
+
+  bool paired() const { return loss != preference_loss::none && loss != preference_loss::kto; }
 
   bool has_reference() const {
     return loss != preference_loss::none && loss != preference_loss::simpo && loss != preference_loss::cpo &&

@@ -143,7 +143,9 @@ inline void add_objective_options(CLI::App& app, finetune_options& o, std::strin
   std::string names;
   for (const auto& [name, loss] : preference_names) names += (names.empty() ? "" : " ") + std::string(name);
   CLI::Option* const pairs =
-      app.add_option("--preference", preference, "loss on JSON lines with prompt, chosen and rejected: " + names)
+      app.add_option(
+             "--preference", preference,
+             "loss on JSON lines with prompt, chosen and rejected, or for kto prompt, completion and label: " + names)
           ->check(word_of(names))
           ->group("Preferences");
   const auto of_pairs = [&](CLI::Option* option) { return option->needs(pairs)->group("Preferences"); };
@@ -153,6 +155,10 @@ inline void add_objective_options(CLI::App& app, finetune_options& o, std::strin
                ->check(real(bound::below_one)));
   of_pairs(app.add_option("--nll", o.preference.nll, "weight of the chosen answers' cross entropy; cpo and orpo: 1")
                ->check(real(bound::from_zero)));
+  of_pairs(app.add_option("--desirable-weight", o.preference.desirable_weight, "of answers that kto is to like")
+               ->check(real(bound::positive)));
+  of_pairs(app.add_option("--undesirable-weight", o.preference.undesirable_weight, "of the others")
+               ->check(real(bound::positive)));
   of_pairs(app.add_option("--reference", o.reference, "folder of the reference; without: the model as the run begins"));
 
   CLI::Option* const teacher =
@@ -197,6 +203,12 @@ inline void check_together(const finetune_options& o) {
     throw std::runtime_error("--label-smoothing is below 1/2 and of dpo, robust, exo_pair, simpo and cpo");
   if (p.loss == exo_pair && p.label_smoothing == 0)
     throw std::runtime_error("--preference exo_pair needs --label-smoothing");
+  if (p.loss == kto && o.batch < 2)
+    throw std::runtime_error(
+        "--preference kto needs --batch of at least 2: its baseline is of prompts with others' answers");
+  if (p.loss == kto && p.nll) throw std::runtime_error("--preference kto has no --nll");
+  if (p.loss != kto && (p.desirable_weight != 1 || p.undesirable_weight != 1))
+    throw std::runtime_error("--desirable-weight and --undesirable-weight are of kto");
 }
 
 }  // namespace detail

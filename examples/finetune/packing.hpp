@@ -216,7 +216,8 @@ namespace example {
 /// What a run learns from, and what it evaluates.
 struct run_data {
   std::vector<finetune::sample> train, held_out;
-  bool paired = false;  ///< sample 2 i is a chosen answer, 2 i + 1 the rejected one
+  bool paired = false;  ///< sample 2 i is a chosen answer, 2 i + 1 the rejected one; or as with_others_answers has them
+  std::vector<std::uint8_t> train_labels = {}, held_out_labels = {};  ///< of labelled answers
 };
 
 }  // namespace example

@@ -42,16 +42,23 @@ struct entry {
   double seconds = 0;  ///< of training
 };
 
-/// Of pairs: the share of those whose chosen answer has the larger reward, and the mean difference of the rewards.
-inline void write_csv(const std::string& path, const std::vector<entry>& run, bool paired) {
+/// What a loss is a mean over.
+enum class term { token, pair, answer };
+
+/// Of pairs: the share of those whose chosen answer has the larger reward, and the mean difference of the rewards. Of
+/// answers with labels: the share of those whose reward is on their side of the baseline, how far, and KL.
+inline void write_csv(const std::string& path, const std::vector<entry>& run, term of_loss) {
   std::ostringstream out;
   out << "step,learning_rate,loss,gradient_norm,tokens,held_out_loss";
-  out << (paired ? ",reward_accuracy,reward_margin\n" : "\n");
+  out << (of_loss == term::token  ? "\n"
+          : of_loss == term::pair ? ",reward_accuracy,reward_margin\n"
+                                  : ",reward_accuracy,reward_margin,kl\n");
   for (const entry& e : run) {
     out << e.step << ',' << csv_number(e.of.rate) << ',' << csv_number(e.of.loss) << ','
         << csv_number(e.of.gradient_norm) << ',' << e.of.tokens << ',' << csv_number(e.held_out);
     const preference_report& p = e.of.pairs;
-    if (paired) out << ',' << csv_number(p.won / p.pairs) << ',' << csv_number(p.margin / p.pairs);
+    if (of_loss != term::token) out << ',' << csv_number(p.won / p.pairs) << ',' << csv_number(p.margin / p.pairs);
+    if (of_loss == term::answer) out << ',' << csv_number(p.kl / p.pairs);
     out << '\n';
   }
   replace_file(path, out.view());
@@ -67,9 +74,10 @@ inline void write_svg(const std::string& path, const std::vector<entry>& run, co
   save_svg(path, chart);
 }
 
-inline std::uint64_t hash_of_samples(const std::vector<sample>& samples) {
-  std::uint64_t hash = samples.size();
-  for (const sample& s : samples)
+inline std::uint64_t hash_of_data(const training_data& data) {
+  std::uint64_t hash = data.samples().size();
+  if (!data.labels().empty()) hash = hash_of(std::as_bytes(data.labels()), hash);
+  for (const sample& s : data.samples())
     hash = hash_of(std::as_bytes(std::span(s.targets)), hash_of(std::as_bytes(std::span(s.ids)), hash));
   return hash;
 }
@@ -81,13 +89,15 @@ inline std::string objective_of(const finetune_options& o) {
   if (const preference_options& p = o.preference; p.loss != preference_loss::none)
     out << "preference " << static_cast<int>(p.loss) << ' ' << p.beta << ' ' << p.gamma << ' ' << p.label_smoothing
         << ' ' << p.nll_weight();
+  if (const preference_options& p = o.preference; p.loss == preference_loss::kto)
+    out << ' ' << p.desirable_weight << ' ' << p.undesirable_weight;
   if (const distillation_options& d = o.distillation; !d.teacher.empty())
     out << "distillation " << d.beta << ' ' << d.temperature << ' ' << d.hard;
   return out.str();
 }
 
 /// All that decides the bits of the steps to come. `frozen` is a hash of the weights beside adapters.
-inline run_identity identity_of(const finetune_options& o, double balance, const std::vector<sample>& samples,
+inline run_identity identity_of(const finetune_options& o, double balance, const training_data& data,
                                 std::uint64_t frozen) {
   std::ostringstream method, optimizer;
   method << "full";
@@ -105,7 +115,7 @@ inline run_identity identity_of(const finetune_options& o, double balance, const
   run_identity out{{"config", std::to_string(of_config)},
                    {"method", method.str()},
                    {"optimizer", optimizer.str()},
-                   {"data", std::to_string(hash_of_samples(samples))},
+                   {"data", std::to_string(hash_of_data(data))},
                    {"windows", std::to_string(o.seq_len) + " tokens, " + std::to_string(o.batch) + " a pass, " +
                                    std::to_string(o.accumulate) + " passes"},
                    {"seed", std::to_string(o.seed)},
@@ -124,10 +134,14 @@ class fine_tuning {
       : o_(o), a_(a), comm_(comm), layout_(a), lora_(layout_, o.lora) {
     if (o.profile || !o.trace.empty()) timed_.emplace(pool);
     const tigon::executor_ref executor = timed_ ? tigon::executor_ref(*timed_) : tigon::executor_ref(pool);
-    on_all_ranks(comm, [&] { begin(std::move(data), executor); });
+    training_data held_out({}, false, 1);
+    on_all_ranks(comm, [&] { held_out = begin(std::move(data), executor); });
     std::uint64_t hash = hash_of(std::as_bytes(std::span(trainer_->trained().values)));
     for (const auto& [key, value] : identity_) hash = hash_of(std::as_bytes(std::span(value)), hash);
     same_on_all_ranks(comm, hash, "the ranks begin with different options, data or weights");
+    same_on_all_ranks(comm, hash_of_data(held_out), "the ranks evaluate different data");
+    if (o_.preference.has_reference()) trainer_->share_reference({&trainer_->data().data(), &held_out});
+    held_out_ = held_out.passes(held_out.paired() ? o_.batch : 1);
   }
 
   void run(std::size_t threads) {
@@ -140,7 +154,8 @@ class fine_tuning {
         std::string(tigon::default_backend::info.name).c_str(), threads, threads == 1 ? "thread" : "threads");
     const training_data& data = trainer_->data().data();
     if (data.paired())
-      std::printf("%zu pairs of answers of at most %zu tokens\n", data.units(), o_.seq_len);
+      std::printf("%zu %s of at most %zu tokens\n", data.units(),
+                  data.labels().empty() ? "pairs of answers" : "answers with labels", o_.seq_len);
     else
       std::printf("%zu samples in %zu windows of at most %zu tokens\n", data.samples().size(), data.units(),
                   o_.seq_len);
@@ -178,29 +193,31 @@ class fine_tuning {
     report();
     if (o_.profile && timed_) print_profile(*timed_, threads, o_.dtype == "bf16");
     on_all_ranks(comm_, [&] {
-      if (comm_.rank() == 0) write_files(data.paired());
+      if (comm_.rank() == 0)
+        write_files(!data.paired() ? term::token : data.labels().empty() ? term::pair : term::answer);
     });
   }
 
  private:
-  void begin(run_data data, tigon::executor_ref executor) {
+  /// Returns what is evaluated.
+  training_data begin(run_data data, tigon::executor_ref executor) {
     const bool paired = data.paired;
-    training_data held_out(std::move(data.held_out), paired, o_.batch * o_.seq_len);
-    trainer_.emplace(o_, a_, layout_, lora_,
-                     pass_source(training_data(std::move(data.train), paired, o_.seq_len), o_.seed), executor, comm_,
+    training_data held_out(std::move(data.held_out), paired, o_.batch * o_.seq_len, std::move(data.held_out_labels));
+    training_data train(std::move(data.train), paired, o_.seq_len, std::move(data.train_labels));
+    trainer_.emplace(o_, a_, layout_, lora_, pass_source(std::move(train), o_.seed), executor, comm_,
                      timed_ ? &*timed_ : nullptr);
-    const std::vector<sample>& samples = trainer_->data().data().samples();
-    identity_ = identity_of(o_, a_.balance, samples, lora_.empty() ? 0 : trainer_->frozen().hash());
+    identity_ = identity_of(o_, a_.balance, trainer_->data().data(), lora_.empty() ? 0 : trainer_->frozen().hash());
     if (trainer_->teacher() != nullptr) identity_["teacher"] = std::to_string(trainer_->teacher()->hash());
     if (o_.preference.has_reference())
       identity_["reference"] = std::to_string(trainer_->refer({&trainer_->data().data(), &held_out}));
-    held_out_ = held_out.passes(paired ? o_.batch : 1);
     if (o_.resume) resume();
+    return held_out;
   }
 
-  void write_files(bool paired) const {
-    if (!o_.csv.empty()) write_csv(o_.csv, curve_, paired);
-    if (!o_.svg.empty()) write_svg(o_.svg, curve_, paired ? "loss per pair" : "loss per token (nats)");
+  void write_files(term of_loss) const {
+    if (!o_.csv.empty()) write_csv(o_.csv, curve_, of_loss);
+    constexpr const char* of_term[] = {"loss per token (nats)", "loss per pair", "loss per answer"};
+    if (!o_.svg.empty()) write_svg(o_.svg, curve_, of_term[static_cast<int>(of_loss)]);
     if (!o_.trace.empty()) replace_file(o_.trace, timed_->trace());
   }
 
@@ -264,7 +281,9 @@ class fine_tuning {
     std::printf("\nloss %.4f", last.of.loss);
     if (!std::isnan(last.held_out)) std::printf(", held-out loss %.4f", last.held_out);
     if (const preference_report& p = last.of.pairs; p.pairs != 0)
-      std::printf(", %.0f %% of the pairs in order, margin %.3f", 100 * p.won / p.pairs, p.margin / p.pairs);
+      std::printf(", %.0f %% of the %s, margin %.3f", 100 * p.won / p.pairs,
+                  o_.preference.paired() ? "pairs in order" : "answers on their side of the baseline",
+                  p.margin / p.pairs);
     std::printf(" after %zu steps; %.0f tokens/s (median step), peak of activations %.1f MiB\n", last.step, speed(),
                 static_cast<double>(trainer_->peak_bytes()) / (1 << 20));
     if (!o_.out.empty()) std::printf("saved in %s\n", o_.out.c_str());

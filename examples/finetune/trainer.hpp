@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <stdexcept>
@@ -27,7 +28,7 @@ namespace example {
 
 /// What a step did.
 struct step_report {
-  double loss = 0;           ///< mean over the targets, or the pairs
+  double loss = 0;           ///< mean over the targets, the pairs, or the answers with labels
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
   std::size_t tokens = 0;
@@ -43,7 +44,7 @@ void round_to(std::span<const float> from, std::span<T> to, tigon::context& ctx)
       ctx, 1, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(x), tigon::writes(y), [](auto v) { return v; }); });
 }
 
-/// A step takes `accumulate` passes of `batch` windows or pairs; its loss is the mean over the terms of all of them.
+/// A step takes `accumulate` passes of `batch` windows, pairs or answers with labels; its loss is the mean over the terms of all of them.
 /// Gradients of sums are added up, and AdamW divides them by the number of terms. Of several ranks, rank r takes passes
 /// r, r + ranks, ...; all have all weights and take the same step.
 template <tigon::element T>
@@ -86,22 +87,40 @@ class finetune_trainer {
     return model_.peak_bytes() + (teacher() != nullptr ? teacher()->bytes() - ctx_.workspace().high_water() : 0);
   }
 
-  /// Gives pairs the log-probabilities of the reference: a folder's model, or this one before its first step. Returns a
-  /// hash of its weights.
+  /// Gives answers the log-probabilities of the reference: a folder's model, or this one before its first step. Of
+  /// several ranks each computes a share, and share_reference() has to follow. Returns a hash of its weights.
   std::uint64_t refer(std::initializer_list<training_data*> all) {
-    const auto by = [&](const auto& answer) {
+    const auto by = [&](double softcap, const auto& answer) {
       for (training_data* one : all)
-        one->set_reference(log_probabilities<T>(model_.doors(), one->samples(), most_tokens(o_), answer));
+        one->set_reference(log_probabilities<T>(model_.doors(), one->samples(), {most_tokens(o_), softcap}, answer,
+                                                {comm_.rank(), comm_.size()}));
     };
     if (o_.reference.empty()) {
-      by([&](const packed_documents& of) { return model_.answer(weights(), of); });
+      by(model_.of().logit_softcap, [&](const packed_documents& of) { return model_.answer(weights(), of); });
       return lora_.empty() ? hash_of(std::as_bytes(std::span(trained_.values))) : frozen_.hash();
     }
     frozen_model<T> reference(o_.reference, most_tokens(o_), ctx_);
-    if (reference.of().vocab != model_.of().vocab || reference.of().logit_softcap != 0)
-      throw std::runtime_error("the reference in " + o_.reference + " has another vocabulary or caps its logits");
-    by([&](const packed_documents& of) { return reference.answer(of); });
+    if (reference.of().vocab != model_.of().vocab)
+      throw std::runtime_error("the reference in " + o_.reference + " has another vocabulary");
+    by(reference.of().logit_softcap, [&](const packed_documents& of) { return reference.answer(of); });
     return reference.hash();
+  }
+
+  /// All ranks call it, with data of the same samples: each gets the shares of the others.
+  void share_reference(std::initializer_list<training_data*> all) const {
+    if (comm_.size() == 1) return;
+    for (training_data* one : all) {
+      std::vector<float> mine;
+      for (const std::vector<float>& of_sample : one->reference())
+        mine.insert(mine.end(), of_sample.begin(), of_sample.end());
+      std::vector<float> sum(mine.size()), scratch(comm_.size() << 16);
+      tigon::comm::reduce_in_rank_order<float>(comm_, mine, std::span(sum), scratch, std::plus<>());
+      auto from = sum.begin();
+      for (std::vector<float>& of_sample : one->reference()) {
+        std::copy_n(from, of_sample.size(), of_sample.begin());
+        from += static_cast<std::ptrdiff_t>(of_sample.size());
+      }
+    }
   }
 
   /// After trained() was written to from outside.
@@ -144,7 +163,7 @@ class finetune_trainer {
 
  private:
   static std::size_t most_tokens(const finetune_options& o) {
-    return (o.preference.loss != preference_loss::none ? 2 : 1) * o.batch * o.seq_len;
+    return (o.preference.paired() ? 2 : 1) * o.batch * o.seq_len;
   }
 
   model_weights<T> weights() const {
@@ -168,7 +187,7 @@ class finetune_trainer {
   preference_report report_of_ranks() {
     const preference_report mine = objective_.take_report();
     if (o_.preference.loss == preference_loss::none) return mine;
-    return {of_ranks(mine.pairs), of_ranks(mine.won), of_ranks(mine.margin)};
+    return {of_ranks(mine.pairs), of_ranks(mine.won), of_ranks(mine.margin), of_ranks(mine.kl)};
   }
   void add_gradients_of_ranks() {
     if (comm_.size() == 1) return;

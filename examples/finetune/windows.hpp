@@ -22,23 +22,27 @@ inline std::size_t counted(const window& w) {
   return w.targets.size() - static_cast<std::size_t>(std::ranges::count(w.targets, finetune::not_counted));
 }
 
-/// With pairs, document i < pairs is a chosen answer and document pairs + i the rejected one; `reference` has log p of
-/// every target by the reference, if there is one.
+/// With pairs, document i < pairs is a chosen answer and document pairs + i the rejected one; with `desirable`, a label
+/// for each, document i is an answer, and document i of `others` its prompt with another's. `reference` has log p of
+/// every target by the reference, if there is one, and `others_reference` those of `others`.
 struct training_pass {
   window of;
-  std::size_t pairs = 0;
+  std::size_t pairs = 0;  ///< or answers with a label
   std::vector<float> reference = {};
+  std::vector<std::uint8_t> desirable = {};
+  window others = {};
+  std::vector<float> others_reference = {};
 
   /// Of how many terms its loss is a sum.
   double terms() const { return static_cast<double>(pairs != 0 ? pairs : counted(of)); }
 };
 
 /// Samples in units, of which a pass takes one or several: windows of at most so many tokens; or, where samples are
-/// paired, sample 2 i and sample 2 i + 1.
+/// paired, sample 2 i and sample 2 i + 1, with a label where answers are not compared with each other.
 class training_data {
  public:
-  training_data(std::vector<sample> samples, bool paired, std::size_t tokens)
-      : samples_(std::move(samples)), paired_(paired) {
+  training_data(std::vector<sample> samples, bool paired, std::size_t tokens, std::vector<std::uint8_t> labels = {})
+      : samples_(std::move(samples)), labels_(std::move(labels)), paired_(paired) {
     if (!paired_) {
       units_ = finetune::pack(samples_, tokens);
       return;
@@ -50,22 +54,27 @@ class training_data {
   const std::vector<sample>& samples() const { return samples_; }
   std::size_t units() const { return units_.size(); }
   bool paired() const { return paired_; }
+  std::span<const std::uint8_t> labels() const { return labels_; }
   /// A number for each target of each sample.
   void set_reference(std::vector<std::vector<float>> of_samples) { reference_ = std::move(of_samples); }
+  std::vector<std::vector<float>>& reference() { return reference_; }
 
   training_pass pass(std::span<const std::size_t> units) const {
-    std::vector<finetune::slice> slices;
-    for (std::size_t part = 0; part < (paired_ ? 2 : 1); ++part)
-      for (const std::size_t unit : units) {
-        if (paired_)
-          slices.push_back(units_[unit][part]);
-        else
-          slices.insert(slices.end(), units_[unit].begin(), units_[unit].end());
-      }
-    training_pass out{finetune::make_window(samples_, slices, 0), paired_ ? units.size() : 0};
-    if (!reference_.empty())
-      for (const finetune::slice& part : slices)
-        out.reference.insert(out.reference.end(), reference_[part.sample].begin(), reference_[part.sample].end());
+    std::vector<finetune::slice> slices, second;
+    for (const std::size_t unit : units) {
+      const auto& all = units_[unit];
+      slices.insert(slices.end(), all.begin(), paired_ ? all.begin() + 1 : all.end());
+      if (paired_) second.push_back(all[1]);
+    }
+    training_pass out;
+    out.pairs = paired_ ? units.size() : 0;
+    if (!labels_.empty()) {
+      for (const std::size_t unit : units) out.desirable.push_back(labels_[unit]);
+      out.others = finetune::make_window(samples_, second, 0), out.others_reference = reference_of(second);
+    } else {
+      slices.insert(slices.end(), second.begin(), second.end());
+    }
+    out.of = finetune::make_window(samples_, slices, 0), out.reference = reference_of(slices);
     return out;
   }
 
@@ -81,7 +90,16 @@ class training_data {
   }
 
  private:
+  std::vector<float> reference_of(std::span<const finetune::slice> slices) const {
+    std::vector<float> out;
+    if (!reference_.empty())
+      for (const finetune::slice& part : slices)
+        out.insert(out.end(), reference_[part.sample].begin(), reference_[part.sample].end());
+    return out;
+  }
+
   std::vector<sample> samples_;
+  std::vector<std::uint8_t> labels_;
   bool paired_;
   std::vector<std::vector<finetune::slice>> units_;
   std::vector<std::vector<float>> reference_;

@@ -111,6 +111,7 @@ class byte_tokenizer : public tokenizer_model {
     return out;
   }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  std::string token_of(std::int32_t) const override { return {}; }
   std::size_t vocab_size() const override { return 260; }
 };
 

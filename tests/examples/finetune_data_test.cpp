@@ -31,6 +31,7 @@ class byte_tokenizer : public tokenizer_model {
   }
   std::string decode(std::span<const std::int32_t> ids, specials) const override { return {ids.begin(), ids.end()}; }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  std::string token_of(std::int32_t) const override { return {}; }
   std::size_t vocab_size() const override { return 260; }
 };
 
@@ -193,6 +194,60 @@ TEST_F(finetune_data, packing_equals_a_plain_first_fit_and_keeps_every_token_onc
     }
     EXPECT_EQ(before, after);
   }
+}
+
+TEST_F(finetune_data, answers_with_labels_have_prompts_apart) {
+  const auto read = [&](const std::string& text, std::size_t most = 0) {
+    data_options options;
+    options.most_tokens = most;
+    return read_labelled_answers(file("labels.jsonl", text), marked_bytes, options);
+  };
+  const std::string two = R"({"prompt": "ab", "completion": "c", "label": true})"
+                          "\n"
+                          R"({"completion": "$", "label": false, "prompt": ""})";
+  EXPECT_EQ(read(two), (std::vector<labelled_answer>{{{bos, 'a', 'b'}, {'c', eos}, true}, {{bos}, {eos}, false}}));
+  EXPECT_EQ(read(two, 3), (std::vector<labelled_answer>{{{bos}, {eos}, false}}));  // the other's prompt fills it
+  const auto refused_line = [&](const std::string& line) { return refusal([&] { read(line); }); };
+  EXPECT_TRUE(says(refused_line(R"({"prompt": "a", "completion": "b"})"),
+                   R"(labels.jsonl, line 1, has no "label", but "completion", "prompt")"));
+  EXPECT_TRUE(says(refused_line(R"({"prompt": "a", "completion": "b", "label": null})"), R"(has no "label")"));
+  EXPECT_TRUE(says(refused_line(R"({"prompt": "a", "completion": "b", "label": 1})"),
+                   R"(has a "label" that is neither true nor false)"));
+  EXPECT_TRUE(says(refused_line(R"({"prompt": "a", "completion": 5, "label": true})"), R"("completion" that is not)"));
+  EXPECT_TRUE(says(refused_line(R"({"prompt": "a", "label": true})"), R"(has no "completion")"));
+  EXPECT_TRUE(says(refusal([&] { read(two, 1); }), "holds no answer with a label"));
+  EXPECT_TRUE(says(refusal([&] {
+                     read_labelled_answers(file("labels.jsonl", R"({"prompt": "", "completion": "b", "label": true})"),
+                                           plain_bytes);
+                   }),
+                   R"(has a "prompt" without a token)"));
+}
+
+TEST_F(finetune_data, each_prompt_gets_the_answer_before_it_in_its_group) {
+  std::vector<labelled_answer> all;
+  for (std::int32_t i = 0; i < 7; ++i) all.push_back({{10 + i, 10 + i}, {20 + i, 30 + i}, i % 2 == 0});
+  // The answers that stand behind the prompts.
+  const auto answers = [&](std::size_t count, std::size_t group) {
+    std::vector<std::int32_t> out;
+    const auto samples = with_others_answers(std::span(all).first(count), group, 4);
+    EXPECT_EQ(samples.size(), 2 * count);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_EQ(samples[i].ids[0], 10 + static_cast<std::int32_t>(i / 2));
+      EXPECT_EQ(samples[i].targets[0], none);
+      if (i % 2 == 0) {
+        EXPECT_EQ(samples[i].targets[1], 20 + static_cast<std::int32_t>(i / 2));
+      } else {
+        out.push_back(samples[i].targets[1] - 20);
+      }
+    }
+    return out;
+  };
+  EXPECT_EQ(answers(6, 3), (ids_t{2, 0, 1, 5, 3, 4}));
+  EXPECT_EQ(answers(7, 3), (ids_t{2, 0, 1, 6, 3, 4, 5}));  // none is left alone
+  EXPECT_EQ(answers(5, 3), (ids_t{2, 0, 1, 4, 3}));
+  EXPECT_EQ(answers(2, 3), (ids_t{1, 0}));
+  const auto cut = with_others_answers(std::span(all).first(2), 2, 3);
+  EXPECT_EQ(cut[1], (sample{{10, 10}, {none, 21}}));
 }
 
 TEST_F(finetune_data, windows_keep_documents_apart) {

@@ -1,4 +1,4 @@
-// Losses on pairs of answers and distillation, against what fixtures/finetune/make_objectives.py computed in f64.
+// Losses on answers and distillation, against what fixtures/finetune/make_objectives.py computed in f64.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/finetune/data.hpp"
 #include "../../examples/finetune/objective.hpp"
 #include "finetune_fixtures.hpp"
 
@@ -20,11 +21,11 @@ using namespace example;
 using nlohmann::json;
 using ids_t = std::vector<std::int32_t>;
 
-/// The case llama, with all that is drawn from its names.
+/// A case, with all that is drawn from its names.
 class finetune_objectives : public testing::Test {
  protected:
-  finetune_objectives()
-      : of_("llama"),
+  explicit finetune_objectives(const std::string& name = "llama")
+      : of_(name),
         a_(read_architecture(config_reader::of_folder(of_.folder))),
         layout_(a_),
         weights_(of_.weights(a_, layout_)),
@@ -102,11 +103,24 @@ class finetune_objectives : public testing::Test {
         ids.insert(ids.end(), end.begin(), end.end());
         samples.push_back(finetune::sample_of(ids, masked));
       }
-    training_data out(std::move(samples), true, most_tokens);
-    frozen_model<float> reference(saved("llama", "reference."), most_tokens, ctx_);
+    return with_reference({std::move(samples), true, most_tokens});
+  }
+  /// The answers with labels of the file, in groups of as many as a pass takes.
+  training_data labelled(std::size_t group) {
+    std::vector<finetune::labelled_answer> answers;
+    std::vector<std::uint8_t> labels;
+    for (const json& one : expected_["labelled"]["answers"]) {
+      answers.push_back({one["prompt"], one["completion"], one["label"]});
+      labels.push_back(one["label"].get<bool>());
+    }
+    return with_reference({finetune::with_others_answers(answers, group, most_tokens), true, most_tokens, labels});
+  }
+  training_data with_reference(training_data out) {
+    frozen_model<float> reference(saved(of_.folder.filename(), "reference."), most_tokens, ctx_);
     model_operators<float> doors(ctx_, nullptr);
-    out.set_reference(log_probabilities<float>(
-        doors, out.samples(), 20, [&](const packed_documents& documents) { return reference.answer(documents); }));
+    out.set_reference(
+        log_probabilities<float>(doors, out.samples(), {20, a_.logit_softcap},
+                                 [&](const packed_documents& documents) { return reference.answer(documents); }));
     return out;
   }
   static preference_options options_of(const json& of) {
@@ -116,6 +130,8 @@ class finetune_objectives : public testing::Test {
     out.beta = of["beta"], out.gamma = of.value("gamma", out.gamma);
     out.label_smoothing = of.value("label_smoothing", out.label_smoothing);
     if (of.contains("nll")) out.nll = of["nll"].get<double>();
+    out.desirable_weight = of.value("desirable_weight", 1.0),
+    out.undesirable_weight = of.value("undesirable_weight", 1.0);
     return out;
   }
 
@@ -154,6 +170,68 @@ TEST_F(finetune_objectives, pairs_may_come_one_by_one) {
   EXPECT_NEAR(apart.report.margin, together.report.margin, 1e-4);
 }
 
+TEST_F(finetune_objectives, ranks_share_what_the_reference_says) {
+  const training_data data = pairs();
+  frozen_model<float> reference(saved("llama", "reference."), most_tokens, ctx_);
+  model_operators<float> doors(ctx_, nullptr);
+  const auto part = [&](share_of_windows share) {
+    std::size_t asked = 0;
+    const auto answer = [&](const packed_documents& documents) {
+      asked += documents.ids.size();
+      return reference.answer(documents);
+    };
+    return std::pair(log_probabilities<float>(doors, data.samples(), {20}, answer, share), asked);
+  };
+  const auto [whole, all] = part({});
+  const auto [first, of_first] = part({0, 2});
+  const auto [second, of_second] = part({1, 2});
+  EXPECT_EQ(of_first + of_second, all);
+  EXPECT_GT(std::min(of_first, of_second), all / 4);
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    for (std::size_t k = 0; k < whole[i].size(); ++k)
+      EXPECT_EQ(first[i][k] + second[i][k], whole[i][k]) << i << ' ' << k;
+}
+
+TEST_F(finetune_objectives, kto_is_that_of_trl) {
+  const json& of = expected_["labelled"];
+  const training_data data = labelled(2);
+  double kl = 0, margin = 0, won = 0;
+  const auto& answers = of["answers"];
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    kl += of["kl"][i / 2].get<double>(), margin += of["margins"][i].get<double>();
+    won += of["margins"][i].get<double>() > 0;
+  }
+  for (const json& wanted : of["losses"]) {
+    const result found = run(data, 2, options_of(wanted), {});
+    expect(found, wanted);
+    // Each pass is computed twice: with its gradients, and without.
+    EXPECT_EQ(found.report.pairs, 2 * static_cast<double>(answers.size()));
+    EXPECT_EQ(found.report.won, 2 * won);
+    EXPECT_NEAR(found.report.margin, 2 * margin, 1e-4);
+    EXPECT_NEAR(found.report.kl, 2 * kl, 1e-4);
+  }
+  EXPECT_EQ(of["losses"].size(), 2u);
+}
+
+/// Logits that are capped: sections of the same names, below another.
+class finetune_objectives_capped : public finetune_objectives {
+ protected:
+  finetune_objectives_capped() : finetune_objectives("gemma2") { expected_ = json(expected_["capped"]); }
+};
+
+TEST_F(finetune_objectives_capped, preferences_are_those_of_pytorch) {
+  ASSERT_GT(a_.logit_softcap, 0);
+  const training_data data = pairs();
+  for (const json& wanted : expected_["preferences"]["losses"]) expect(run(data, 3, options_of(wanted), {}), wanted);
+  EXPECT_EQ(expected_["preferences"]["losses"].size(), 7u);
+}
+
+TEST_F(finetune_objectives_capped, kto_is_that_of_trl) {
+  const training_data data = labelled(2);
+  for (const json& wanted : expected_["labelled"]["losses"]) expect(run(data, 2, options_of(wanted), {}), wanted);
+  EXPECT_EQ(expected_["labelled"]["losses"].size(), 2u);
+}
+
 TEST_F(finetune_objectives, distillation_is_that_of_pytorch) {
   std::vector<sample> samples;
   for (const json& document : expected_["distillation"]["documents"])
@@ -180,12 +258,13 @@ TEST_F(finetune_objectives, what_does_not_fit_is_refused) {
   };
   const finetune_case capped("gemma2");
   const architecture gemma2 = read_architecture(config_reader::of_folder(capped.folder));
-  preference_options dpo;
-  dpo.loss = preference_loss::sigmoid;
-  EXPECT_NE(refusal([&] { objective<float>(dpo, {}, gemma2, 8, ctx_); }).find("gemma2 caps its logits"),
-            std::string::npos);
   distillation_options of;
   of.teacher = saved("qwen3", "").string();
+  const std::string capped_student = refusal([&] { objective<float>({}, of, gemma2, 8, ctx_); });
+  EXPECT_NE(capped_student.find("gemma2 caps its logits, which distillation does not know"), std::string::npos);
+  distillation_options by_capped;
+  by_capped.teacher = saved("gemma2", "").string();
+  EXPECT_NE(refusal([&] { objective<float>({}, by_capped, a_, 8, ctx_); }).find("gemma2 caps"), std::string::npos);
   architecture larger = a_;
   larger.vocab = 97;
   EXPECT_NE(

@@ -1,14 +1,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../../examples/finetune/text/load_tokenizer.hpp"
+#include "../../examples/finetune/text/same_tokenizer.hpp"
 #include "refusals.hpp"
 
 namespace {
@@ -142,6 +146,65 @@ TEST_F(finetune_tokenizer, invalid_utf8_is_refused_and_any_ids_decode) {
   std::string all;
   for (std::int32_t id = 0; id < 602; ++id) all += tokens.decode(ids_t{id});
   EXPECT_EQ(invalid_utf8(all), std::string_view::npos);
+}
+
+TEST_F(finetune_tokenizer, ids_are_spelled_as_their_vocabulary_has_them) {
+  const tokenizer pairs = load(read_file(fixtures / "gpt2.json"));
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  write("tokenizer.model", read_file(fixtures / "sentencepiece.model"));
+  const tokenizer pieces = load_tokenizer(folder_);
+  for (const tokenizer& tokens : {pairs, pieces}) {
+    std::size_t spelled = 0;
+    for (std::int32_t id = 0; static_cast<std::size_t>(id) < tokens.vocab_size(); ++id)
+      if (const std::string token = tokens.token_of(id); !token.empty()) {
+        EXPECT_EQ(tokens.id_of(token), id);
+        ++spelled;
+      }
+    EXPECT_GT(spelled, 500u);
+    EXPECT_EQ(tokens.token_of(-1) + tokens.token_of(100000), "");
+  }
+}
+
+TEST_F(finetune_tokenizer, tokenizers_of_two_models_are_compared) {
+  const auto compared = [&](const std::function<void(json&)>& change, const std::string& name = "llama3.json") {
+    for (const char* of : {"own", "other"}) {
+      std::filesystem::create_directories(folder_ / of);
+      json file = json::parse(read_file(fixtures / name));
+      if (std::string(of) == "other") change(file);
+      std::ofstream(folder_ / of / "tokenizer.json", std::ios::binary) << file.dump();
+    }
+    return refusal([&] { expect_same_tokenizer("--teacher", folder_ / "other", folder_ / "own"); });
+  };
+  EXPECT_EQ(compared([](json&) {}), "");
+  EXPECT_EQ(compared([](json& file) { file["truncation"] = nullptr, file["version"] = "2.0"; }), "");
+  const auto added = [](json& file, const char* content, int id) {
+    json token = file["added_tokens"][0];
+    token["content"] = content, token["id"] = id;
+    file["added_tokens"].push_back(token);
+  };
+  EXPECT_EQ(compared([&](json& file) { added(file, "<more>", 700); }), "");  // the other may have ids beyond
+  EXPECT_TRUE(says(compared([](json& file) { std::swap(file["model"]["vocab"]["a"], file["model"]["vocab"]["b"]); }),
+                   "differ: the id "));
+  EXPECT_TRUE(says(compared([](json& file) { std::swap(file["model"]["vocab"]["a"], file["model"]["vocab"]["b"]); }),
+                   " is \"a\" in the one, and \"b\" in the other"));
+  EXPECT_TRUE(says(compared([](json& file) { file["added_tokens"].erase(file["added_tokens"].size() - 1); }),
+                   "in the one, and no token in the other"));
+  // The same vocabulary, another order of the merges; or words that end elsewhere.
+  EXPECT_TRUE(says(compared([](json& file) {
+                     auto& merges = file["model"]["merges"];
+                     std::reverse(merges.begin(), merges.end());
+                   }),
+                   "their vocabularies are the same, but not how they split \"The quick brown fox"));
+  EXPECT_TRUE(says(compared([](json& file) {
+                     file["pre_tokenizer"] = json::parse(read_file(fixtures / "gpt2.json"))["pre_tokenizer"];
+                   }),
+                   "their vocabularies are the same, but not how they split"));
+  // Nothing is known of a folder without a tokenizer; a tokenizer of another kind is read.
+  std::filesystem::remove(folder_ / "other" / "tokenizer.json");
+  EXPECT_EQ(refusal([&] { expect_same_tokenizer("--teacher", folder_ / "other", folder_ / "own"); }), "");
+  std::filesystem::copy_file(fixtures / "sentencepiece.model", folder_ / "other" / "tokenizer.model");
+  EXPECT_TRUE(says(refusal([&] { expect_same_tokenizer("--reference", folder_ / "other", folder_ / "own"); }),
+                   "/own and of --reference " + (folder_ / "other").string() + " differ: the id 0 is"));
 }
 
 TEST_F(finetune_tokenizer, long_words_take_no_quadratic_time) {

@@ -25,12 +25,14 @@ struct variant {
   baseline kl = baseline::none;
   double beta = 0.1, liked = 1, disliked = 1;
   gradient dparams = gradient::overwrite;
+  double softcap = 0;
 };
 const variant variants[] = {
     {"plain"},
     {"with a reference", false, true, false, baseline::one},
     {"means, a baseline each", true, true, true, baseline::each, 0.5, 1, 1, gradient::accumulate},
     {"weighted", true, true, false, baseline::each, 0.3, 0.7, 1.3},
+    {"capped logits", true, true, false, baseline::one, 0.3, 1, 1, gradient::accumulate, 1.5},
 };
 /// A chunk of 1024 bytes holds one sequence and more, several, or none.
 const sequence_sizes every_size[] = {{0, 3, 2, 5}, {1, 1, 1, 1}, {5, 3, 5, 17, 1}, {3, 40, 7, 11, 3}, {9, 2, 3, 6}};
@@ -60,6 +62,7 @@ struct problem : sequence_problem<T> {
     for (std::size_t b = 0; b < of.sequences; ++b) desirable.push_back(b % 3 != 1);
     for (std::size_t b = 0; b < (v.kl == baseline::none ? 0 : v.kl == baseline::one ? 1 : of.sequences); ++b)
       kl.push_back(static_cast<A>(0.25 + 0.5 * static_cast<double>(b)));
+    this->softcap = opt.softcap = v.softcap;
     clear();
   }
   TIGON_TEST_NOINLINE void clear() {
@@ -71,7 +74,9 @@ struct problem : sequence_problem<T> {
   }
   tigon::unpaired_results<A> views() {
     const std::span<A> all(sums);
-    const auto sum = [&](std::size_t k) { return all.subspan(k, 1); };
+    const auto sum = [&](std::size_t k) {  // those of capped logits are not made
+      return v.softcap != 0 && (k == 2 || k == 3) ? std::span<A>() : all.subspan(k, 1);
+    };
     return {loss, logps, rewards, sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), empty};
   }
   template <class B>
@@ -129,7 +134,9 @@ struct problem : sequence_problem<T> {
     EXPECT_TRUE(close(loss.f64(), r.loss, bound, {.scale = 1e-2})) << "loss";
     EXPECT_TRUE(close(logps.f64(), r.logps, bound, {.scale = 1e-3, .may_be_empty = true})) << "logps";
     EXPECT_TRUE(close(rewards.f64(), r.rewards, bound, {.scale = 0.1, .may_be_empty = true})) << "rewards";
-    EXPECT_TRUE(close(sums.f64(), r.sums, bound, {.scale = 0.1})) << "sums";
+    auto all = sums.f64();
+    if (v.softcap != 0) all[2] = r.sums[2], all[3] = r.sums[3];  // not made
+    EXPECT_TRUE(close(all, r.sums, bound, {.scale = 0.1})) << "sums";
     EXPECT_EQ(empty[0], r.empty);
     expect_layer_gradients(*this, r, gradient_bound.of<T>(), {.scale = this->s.vocab == 1 ? 1.0 : 1e-3});
   }
@@ -322,6 +329,12 @@ TEST_F(kto_doors, refuse_wrong_numbers_and_labels) {
   refuses_all(argument, "desirable_weight is", [](auto& a) { a.opt.desirable_weight = nan; });
   refuses_all(argument, "undesirable_weight is", [](auto& a) { a.opt.undesirable_weight = nan; });
   refuses_all(argument, "denominator is", [](auto& a) { a.opt.sequences.denominator = -1; });
+  for (const double bad : {nan, -1.0, 1e-40})
+    refuses_all(argument, "softcap is", [=](auto& a) {
+      a.opt.sequences.softcap = bad, a.out.chosen_logits_sum = a.out.rejected_logits_sum = {};
+    });
+  refuses_all(argument, "chosen_logits_sum is requested with a softcap; expected no memory for it",
+              [](auto& a) { a.opt.sequences.softcap = 30, a.out.chosen_logits_sum = {}; });
   for (const std::int64_t bad : {-1, 6}) {
     p.target(1, 1) = bad;
     refuses_all(index, "target[3] is " + std::to_string(bad) + "; expected at least 0 and below 6", [](auto&) {});

@@ -28,16 +28,23 @@ struct linear_sizes {
 struct whole_layer {
   std::vector<double> x, w, bias;  ///< bias may be empty
   std::size_t rows = 0, hidden = 0, vocab = 0;
+  double softcap = 0;
 
+  double product(std::size_t i, std::size_t j) const {
+    double sum = bias.empty() ? 0 : bias[j];
+    for (std::size_t h = 0; h < hidden; ++h) sum += x[i * hidden + h] * w[j * hidden + h];
+    return sum;
+  }
   TIGON_TEST_NOINLINE std::vector<double> logits() const {
     std::vector<double> z(rows * vocab);
     for (std::size_t i = 0; i < rows; ++i)
-      for (std::size_t j = 0; j < vocab; ++j) {
-        double sum = bias.empty() ? 0 : bias[j];
-        for (std::size_t h = 0; h < hidden; ++h) sum += x[i * hidden + h] * w[j * hidden + h];
-        z[i * vocab + j] = sum;
-      }
+      for (std::size_t j = 0; j < vocab; ++j)
+        z[i * vocab + j] = softcap == 0 ? product(i, j) : softcap * std::tanh(product(i, j) / softcap);
     return z;
+  }
+  /// The derivative of a logit by what it is the cap of.
+  double slope(std::size_t i, std::size_t j) const {
+    return softcap == 0 ? 1 : 1 / std::pow(std::cosh(product(i, j) / softcap), 2);
   }
   /// log softmax of all logits over a temperature, with every class as its own point of reference.
   TIGON_TEST_NOINLINE std::vector<double> log_probs(double temperature = 1) const {
@@ -64,7 +71,8 @@ struct layer_gradients {
                                std::int64_t column, double u) {
     for (std::size_t j = 0; j < of.vocab; ++j) {
       const double log_p = log_probs[row * of.vocab + j];
-      const double d = u * (static_cast<std::int64_t>(j) == column ? -std::expm1(log_p) : -std::exp(log_p));
+      const double d =
+          u * of.slope(row, j) * (static_cast<std::int64_t>(j) == column ? -std::expm1(log_p) : -std::exp(log_p));
       dbias[j] += d;
       for (std::size_t h = 0; h < of.hidden; ++h) {
         dx[row * of.hidden + h] += d * of.w[j * of.hidden + h];

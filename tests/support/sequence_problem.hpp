@@ -26,6 +26,7 @@ struct sequence_problem {
   using A = accumulator_t<T>;
   sequence_sizes s;
   std::int64_t ignore_index = -100;
+  double softcap = 0;  ///< of both layers
   guarded_matrix<T> x, w, dx, dw, ref_x, ref_w;
   guarded<T> bias, dbias, ref_bias;
   guarded_matrix<std::int64_t> target;
@@ -68,8 +69,10 @@ struct sequence_problem {
     return {dx.view(), dw.view(), given_dbias(), mode};
   }
 
-  whole_layer policy() const { return {x.f64(), w.f64(), bias.f64(), s.rows(), s.hidden, s.vocab}; }
-  whole_layer other() const { return {ref_x.f64(), ref_w.f64(), ref_bias.f64(), ref_x.rows(), s.hidden + 1, s.vocab}; }
+  whole_layer policy() const { return {x.f64(), w.f64(), bias.f64(), s.rows(), s.hidden, s.vocab, softcap}; }
+  whole_layer other() const {
+    return {ref_x.f64(), ref_w.f64(), ref_bias.f64(), ref_x.rows(), s.hidden + 1, s.vocab, softcap};
+  }
   std::int64_t label(std::size_t row) const { return target(row / s.length, row % s.length); }
   bool counts(std::size_t row) const { return label(row) != ignore_index; }
   /// Log-probabilities of the targets, 0 where there is none.

@@ -77,6 +77,11 @@ class byte_pair_tokenizer : public tokenizer_model {
     return found == parts_.ids.end() ? std::nullopt : std::optional(found->second);
   }
 
+  std::string token_of(std::int32_t id) const override {
+    return id >= 0 && static_cast<std::size_t>(id) < parts_.tokens.size() ? parts_.tokens[static_cast<std::size_t>(id)]
+                                                                          : std::string();
+  }
+
   std::size_t vocab_size() const override { return parts_.tokens.size(); }
 
  private:

@@ -63,6 +63,10 @@ class sentencepiece_tokenizer : public tokenizer_model {
     return id;
   }
 
+  std::string token_of(std::int32_t id) const override {
+    return id >= 0 && id < pieces_.GetPieceSize() ? pieces_.IdToPiece(id) : std::string();
+  }
+
   std::size_t vocab_size() const override { return static_cast<std::size_t>(pieces_.GetPieceSize()); }
 
   std::optional<std::int32_t> bos() const { return optional(pieces_.bos_id()); }

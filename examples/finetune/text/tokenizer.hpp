@@ -32,6 +32,8 @@ class tokenizer_model {
   virtual std::string decode(std::span<const std::int32_t> ids, specials special) const = 0;
   /// The id of a token as the vocabulary spells it, or nothing.
   virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
+  /// A token as the vocabulary spells it; empty where the id stands for none.
+  virtual std::string token_of(std::int32_t id) const = 0;
   /// One more than the largest id.
   virtual std::size_t vocab_size() const = 0;
 };
@@ -70,6 +72,7 @@ class tokenizer {
   const std::vector<std::int32_t>& prefix() const { return ids_.prefix; }
   const std::vector<std::int32_t>& suffix() const { return ids_.suffix; }
   std::optional<std::int32_t> id_of(std::string_view token) const { return model_->id_of(token); }
+  std::string token_of(std::int32_t id) const { return model_->token_of(id); }
   std::size_t vocab_size() const { return model_->vocab_size(); }
 
  private:

@@ -82,6 +82,7 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
               "a finite number above 0, or 0 to count");
   args.option(opt.nll_denominator >= 0 && opt.nll_denominator <= 1e300, "nll_denominator", opt.nll_denominator,
               "a finite number above 0, or 0 to count");
+  expect_softcap(args, opt.softcap, "chosen_logits_mean", out.chosen_logits_mean, out.rejected_logits_mean);
   expect_ids(op, "target", target, vocab, opt.ignore_index);
   if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);
   ctx.workspace().expect(
@@ -105,7 +106,7 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   losses.per_pair = 1 / (opt.denominator != 0 ? opt.denominator : static_cast<double>(pairs));
   const double per_nll = terms.nll && m != 0 ? 1 / m : 0;
   losses.per_token = opt.alpha * per_nll;
-  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses}, ctx);
+  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
 
   const auto put = [](std::span<A> to, std::size_t k, double v) {
     if (to.data() != nullptr) to[k] = static_cast<A>(v);

@@ -85,6 +85,7 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   args.option(beta > 0 && beta <= 1e300, "beta", beta, "a finite number above 0");
   args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
               "a finite number above 0, or 0 to count");
+  expect_softcap(args, opt.softcap, "chosen_logits_sum", out.chosen_logits_sum, out.rejected_logits_sum);
   expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
   ctx.workspace().expect(
       op, fused_linear_unpaired_preference_workspace<B, T>(sequences, length, head.x.cols, head.w.rows,
@@ -105,7 +106,7 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
                             count == 0 ? 0 : 1 / count,
                             opt.upstream,
                             out};
-  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses}, ctx);
+  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
 
   const auto put = [](std::span<A> to, double v) {
     if (to.data() != nullptr) to[0] = static_cast<A>(v);

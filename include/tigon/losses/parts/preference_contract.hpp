@@ -38,6 +38,7 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 ///   nll  = -1/M sum of log p of the chosen half at nll_target (or target), M = number of its entries that count
 ///   loss = alpha nll + 1/P sum_b f(c_b, r_b, c_b - c0_b, r_b - r0_b)          c0, r0: the reference's, or 0
 ///   D_tj = u_t ([j = target_t] - p_tj),   u = f' / P / tokens - [chosen] alpha / M,   dx = D w, dw = D^T x, db = sum D
+///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj is times 1 - (s_tj / softcap)^2
 ///
 /// Formula    docs/formulas/preference.md.
 /// Shapes     x, dx [2 P len, hidden], row s * len + t for token t of sequence s, sequence P + b the partner of b;
@@ -56,7 +57,8 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).
-/// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument, workspace, and index
+/// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument (means of logits with a
+///            softcap among them), workspace, and index
 ///            (in every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      a sequence without a token that counts: log-probability 0, no gradient, counted in empty_sequences. No
 ///            entry that counts for the nll: nll 0. NaN or +inf in a row of logits: its pair, and the loss, are NaN.
@@ -68,6 +70,7 @@ struct preference_options {
   double upstream = 1;         ///< gradients are those of the loss times this
   double denominator = 0;      ///< instead of P, for a batch in several calls; 0: P
   double nll_denominator = 0;  ///< instead of M; 0: M
+  double softcap = 0;          ///< above 0: of both layers softcap tanh(z / softcap) in the place of z; 0: none
 };
 
 /// The options of the base itself; losses of their own name have their own defaults.

@@ -16,6 +16,8 @@ struct kernel<op::selective_log_softmax, backends::generic> {
   using saved = std::span<lse_parts<accumulator_t<T>>>;
 
   static constexpr std::size_t block_cols = 4096;  ///< that forward takes at a time
+  template <class A>
+  using two_columns = std::array<selected_gradient<A>, 2>;
 
   /// A row whose column is negative is not read: its logp and its parts are 0.
   template <backend B, element T>
@@ -61,7 +63,25 @@ struct kernel<op::selective_log_softmax, backends::generic> {
   static void backward(in_matrix<T> logits, const lse_parts<accumulator_t<T>>* saved_lse,
                        selected_gradient<accumulator_t<T>> selected, selected_gradient<accumulator_t<T>> second,
                        double temperature, matrix_view<T> dlogits, context& ctx) {
+    backward_of<B, T>(detail::plain_logits<accumulator_t<T>>{}, logits, saved_lse, {selected, second}, temperature,
+                      dlogits, ctx);
+  }
+
+  /// The same for logits that are capped already: the gradient is that of the logits before their cap.
+  template <backend B, element T>
+  static void backward_of_capped(double softcap, in_matrix<T> logits, const lse_parts<accumulator_t<T>>* saved_lse,
+                                 two_columns<accumulator_t<T>> selected, double temperature, matrix_view<T> dlogits,
+                                 context& ctx) {
+    backward_of<B, T>(detail::capped_logits<accumulator_t<T>>::of(softcap), logits, saved_lse, selected, temperature,
+                      dlogits, ctx);
+  }
+
+ private:
+  template <backend B, element T, class Kind>
+  static void backward_of(Kind kind, in_matrix<T> logits, const lse_parts<accumulator_t<T>>* saved_lse,
+                          two_columns<accumulator_t<T>> of, double temperature, matrix_view<T> dlogits, context& ctx) {
     using A = accumulator_t<T>;
+    const selected_gradient<A> selected = of[0], second = of[1];
     const A inverse = static_cast<A>(1 / temperature);
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       A u = selected.u[row.i];
@@ -79,11 +99,16 @@ struct kernel<op::selective_log_softmax, backends::generic> {
       const auto at_column = [=](std::int64_t column, A own) {
         const double log_p = lse.log_p(row.at(logits, static_cast<std::size_t>(column)), temperature);
         const A hit = -own * static_cast<A>(math::expm1(log_p));
-        return inverse * (own == total ? hit : hit - (total - own) * static_cast<A>(math::exp(log_p)));
+        const A d = own == total ? hit : hit - (total - own) * static_cast<A>(math::exp(log_p));
+        return inverse * d * kind.slope(row.at(logits, static_cast<std::size_t>(column)) / kind.scale());
       };
       const A at_j = at_column(j, u), at_k = k == j ? at_j : at_column(k, v);
       row.map(reads(logits), writes(dlogits), [=](auto z) {
-        return normal_or_zero(exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor);
+        const auto d = exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor;
+        if constexpr (std::same_as<Kind, detail::capped_logits<A>>)
+          return normal_or_zero(d * kind.slope(z / kind.scale()));
+        else
+          return normal_or_zero(d);
       });
       if (row.first()) {
         row.put(dlogits, static_cast<std::size_t>(j), at_j);

@@ -20,6 +20,7 @@ struct sequence_call {
   sequence_tokens<accumulator_t<T>> tokens;
   double temperature;
   function_ref<void(std::size_t, std::size_t)> coefficients;
+  double softcap = 0;  ///< logits of both layers are softcap tanh(z / softcap); 0: z
 };
 
 /// What the kernels of losses on sequences have in common.
@@ -50,25 +51,33 @@ struct sequence_kernel {
                          t.first[s + 1] - t.first[s]);
       });
 
+    const scaled_logits how{call.temperature, call.softcap};
     const auto make_logps = [&](std::size_t k, std::size_t n) {
       const auto of = [&](gathered_linear<B, T>& rows, double* logp) {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
+        cap<R, A>(z, call.softcap, ctx);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
-        look_up(rows, z, t.lse + k, call.temperature, {rest, large}, t.column + k, logp + k, ctx);
+        look_up(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
         return z;
       };
       if (reference) of(other, t.reference_logp);
       const matrix_view<A> z = of(policy, t.logp);
       if (t.second_column != nullptr)
-        look_up(policy, z, t.lse + k, call.temperature, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
+        look_up(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
-      rows_of_logits::template backward<R, A>(z, t.lse + k, selected_gradient<A>{t.column + k, t.u + k}, second,
-                                              call.temperature, z, ctx);
+      const selected_gradient<A> first{t.column + k, t.u + k};
+      if (call.softcap == 0) {
+        rows_of_logits::template backward<R, A>(z, t.lse + k, first, second, call.temperature, z, ctx);
+      } else {
+        if (again) cap<R, A>(z, call.softcap, ctx);
+        kernel<op::selective_log_softmax, backends::generic>::template backward_of_capped<R, A>(
+            call.softcap, z, t.lse + k, {first, second}, call.temperature, z, ctx);
+      }
       policy.backward(t.row + k, n, memory);
     };
     for (std::size_t group = 0, end; group < t.groups; group = end) {
@@ -88,6 +97,22 @@ struct sequence_kernel {
 
   /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
   static constexpr std::size_t most_large = 16;
+
+  /// What is between a product and a softmax.
+  struct scaled_logits {
+    double temperature, softcap;
+    double capped(double z) const { return softcap == 0 ? z : softcap * std::tanh(z / softcap); }
+  };
+
+  /// z = softcap tanh(z / softcap); 0: as it is.
+  template <backend B, class A>
+  static void cap(matrix_view<A> z, double softcap, context& ctx) {
+    if (softcap == 0) return;
+    const auto kind = capped_logits<A>::of(softcap);
+    for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
+      row.map(reads(z), writes(z), [=](auto v) { return kind.squash(v) * kind.scale(); });
+    });
+  }
 
   /// The result of split.
   struct split_rows {
@@ -136,15 +161,16 @@ struct sequence_kernel {
   /// Log-probabilities of one column a row, for sums and differences of many. The logits that weigh most are computed
   /// again in f64, which removes their rounding and that of the sum.
   template <class Rows, class A>
-  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature, split_rows of,
+  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, scaled_logits how, split_rows of,
                       const std::int64_t* column, double* logp, context& ctx) {
+    const double temperature = how.temperature;
     ctx.executor().run(z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
       const std::size_t own_column = static_cast<std::size_t>(column[i]);
       const A own_logit = z.row(i)[own_column];
       logp[i] = lse[i].log_p(own_logit, temperature);
       if constexpr (std::same_as<A, double>) return;
       if (!std::isfinite(logp[i]) || !std::isfinite(lse[i].lse(temperature))) return;
-      const double own = rows.logit(i, own_column), top = static_cast<double>(lse[i].top);
+      const double own = how.capped(rows.logit(i, own_column)), top = static_cast<double>(lse[i].top);
       double others = rest[i] * std::exp((top - own) / temperature);
       bool is_large = false;
       for (std::size_t n = 0; n < most_large && large[i * most_large + n] >= 0; ++n) {
@@ -152,7 +178,7 @@ struct sequence_kernel {
         if (j == own_column)
           is_large = true;
         else
-          others += std::exp((rows.logit(i, j) - own) / temperature);
+          others += std::exp((how.capped(rows.logit(i, j)) - own) / temperature);
       }
       if (others < std::numeric_limits<double>::max()) logp[i] = is_large ? -std::log1p(others) : -std::log(others);
     });

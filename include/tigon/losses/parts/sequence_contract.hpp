@@ -138,6 +138,17 @@ struct sequence_scores {
   }
 };
 
+/// The logits' cap, and what is not made with one: `name`, sums of logits, which need the logits themselves then.
+template <class A>
+void expect_softcap(const arguments& args, double softcap, std::string_view name, std::span<A> sum,
+                    std::span<A> other) {
+  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
+  args.option(softcap == 0 || (softcap >= 1 / most && softcap <= most), "softcap", softcap,
+              "a finite number above 0, or 0 for none");
+  args.that(softcap == 0 || (sum.data() == nullptr && other.data() == nullptr), error_code::argument, name,
+            "requested with a softcap", "no memory for it");
+}
+
 /// Declares a layer for sequences of ids, and its reference.
 template <class B, layer_types T>
 void declare_sequences(arguments& args, std::string_view op, const linear_layer<T>& layer,

@@ -33,6 +33,7 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 ///   s_b  = sum of log p over the tokens of sequence b, or their mean (average_log_prob);   s0: the reference's, or 0
 ///   loss = 1/B sum_b f(s_b, s_b - s0_b, desirable_b)
 ///   D_tj = u_t ([j = target_t] - p_tj),   u = f' / B / tokens,   dx = D w, dw = D^T x, db = sum D
+///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj is times 1 - (s_tj / softcap)^2
 ///
 /// Formula    docs/formulas/preference.md.
 /// Shapes     x, dx [B len, hidden], row b * len + t for token t of sequence b; target [B, len]; desirable [B]; w, dw
@@ -48,8 +49,8 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 ///            of logits are requested; their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (sums of logits with a softcap among them), workspace, and
+///            index (in every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      B = 0: loss 0, gradients 0. A sequence without a token that counts: log-probability 0, no gradient,
 ///            counted in empty_sequences. NaN or +inf in a row of logits: its sequence, and the loss, are NaN.
 /// Max error  loss and results 2e-7, in bf16 too, gradients f32 2e-6, bf16 8e-3 of |reference| + their root mean
@@ -58,6 +59,7 @@ struct unpaired_options {
   std::int64_t ignore_index = -100;
   double upstream = 1;     ///< gradients are those of the loss times this
   double denominator = 0;  ///< instead of B, for a batch in several calls; 0: B
+  double softcap = 0;      ///< above 0: of both layers softcap tanh(z / softcap) in the place of z; 0: none
 };
 
 /// The options of the base itself; losses of their own name have their own defaults.
