@@ -5,23 +5,12 @@
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
 #include <tigon/losses/vocab_parallel_fused_linear_cross_entropy.hpp>
 
+#include "labels.hpp"
 #include "linear.hpp"
 
 namespace {
 
 using namespace tigon::fuzz;
-
-/// Labels, some of them ignored; in a few cases one that is outside.
-template <class P>
-auto& some_target(P& p, std::size_t rows, std::size_t vocab, bool bad) {
-  auto& target = p.template vector<std::int64_t>("target", rows);
-  generator next(p.in.seed());
-  for (std::size_t i = 0; i < rows; ++i)
-    target.set(i, static_cast<double>(next() % 5 == 0 ? -100 : static_cast<std::int64_t>(next() % vocab)));
-  if (bad && rows != 0 && p.in.one_in(16))
-    target.set(p.in.below(rows), p.in.pick({static_cast<double>(vocab), -1.0})), p.may_refuse = true;
-  return target;
-}
 
 template <class P>
 void fused_linear_scaled_cross_entropy(P& p) {
@@ -31,7 +20,7 @@ void fused_linear_scaled_cross_entropy(P& p) {
   constexpr bounds of_gradient{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 5e-14};
   const some_layer<P> l(p, p.some_rows(30));
   const tigon::fused_linear_scaled_cross_entropy_options opt{.temperature = p.in.pick({1.0, 0.7, 2.0})};
-  auto& target = some_target(p, l.rows, l.vocab, true);
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", l.rows), l.vocab);
   const bool each = p.in.one_in(2), with_entropy = p.in.one_in(2);
   auto& g = p.filled(p.template vector<A>("upstream", each ? l.rows : 1), 1, 0.3, false);
   auto& h = p.filled(p.template vector<A>("upstream of entropy", with_entropy ? l.rows : 0), 0, 0.3, false);
@@ -71,7 +60,7 @@ void fused_linear_jsd(P& p) {
   tigon::fused_linear_jsd_options opt{.beta = p.in.pick({0.5, 0.1, 0.0, 1.0})};
   opt.temperature = p.in.pick({1.0, 2.0}), opt.upstream = p.in.pick({1.0, 0.5});
   auto& teacher = p.filled(p.matrix("teacher", l.rows, l.vocab), 0, 1, false);
-  auto& labels = some_target(p, l.rows, l.vocab, false);
+  auto& labels = some_labels(p, p.template vector<std::int64_t>("labels", l.rows), l.vocab, -100, false);
   auto& loss = p.template vector<A>("loss", 1);
   p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
     using S = decltype(s);
@@ -106,7 +95,7 @@ void fused_linear_kl_div(P& p) {
     terms += std::exp(log_p) * (std::abs(log_p) + 6 + 4 * l.stretch());
     of_row += std::exp(log_p) / static_cast<double>(l.rows);
   }
-  auto& labels = some_target(p, l.rows, l.vocab, false);
+  auto& labels = some_labels(p, p.template vector<std::int64_t>("labels", l.rows), l.vocab, -100, false);
   auto& loss = p.template matrix<A>("loss", each ? l.rows : 1, each ? l.vocab : 1);
   auto& upstream = p.filled(p.template matrix<A>("upstream", each ? l.rows : 1, each ? l.vocab : 1), 0.5, 0.2, false);
   p.call({&loss}, [&](auto s) {
@@ -138,7 +127,7 @@ void vocab_parallel_fused_linear_cross_entropy(P& p) {
   tigon::vocab_parallel_fused_linear_cross_entropy_options opt;
   opt.loss.reduction = p.in.pick({tigon::reduction::mean, tigon::reduction::sum, tigon::reduction::none});
   opt.loss.label_smoothing = p.in.pick({0.0, 0.1}), opt.loss.lse_square_scale = p.in.pick({0.0, 0.01});
-  auto& target = some_target(p, l.rows, l.vocab, true);
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", l.rows), l.vocab);
   auto& loss = p.template vector<A>("loss", opt.loss.reduction == tigon::reduction::none ? l.rows : 1);
   tigon::comm::serial alone;
   p.may_allocate = "what ranks tell each other";

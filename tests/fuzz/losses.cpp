@@ -9,7 +9,7 @@
 #include <tigon/losses/tvd.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
 
-#include "problem.hpp"
+#include "labels.hpp"
 
 namespace {
 
@@ -17,21 +17,6 @@ using namespace tigon::fuzz;
 using tigon::absent, tigon::reduction, tigon::divergence_reduction, tigon::lse_parts;
 
 constexpr bounds f32_everywhere(double f32, double f64) { return {f32, f32, f32, f64}; }
-
-/// Labels, some of them ignored; in a few cases one that is outside.
-template <class P>
-auto& some_labels(P& p, std::size_t rows, std::size_t vocab, std::int64_t ignored) {
-  auto& target = p.template vector<std::int64_t>("target", rows);
-  generator next(p.in.seed());
-  const bool bad = rows != 0 && p.in.one_in(16);
-  for (std::size_t i = 0; i < rows; ++i)
-    target.set(i, static_cast<double>(next() % 5 == 0 ? ignored : static_cast<std::int64_t>(next() % vocab)));
-  if (bad) {
-    target.set(p.in.below(rows), p.in.pick({static_cast<double>(vocab), -1.0, -9e18, 9e18, 2147483648.0}));
-    p.may_refuse = true;
-  }
-  return target;
-}
 
 /// What both sides keep of a row's log-sum-exp, each in its own type.
 template <class P>
@@ -67,7 +52,7 @@ void cross_entropy(P& p) {
   const std::size_t results = opt.reduction == reduction::none ? rows : 1;
   // A softcap leaves no digits of the gradient of logits far beyond it.
   auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, opt.softcap != 0 ? 1 / p.stretch() : 2);
-  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab, opt.ignore_index);
   auto& weight = p.vector("class weight", weighted ? vocab : 0);
   for (std::size_t j = 0; j < weight.size(); ++j) weight.set(j, 0.25 * static_cast<double>(j % 7 + 1));
   auto &loss = p.template vector<A>("loss", results), &z_loss = p.template vector<A>("z_loss", results);
@@ -128,7 +113,7 @@ void with_divergence(P& p) {
     const double share = std::exp(-std::abs(teacher.got(k))) / static_cast<double>(vocab);
     teacher.set(k, TVD ? share : std::log(share));
   }
-  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab, opt.ignore_index);
   auto &loss = p.template vector<A>("loss", results), &ce = p.template vector<A>("ce", results);
   auto &divergence = p.template vector<A>("divergence", results), &dlogits = p.matrix("dlogits", rows, vocab);
   // Where the two probabilities are equal, the gradient of their distance jumps.
@@ -171,113 +156,117 @@ void cross_entropy_jsd(P& p) {
   with_divergence<false>(p);
 }
 
-/// Student and teacher of divergences: log-probabilities of either, or probabilities.
+/// Student and teacher of divergences: log-probabilities of either, or probabilities. A loss of all, or of each element.
 template <class P>
 struct pair_of_rows {
+  using T = typename P::element;
+  using A = typename P::A;
+  P& p;
   std::size_t rows, vocab;
-  twin<typename P::element>&student, &teacher, &gradient;
-  pair_of_rows(P& p, bool student_logs, bool teacher_logs)
-      : rows(p.some_rows()),
+  bool each;
+  twin<T>&student, &teacher, &gradient;
+  twin<A>&loss, &upstream;
+
+  pair_of_rows(P& of, bool student_logs, bool teacher_logs, bool each_element)
+      : p(of),
+        rows(p.some_rows()),
         vocab(p.some_cols()),
-        student(make(p, "student", student_logs)),
-        teacher(make(p, "teacher", teacher_logs)),
-        gradient(p.matrix("gradient", rows, vocab)) {}
-  twin<typename P::element>& make(P& p, const char* name, bool logs) {
+        each(each_element),
+        student(make("student", student_logs)),
+        teacher(make("teacher", teacher_logs)),
+        gradient(p.matrix("gradient", rows, vocab)),
+        loss(p.template matrix<A>("loss", each ? rows : 1, each ? vocab : 1)),
+        upstream(p.filled(p.template matrix<A>("upstream", loss.rows(), loss.cols()), 0.5, 0.2, false)) {}
+
+  twin<T>& make(const char* name, bool logs) const {
     auto& m = p.filled(p.matrix(name, rows, vocab), 0, 1, false);
     for (std::size_t k = 0; k < m.size(); ++k) m.set(k, logs ? -3 - m.got(k) : std::exp(-3 - m.got(k)));
     if (rows != 0 && p.in.one_in(4))  // what an impossible token has
       m.set(p.in.below(m.size()), logs ? -std::numeric_limits<double>::infinity() : 0);
     return m;
   }
+  /// Labels, some of which are ignored; no class is looked for.
+  auto& labels() const {
+    auto& all = p.template vector<std::int64_t>("labels", rows);
+    for (std::size_t i = 0; i < rows; ++i) all.set(i, p.in.one_in(4) ? -100 : 5);
+    return all;
+  }
   /// Size of what a loss is the sum of, for `parts` of the rows.
   double terms(double per) const { return 4 * 0.5 * static_cast<double>(rows * vocab) / per; }
+
+  /// call(side) makes the loss, the sum of terms of size `terms`, and a gradient.
+  template <class F>
+  void forward(twin<T>& to, bounds of_loss, double terms_of_loss, bounds of_gradient, F call) const {
+    p.call({&loss, &to}, call);
+    p.compare(loss, {.bound = of_loss.of<T>(), .scale = terms_of_loss});
+    p.compare(to, {.bound = of_gradient.of<T>()});
+  }
+  template <class F>
+  void backward(twin<T>& to, bounds of_gradient, F call) const {
+    p.call({&to}, call);
+    p.compare(to, {.bound = of_gradient.of<T>()});
+  }
 };
 
 template <class P>
 void jsd(P& p) {
-  using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds of_loss = f32_everywhere(1e-6, 4e-15);
   constexpr bounds of_gradient{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 4e-15};
   const tigon::jsd_options opt{.beta = p.in.pick({0.5, 0.1, 0.9, 0.0, 1.0}), .ignore_index = -100};
-  pair_of_rows<P> of(p, true, true);
-  auto& loss = p.template vector<A>("loss", 1);
-  auto& labels = p.template vector<std::int64_t>("labels", of.rows);
-  for (std::size_t i = 0; i < of.rows; ++i) labels.set(i, p.in.one_in(4) ? -100 : 5);
+  const pair_of_rows<P> of(p, true, true, false);
+  auto& labels = of.labels();
   auto& to = p.in_place(of.gradient, {&of.student, &of.teacher});
   const double terms = opt.beta == 0 || opt.beta == 1 ? of.terms(static_cast<double>(of.rows + 1)) : 0;
-  p.call({&loss, &to}, [&](auto s) {
-    tigon::jsd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.vec(s), to.at(s), opt,
+  of.forward(to, of_loss, terms, of_gradient, [&](auto s) {
+    tigon::jsd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.vec(s), to.at(s), opt,
                                                       labels.vec(s), s.ctx);
   });
-  p.compare(loss, {.bound = of_loss.of<T>(), .scale = terms});
-  p.compare(to, {.bound = of_gradient.of<T>()});
-  to.hand_over(), loss.hand_over();
-  auto& upstream = loss;
-  p.call({&to}, [&](auto s) {
-    tigon::jsd_backward<typename decltype(s)::backend>(to.at(s), upstream.vec(s), to.at(s), s.ctx);
+  to.hand_over();
+  of.backward(to, of_gradient, [&](auto s) {
+    tigon::jsd_backward<typename decltype(s)::backend>(to.at(s), of.upstream.vec(s), to.at(s), s.ctx);
   });
-  if (std::isfinite(upstream.got(0))) p.compare(to, {.bound = of_gradient.of<T>()});
 }
 
 template <class P>
 void kl_div(P& p) {
-  using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds of_loss = f32_everywhere(1e-6, 2e-15);
   constexpr bounds of_gradient{.f32 = 8e-7, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 1.5e-15};
   using enum divergence_reduction;
   tigon::kl_div_options opt{.reduction = p.in.pick({batchmean, mean, sum, none}), .log_target = p.in.one_in(2)};
   opt.eps = p.in.pick({0.0, 1e-3});
-  pair_of_rows<P> of(p, true, opt.log_target);
-  const bool each = opt.reduction == none;
-  auto& loss = p.template matrix<A>("loss", each ? of.rows : 1, each ? of.vocab : 1);
-  auto& upstream = p.filled(p.template matrix<A>("upstream", each ? of.rows : 1, each ? of.vocab : 1), 0.5, 0.2, false);
+  const pair_of_rows<P> of(p, true, opt.log_target, opt.reduction == none);
   auto& again = p.matrix("teacher's gradient", of.rows, of.vocab);
-  p.call({&loss, &of.gradient}, [&](auto s) {
-    tigon::kl_div_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.at(s),
+  of.forward(of.gradient, of_loss, of.each ? 0.5 : of.terms(1), of_gradient, [&](auto s) {
+    tigon::kl_div_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.at(s),
                                                          of.gradient.at(s), opt, s.ctx);
   });
-  p.compare(loss, {.bound = of_loss.of<T>(), .scale = each ? 0.5 : of.terms(1)});
-  p.compare(of.gradient, {.bound = of_gradient.of<T>()});
-  p.call({&again}, [&](auto s) {
-    tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), upstream.at(s),
+  of.backward(again, of_gradient, [&](auto s) {
+    tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.upstream.at(s),
                                                                   again.at(s), opt, s.ctx);
   });
-  p.compare(again, {.bound = of_gradient.of<T>()});
   auto& to = p.in_place(of.gradient, {&of.teacher});
-  p.call({&to}, [&](auto s) {
-    tigon::kl_div_backward<typename decltype(s)::backend>(of.teacher.at(s), upstream.at(s), to.at(s), opt, s.ctx);
+  of.backward(to, of_gradient, [&](auto s) {
+    tigon::kl_div_backward<typename decltype(s)::backend>(of.teacher.at(s), of.upstream.at(s), to.at(s), opt, s.ctx);
   });
-  p.compare(to, {.bound = of_gradient.of<T>()});
 }
 
 template <class P>
 void tvd(P& p) {
-  using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds of_loss = f32_everywhere(5e-7, 2e-15);
   constexpr bounds of_gradient{.f32 = 2e-7, .bf16 = 4e-3, .f16 = 1e-3, .f64 = 4e-16};
   using enum divergence_reduction;
   const tigon::tvd_options opt{.reduction = p.in.pick({batchmean, mean, sum, none})};
-  pair_of_rows<P> of(p, false, false);
-  const bool each = opt.reduction == none;
-  auto& labels = p.template vector<std::int64_t>("labels", of.rows);
-  for (std::size_t i = 0; i < of.rows; ++i) labels.set(i, p.in.one_in(4) ? -100 : 5);
-  auto& loss = p.template matrix<A>("loss", each ? of.rows : 1, each ? of.vocab : 1);
-  auto& upstream = p.filled(p.template matrix<A>("upstream", each ? of.rows : 1, each ? of.vocab : 1), 0.5, 0.2, false);
-  p.call({&loss, &of.gradient}, [&](auto s) {
-    tigon::tvd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), loss.at(s), of.gradient.at(s),
-                                                      opt, labels.vec(s), s.ctx);
+  const pair_of_rows<P> of(p, false, false, opt.reduction == none);
+  auto& labels = of.labels();
+  of.forward(of.gradient, of_loss, 0, of_gradient, [&](auto s) {
+    tigon::tvd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.at(s),
+                                                      of.gradient.at(s), opt, labels.vec(s), s.ctx);
   });
-  p.compare(loss, {.bound = of_loss.of<T>()});
-  p.compare(of.gradient, {.bound = of_gradient.of<T>()});
   auto& to = p.in_place(of.gradient, {&of.teacher, &of.student});
-  p.call({&to}, [&](auto s) {
-    tigon::tvd_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), upstream.at(s), to.at(s),
+  of.backward(to, of_gradient, [&](auto s) {
+    tigon::tvd_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.upstream.at(s), to.at(s),
                                                        opt, labels.vec(s), s.ctx);
   });
-  p.compare(to, {.bound = of_gradient.of<T>()});
 }
 
 template <class P>
@@ -319,45 +308,32 @@ void grpo_loss(P& p) {
   using A = typename P::A;
   constexpr bounds of_loss = f32_everywhere(1e-5, 5e-14);
   constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 5e-14};
-  using enum tigon::policy_loss;
   const std::size_t batch = p.in.between(1, 3), len = p.in.between(1, 5), vocab = p.some_cols(100);
-  tigon::policy_options opt{.type = p.in.pick({grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo})};
-  opt.beta = p.in.pick({0.04, 0.0}), opt.reduce = p.in.one_in(2), opt.temperature = p.in.pick({1.0, 0.8});
   auto& logits = p.filled(p.matrix("logits", batch * (len + 1), vocab), 0, 1, false);
-  auto &ids = p.template matrix<std::int64_t>("ids", batch, len),
-       &mask = p.template matrix<std::uint8_t>("mask", batch, len);
-  auto &old_logp = p.template matrix<A>("old_logp", batch, len),
-       &ref_logp = p.template matrix<A>("ref_logp", batch, len);
-  auto& advantages = p.filled(p.template vector<A>("advantages", batch), 0, 1, false);
-  generator next(p.in.seed());
-  const double about = -std::log(static_cast<double>(vocab)) - 0.5;
-  for (std::size_t k = 0; k < ids.size(); ++k) {
-    ids.set(k, static_cast<double>(next() % vocab)), mask.set(k, next() % 4 != 0);
-    // Ratios near the clipping bounds decide by a hair: away from them.
-    old_logp.set(k, about + 0.3 * next.normal()), ref_logp.set(k, about + 0.3 * next.normal());
-  }
-  const std::size_t results = opt.reduce ? 1 : batch * len;
-  auto &loss = p.template vector<A>("loss", results), &upstream = p.template vector<A>("upstream", results);
-  for (std::size_t i = 0; i < results; ++i) upstream.set(i, 1);
-  auto& dlogits = p.matrix("dlogits", batch * (len + 1), vocab);
+  const some_policy<P> policy(p, batch, len, vocab);
+  auto &loss = p.template vector<A>("loss", policy.results()),
+       &upstream = p.template vector<A>("upstream", policy.results());
+  for (std::size_t i = 0; i < upstream.size(); ++i) upstream.set(i, 1);
+  auto &dlogits = p.matrix("dlogits", batch * (len + 1), vocab),
+       &at_once = p.matrix("dlogits at once", batch * (len + 1), vocab);
   both_lse<P> saved(batch * (len + 1));
-  const auto batch_of = [&](auto s) {
-    using N = std::conditional_t<decltype(s)::is_reference, double, A>;
-    return tigon::policy_batch<N>{.ids = ids.at(s),
-                                  .advantages = advantages.vec(s),
-                                  .old_logp = old_logp.at(s),
-                                  .ref_logp = ref_logp.at(s),
-                                  .mask = mask.at(s)};
-  };
+  if (p.in.one_in(2)) {
+    p.call({&loss, &at_once}, [&](auto s) {
+      tigon::grpo_loss_forward_backward<typename decltype(s)::backend>(
+          logits.at(s), policy.batch(s), loss.vec(s), at_once.at(s), policy.opt, {}, upstream.vec(s), s.ctx);
+    });
+    p.compare(loss, {.bound = of_loss.of<T>(), .scale = 1});
+    p.compare(at_once, {.bound = of_gradient.of<T>()});
+  }
   p.call({&loss}, [&](auto s) {
-    tigon::grpo_loss_forward<typename decltype(s)::backend>(logits.at(s), batch_of(s), loss.vec(s), saved.at(s), opt,
-                                                            {}, s.ctx);
+    tigon::grpo_loss_forward<typename decltype(s)::backend>(logits.at(s), policy.batch(s), loss.vec(s), saved.at(s),
+                                                            policy.opt, {}, s.ctx);
   });
   p.compare(loss, {.bound = of_loss.of<T>(), .scale = 1});
   auto& to = p.in_place(dlogits, {&logits});
   p.call({&to}, [&](auto s) {
-    tigon::grpo_loss_backward<typename decltype(s)::backend>(logits.at(s), batch_of(s), saved.at(s), upstream.vec(s),
-                                                             to.at(s), opt, s.ctx);
+    tigon::grpo_loss_backward<typename decltype(s)::backend>(logits.at(s), policy.batch(s), saved.at(s),
+                                                             upstream.vec(s), to.at(s), policy.opt, s.ctx);
   });
   p.compare(to, {.bound = of_gradient.of<T>()});
 }
@@ -372,7 +348,7 @@ void vocab_parallel_cross_entropy(P& p) {
   tigon::vocab_parallel_cross_entropy_options opt{.label_smoothing = p.in.pick({0.0, 0.1})};
   opt.formula = p.in.pick({tigon::smoothing_formula::pytorch, tigon::smoothing_formula::megatron});
   auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, 2);
-  auto& target = some_labels(p, rows, vocab, opt.ignore_index);
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab, opt.ignore_index);
   auto &loss = p.template vector<A>("loss", rows), &top = p.template vector<A>("top", rows);
   auto &rest = p.template vector<A>("rest", rows), &dlogits = p.matrix("dlogits", rows, vocab);
   auto& upstream = p.filled(p.template vector<A>("upstream", rows), 1, 0.3, false);

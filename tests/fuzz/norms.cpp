@@ -25,230 +25,221 @@ double gradient_size(const argument& rstd, const argument& w, const argument& dy
   return largest * any_problem::size_of_terms({&w}) * any_problem::size_of_terms({&dy});
 }
 
+tigon::gradient some_mode(source& in) { return in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate}); }
 tigon::rms_norm_options some_rms_norm(source& in) {
   tigon::rms_norm_options opt{.eps = in.pick({1e-6, 1e-5, 1e-3}), .offset = in.pick({0.0, 1.0})};
   opt.casting = in.pick({tigon::casting::llama, tigon::casting::gemma, tigon::casting::none});
-  opt.dw = in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
+  opt.dw = some_mode(in);
   return opt;
 }
 
 /// Gradients that are added to begin with numbers.
-template <class P, class G>
-void begin(P& p, tigon::gradient mode, G& of) {
-  if (mode == tigon::gradient::accumulate) p.fill(of, 0, 1, false);
+template <class P, class... G>
+void begin(P& p, tigon::gradient mode, G&... of) {
+  if (mode == tigon::gradient::accumulate) (p.fill(of, 0, 1, false), ...);
 }
+
+/// A bound of gradients, and the sizes of what they are sums of.
+struct gradient_bound {
+  double bound, dx, parameters;
+};
+
+/// Rows that are normalised: x and dy, and what comes of them.
+template <class P>
+struct rows_of_norm {
+  using T = typename P::element;
+  P& p;
+  std::size_t rows, cols;
+  twin<T>&x, &dy, &y, &dx;
+  twin<typename P::A>& rstd;
+  std::vector<twin<T>*> over{&dy, &x};       ///< in whose place dx may be
+  std::vector<const argument*> of{&x, &dy};  ///< on whose rows those of dx depend
+
+  rows_of_norm(P& problem, std::size_t r, std::size_t c, std::size_t saved, double mean_of_x = 0)
+      : p(problem),
+        rows(r),
+        cols(c),
+        x(p.filled(p.matrix("x", rows, cols), mean_of_x)),
+        dy(p.filled(p.matrix("dy", rows, cols))),
+        y(p.matrix("y", rows, cols)),
+        dx(p.matrix("dx", rows, cols)),
+        rstd(p.template vector<typename P::A>("rstd", saved)) {}
+
+  /// call(side, dx) makes dx and the gradients of parameters.
+  template <class F>
+  void backward(gradient_bound most, std::vector<argument*> parameters, F call) const {
+    auto& to = p.in_place(dx, over);
+    std::vector<argument*> outputs = parameters;
+    outputs.push_back(&to);
+    p.call(outputs, [&](auto s) { call(s, to.at(s)); });
+    p.compare(to, {.bound = most.bound, .scale = most.dx, .of = of});
+    for (const argument* gradient : parameters) p.compare(*gradient, {.bound = most.bound, .scale = most.parameters});
+  }
+  /// The bound of a norm whose gradients of parameters are sums of so many rows.
+  gradient_bound sizes(double bound, const argument& w, std::size_t of_rows) const {
+    return {bound, gradient_size(rstd, w, dy), sum_of(of_rows, any_problem::size_of_terms({&dy}))};
+  }
+};
 
 template <class P>
 void rms_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds backward{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
-  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const std::size_t rows = p.some_rows();
+  const rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::rms_norm_options opt = some_rms_norm(p.in);
-  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
-  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &dw = p.vector("dw", cols);
-  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
-  auto& rstd = p.template vector<A>("rstd", rows);
+  auto &w = p.filled(p.vector("w", n.cols), 1, 0.5, false), &dw = p.vector("dw", n.cols);
   begin(p, opt.dw, dw);
-  p.call({&y, &rstd}, [&](auto s) {
-    tigon::rms_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), y.at(s), rstd.vec(s), opt, s.ctx);
+  p.call({&n.y, &n.rstd}, [&](auto s) {
+    tigon::rms_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), n.y.at(s), n.rstd.vec(s), opt, s.ctx);
   });
-  p.compare(y, {.bound = forward.of<T>(), .of = {&x}});
-  if (!p.is_wild()) p.compare(rstd, {.bound = 1e-6});
-  rstd.hand_over();
-  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
-  auto& to = p.in_place(dx, {&dy, &x});
-  p.call({&to, &dw}, [&](auto s) {
-    tigon::rms_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), rstd.vec(s), to.at(s),
+  p.compare(n.y, {.bound = forward.of<T>(), .of = {&n.x}});
+  if (!p.is_wild()) p.compare(n.rstd, {.bound = 1e-6});
+  n.rstd.hand_over();
+  n.backward(n.sizes(backward.of<T>(), w, rows), {&dw}, [&](auto s, auto dx) {
+    tigon::rms_norm_backward<typename decltype(s)::backend>(n.dy.at(s), n.x.at(s), w.vec(s), n.rstd.vec(s), dx,
                                                             dw.vec(s), opt, s.ctx);
   });
-  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
-  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
 }
 
 template <class P>
 void fused_add_rms_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds backward{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
-  const std::size_t rows = p.some_rows(), cols = p.some_cols();
+  const std::size_t rows = p.some_rows();
+  rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::fused_add_rms_norm_options opt = some_rms_norm(p.in);
-  auto &x = p.filled(p.matrix("x", rows, cols)), &r = p.filled(p.matrix("r", rows, cols));
-  auto &dy = p.filled(p.matrix("dy", rows, cols)), &ds = p.filled(p.matrix("ds", rows, cols));
-  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &dw = p.vector("dw", cols);
-  auto &y = p.matrix("y", rows, cols), &s_out = p.matrix("s", rows, cols), &dx = p.matrix("dx", rows, cols);
-  auto& rstd = p.template vector<A>("rstd", rows);
+  auto &r = p.filled(p.matrix("r", rows, n.cols)), &ds = p.filled(p.matrix("ds", rows, n.cols));
+  auto &w = p.filled(p.vector("w", n.cols), 1, 0.5, false), &dw = p.vector("dw", n.cols);
+  auto& sum = p.in_place(p.matrix("s", rows, n.cols), {&n.x, &r});
+  n.over = {&n.dy, &ds}, n.of = {&n.x, &r, &n.dy, &ds};
   begin(p, opt.dw, dw);
-  auto& sum = p.in_place(s_out, {&x, &r});
-  p.call({&y, &sum, &rstd}, [&](auto s) {
-    tigon::fused_add_rms_norm_forward<typename decltype(s)::backend>(x.at(s), r.at(s), w.vec(s), y.at(s), sum.at(s),
-                                                                     rstd.vec(s), opt, s.ctx);
+  p.call({&n.y, &sum, &n.rstd}, [&](auto s) {
+    tigon::fused_add_rms_norm_forward<typename decltype(s)::backend>(n.x.at(s), r.at(s), w.vec(s), n.y.at(s), sum.at(s),
+                                                                     n.rstd.vec(s), opt, s.ctx);
   });
-  p.compare(sum, {.bound = forward.of<T>(), .scale = 1, .of = {&x, &r}});
+  p.compare(sum, {.bound = forward.of<T>(), .scale = 1, .of = {&n.x, &r}});
   // The norm is that of the rounded sum: below the rounding of 16 bits nothing is known of y.
-  p.compare(y, {.bound = 2 * forward.of<T>(), .of = {&x, &r}});
-  rstd.hand_over(), sum.hand_over();
-  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
-  auto& to = p.in_place(dx, {&dy, &ds});
-  p.call({&to, &dw}, [&](auto s) {
+  p.compare(n.y, {.bound = 2 * forward.of<T>(), .of = {&n.x, &r}});
+  n.rstd.hand_over(), sum.hand_over();
+  n.backward(n.sizes(backward.of<T>(), w, rows), {&dw}, [&](auto s, auto dx) {
     tigon::fused_add_rms_norm_backward<typename decltype(s)::backend>(
-        dy.at(s), ds.at(s), sum.at(s), w.vec(s), rstd.vec(s), tigon::fused_add_rms_norm_gradients{to.at(s), dw.vec(s)},
+        n.dy.at(s), ds.at(s), sum.at(s), w.vec(s), n.rstd.vec(s), tigon::fused_add_rms_norm_gradients{dx, dw.vec(s)},
         opt, s.ctx);
   });
-  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &r, &dy, &ds}});
-  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
 }
 
 template <class P>
 void layer_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-15};
   constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
-  const std::size_t rows = p.some_rows(), cols = p.some_cols();
-  const double mean_of_x = p.in.pick({0.0, 0.0, 2.0, 30.0});
-  const tigon::layer_norm_options opt{.eps = p.in.pick({1e-6, 1e-5, 1e-3}),
-                                      .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
-  auto &x = p.filled(p.matrix("x", rows, cols), mean_of_x), &dy = p.filled(p.matrix("dy", rows, cols));
-  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false), &b = p.filled(p.vector("b", cols), 0, 1, false);
-  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
-  auto &dw = p.vector("dw", cols), &db = p.vector("db", cols);
-  auto &mean = p.template vector<A>("mean", rows), &rstd = p.template vector<A>("rstd", rows);
-  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
-  p.call({&y, &mean, &rstd}, [&](auto s) {
-    tigon::layer_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), mean.vec(s),
-                                                             rstd.vec(s), opt, s.ctx);
+  const std::size_t rows = p.some_rows();
+  const rows_of_norm<P> n(p, rows, p.some_cols(), rows, p.in.pick({0.0, 0.0, 2.0, 30.0}));
+  const tigon::layer_norm_options opt{.eps = p.in.pick({1e-6, 1e-5, 1e-3}), .dparams = some_mode(p.in)};
+  auto &w = p.filled(p.vector("w", n.cols), 1, 0.5, false), &b = p.filled(p.vector("b", n.cols), 0, 1, false);
+  auto &dw = p.vector("dw", n.cols), &db = p.vector("db", n.cols);
+  auto& mean = p.template vector<typename P::A>("mean", rows);
+  begin(p, opt.dparams, dw, db);
+  p.call({&n.y, &mean, &n.rstd}, [&](auto s) {
+    tigon::layer_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), b.vec(s), n.y.at(s), mean.vec(s),
+                                                             n.rstd.vec(s), opt, s.ctx);
   });
-  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
-  mean.hand_over(), rstd.hand_over();
-  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
-  auto& to = p.in_place(dx, {&dy, &x});
-  p.call({&to, &dw, &db}, [&](auto s) {
-    tigon::layer_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), mean.vec(s), rstd.vec(s),
-                                                              tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)},
-                                                              opt, s.ctx);
-  });
+  p.compare(n.y, {.bound = forward.of<T>(), .scale = 1, .of = {&n.x}});
+  mean.hand_over(), n.rstd.hand_over();
   // In f64 the reference does not make up for the same rounding of the mean.
-  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
-  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
-  p.compare(db, {.bound = backward.of<T>(), .scale = terms});
+  n.backward(n.sizes(backward.of<T>(), w, rows), {&dw, &db}, [&](auto s, auto dx) {
+    tigon::layer_norm_backward<typename decltype(s)::backend>(
+        n.dy.at(s), n.x.at(s), w.vec(s), mean.vec(s), n.rstd.vec(s), tigon::norm_gradients{dx, dw.vec(s), db.vec(s)},
+        opt, s.ctx);
+  });
 }
 
 template <class P>
 void group_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 5e-15};
   constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
   const std::size_t batch = p.in.below(4), groups = p.in.between(1, 4), channels = groups * p.in.between(1, 3);
-  const std::size_t rows = batch * channels, cols = p.some_cols(200);
-  const tigon::group_norm_options opt{.groups = groups,
-                                      .channels = channels,
-                                      .eps = p.in.pick({1e-6, 1e-5, 1e-3}),
-                                      .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
-  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  rows_of_norm<P> n(p, batch * channels, p.some_cols(200), batch * groups);
+  const tigon::group_norm_options opt{
+      .groups = groups, .channels = channels, .eps = p.in.pick({1e-6, 1e-5, 1e-3}), .dparams = some_mode(p.in)};
   auto &w = p.filled(p.vector("w", channels), 1, 0.5, false), &b = p.filled(p.vector("b", channels), 0, 1, false);
-  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
   auto &dw = p.vector("dw", channels), &db = p.vector("db", channels);
-  auto &mean = p.template vector<A>("mean", batch * groups), &rstd = p.template vector<A>("rstd", batch * groups);
-  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
-  p.call({&y, &mean, &rstd}, [&](auto s) {
-    tigon::group_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), mean.vec(s),
-                                                             rstd.vec(s), opt, s.ctx);
+  auto& mean = p.template vector<typename P::A>("mean", batch * groups);
+  n.of = {};  // a group is several rows
+  begin(p, opt.dparams, dw, db);
+  p.call({&n.y, &mean, &n.rstd}, [&](auto s) {
+    tigon::group_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), b.vec(s), n.y.at(s), mean.vec(s),
+                                                             n.rstd.vec(s), opt, s.ctx);
   });
-  // A group is several rows.
-  const auto if_tame = [&](auto& of, double bound, double scale) {
-    if (!p.is_wild()) p.compare(of, {.bound = bound, .scale = scale});
-  };
-  if_tame(y, forward.of<T>(), 1);
-  mean.hand_over(), rstd.hand_over();
-  const double terms = sum_of(batch * cols, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
-  auto& to = p.in_place(dx, {&dy, &x});
-  p.call({&to, &dw, &db}, [&](auto s) {
-    tigon::group_norm_backward<typename decltype(s)::backend>(dy.at(s), x.at(s), w.vec(s), mean.vec(s), rstd.vec(s),
-                                                              tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)},
-                                                              opt, s.ctx);
+  p.compare(n.y, {.bound = forward.of<T>(), .scale = 1});
+  mean.hand_over(), n.rstd.hand_over();
+  n.backward(n.sizes(backward.of<T>(), w, batch * n.cols), {&dw, &db}, [&](auto s, auto dx) {
+    tigon::group_norm_backward<typename decltype(s)::backend>(
+        n.dy.at(s), n.x.at(s), w.vec(s), mean.vec(s), n.rstd.vec(s), tigon::norm_gradients{dx, dw.vec(s), db.vec(s)},
+        opt, s.ctx);
   });
-  if_tame(to, backward.of<T>(), size);
-  if_tame(dw, backward.of<T>(), terms);
-  if_tame(db, backward.of<T>(), terms);
 }
 
 template <class P>
 void modulated_rms_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 1e-6, .bf16 = 1e-2, .f16 = 2e-3, .f64 = 5e-15};
   constexpr bounds backward{.f32 = 2e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 1e-14};
   const std::size_t groups = p.in.below(4), of_group = p.in.between(1, 4), rows = groups * of_group;
-  const std::size_t cols = p.some_cols(200);
+  const rows_of_norm<P> n(p, rows, p.some_cols(200), rows);
   tigon::modulated_rms_norm_options opt{.eps = p.in.pick({1e-6, 1e-3}), .offset = p.in.pick({0.0, 1.0})};
   opt.group_rows = of_group, opt.casting = p.in.pick({tigon::casting::llama, tigon::casting::none});
-  opt.dw = opt.dscale = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
-  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
-  auto &w = p.filled(p.vector("w", cols), 1, 0.5, false),
-       &scale = p.filled(p.matrix("scale", groups, cols), 0, 0.5, false);
-  auto &shift = p.filled(p.matrix("shift", groups, cols), 0, 1, false), &y = p.matrix("y", rows, cols);
-  auto &dx = p.matrix("dx", rows, cols), &dscale = p.matrix("dscale", groups, cols);
-  auto &dshift = p.matrix("dshift", groups, cols), &dw = p.vector("dw", cols);
-  auto& rstd = p.template vector<A>("rstd", rows);
-  begin(p, opt.dw, dw), begin(p, opt.dscale, dscale), begin(p, opt.dscale, dshift);
-  p.call({&y, &rstd}, [&](auto s) {
-    tigon::modulated_rms_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), scale.at(s), shift.at(s),
-                                                                     y.at(s), rstd.vec(s), opt, s.ctx);
+  opt.dw = opt.dscale = some_mode(p.in);
+  auto& w = p.filled(p.vector("w", n.cols), 1, 0.5, false);
+  auto &scale = p.filled(p.matrix("scale", groups, n.cols), 0, 0.5, false),
+       &shift = p.filled(p.matrix("shift", groups, n.cols), 0, 1, false);
+  auto &dscale = p.matrix("dscale", groups, n.cols), &dshift = p.matrix("dshift", groups, n.cols);
+  auto& dw = p.vector("dw", n.cols);
+  begin(p, opt.dw, dw, dscale, dshift);
+  p.call({&n.y, &n.rstd}, [&](auto s) {
+    tigon::modulated_rms_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), scale.at(s), shift.at(s),
+                                                                     n.y.at(s), n.rstd.vec(s), opt, s.ctx);
   });
-  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
-  rstd.hand_over();
-  const double terms = sum_of(rows, p.size_of_terms({&dy})), size = gradient_size(rstd, w, dy);
-  auto& to = p.in_place(dx, {&dy, &x});
-  p.call({&to, &dw, &dscale, &dshift}, [&](auto s) {
+  p.compare(n.y, {.bound = forward.of<T>(), .scale = 1, .of = {&n.x}});
+  n.rstd.hand_over();
+  n.backward(n.sizes(backward.of<T>(), w, rows), {&dw, &dscale, &dshift}, [&](auto s, auto dx) {
     tigon::modulated_rms_norm_backward<typename decltype(s)::backend>(
-        dy.at(s), x.at(s), w.vec(s), scale.at(s), rstd.vec(s),
-        tigon::modulated_rms_norm_gradients{to.at(s), dw.vec(s), dscale.at(s), dshift.at(s)}, opt, s.ctx);
+        n.dy.at(s), n.x.at(s), w.vec(s), scale.at(s), n.rstd.vec(s),
+        tigon::modulated_rms_norm_gradients{dx, dw.vec(s), dscale.at(s), dshift.at(s)}, opt, s.ctx);
   });
-  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
-  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
-  p.compare(dscale, {.bound = backward.of<T>(), .scale = terms});
-  p.compare(dshift, {.bound = backward.of<T>(), .scale = terms});
 }
 
 template <class P>
 void poly_norm(P& p) {
   using T = typename P::element;
-  using A = typename P::A;
   constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 6e-15};
   constexpr bounds backward{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 2e-14};
-  const std::size_t rows = p.some_rows(), cols = p.some_cols();
-  const tigon::poly_norm_options opt{.eps = p.in.pick({1e-6, 1e-3}),
-                                     .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
-  auto &x = p.filled(p.matrix("x", rows, cols)), &dy = p.filled(p.matrix("dy", rows, cols));
+  const std::size_t rows = p.some_rows();
+  const rows_of_norm<P> n(p, rows, p.some_cols(), 3 * rows);
+  const tigon::poly_norm_options opt{.eps = p.in.pick({1e-6, 1e-3}), .dparams = some_mode(p.in)};
   auto &w = p.filled(p.vector("w", 3), 0.3, 0.2, false), &b = p.filled(p.vector("b", 1), 0, 1, false);
-  auto &y = p.matrix("y", rows, cols), &dx = p.matrix("dx", rows, cols);
   auto &dw = p.vector("dw", 3), &db = p.vector("db", 1);
-  auto& rstd = p.template vector<A>("rstd", 3 * rows);
-  begin(p, opt.dparams, dw), begin(p, opt.dparams, db);
-  p.call({&y, &rstd}, [&](auto s) {
-    tigon::poly_norm_forward<typename decltype(s)::backend>(x.at(s), w.vec(s), b.vec(s), y.at(s), rstd.vec(s), opt,
-                                                            s.ctx);
+  begin(p, opt.dparams, dw, db);
+  p.call({&n.y, &n.rstd}, [&](auto s) {
+    tigon::poly_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), b.vec(s), n.y.at(s), n.rstd.vec(s),
+                                                            opt, s.ctx);
   });
-  p.compare(y, {.bound = forward.of<T>(), .scale = 1, .of = {&x}});
-  rstd.hand_over();
-  const double terms = sum_of(rows * cols, p.size_of_terms({&dy}));
+  p.compare(n.y, {.bound = forward.of<T>(), .scale = 1, .of = {&n.x}});
+  n.rstd.hand_over();
+  const double of_dy = p.size_of_terms({&n.dy});
   double size = 0;  // of the terms of dx, which cancel in rows that are constant
-  for (std::size_t i = 0; i < rstd.size(); ++i) {
-    const double of_power = rstd.wanted(i) * (i % 3 == 2 ? 1 : i % 3 == 1 ? 8 : 48);
-    if (std::isfinite(of_power)) size = std::max(size, of_power * p.size_of_terms({&dy}));
+  for (std::size_t i = 0; i < n.rstd.size(); ++i) {
+    const double of_power = n.rstd.wanted(i) * (i % 3 == 2 ? 1 : i % 3 == 1 ? 8 : 48);
+    if (std::isfinite(of_power)) size = std::max(size, of_power * of_dy);
   }
-  auto& to = p.in_place(dx, {&dy, &x});
-  p.call({&to, &dw, &db}, [&](auto s) {
+  n.backward({backward.of<T>(), size, sum_of(rows * n.cols, of_dy)}, {&dw, &db}, [&](auto s, auto dx) {
     tigon::poly_norm_backward<typename decltype(s)::backend>(
-        dy.at(s), x.at(s), w.vec(s), rstd.vec(s), tigon::norm_gradients{to.at(s), dw.vec(s), db.vec(s)}, opt, s.ctx);
+        n.dy.at(s), n.x.at(s), w.vec(s), n.rstd.vec(s), tigon::norm_gradients{dx, dw.vec(s), db.vec(s)}, opt, s.ctx);
   });
-  p.compare(to, {.bound = backward.of<T>(), .scale = size, .of = {&x, &dy}});
-  p.compare(dw, {.bound = backward.of<T>(), .scale = terms});
-  p.compare(db, {.bound = backward.of<T>(), .scale = terms});
 }
 
 template <class P>
@@ -258,8 +249,7 @@ void attn_res(P& p) {
   constexpr bounds forward{.f32 = 4e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
   constexpr bounds backward{.f32 = 2e-5, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 4e-14};
   const std::size_t blocks = p.in.between(1, 6), rows = p.some_rows(6), cols = p.some_cols(200);
-  const tigon::attn_res_options opt{.eps = p.in.pick({1e-6, 1e-3}),
-                                    .dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate})};
+  const tigon::attn_res_options opt{.eps = p.in.pick({1e-6, 1e-3}), .dparams = some_mode(p.in)};
   auto &v = p.filled(p.matrix("v", blocks * rows, cols), 0, 1, false),
        &dy = p.filled(p.matrix("dy", rows, cols), 0, 1, false);
   auto &query = p.filled(p.vector("w_query", cols), 0, 0.5, false),
@@ -267,7 +257,7 @@ void attn_res(P& p) {
   auto &y = p.matrix("y", rows, cols), &dv = p.matrix("dv", blocks * rows, cols);
   auto &dquery = p.vector("dw_query", cols), &dnorm = p.vector("dw_norm", cols);
   auto &alpha = p.template vector<A>("alpha", rows * blocks), &rstd = p.template vector<A>("rstd", rows * blocks);
-  begin(p, opt.dparams, dquery), begin(p, opt.dparams, dnorm);
+  begin(p, opt.dparams, dquery, dnorm);
   const auto blocks_of = [&](auto m) {
     using E = std::remove_pointer_t<decltype(m.data)>;
     return tigon::blocks_view<E>{nullptr, m.data, blocks, rows, m.cols, m.row_stride, rows * m.row_stride};

@@ -6,6 +6,7 @@
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_simpo.hpp>
 
+#include "labels.hpp"
 #include "linear.hpp"
 
 namespace {
@@ -13,18 +14,6 @@ namespace {
 using namespace tigon::fuzz;
 
 constexpr bounds of_loss{.f32 = 4e-7, .bf16 = 4e-7, .f16 = 4e-7, .f64 = 2e-14};
-
-/// Ids of sequences; one in five does not count. In a few cases one that is outside.
-template <class P>
-auto& some_ids(P& p, std::size_t sequences, std::size_t len, std::size_t vocab) {
-  auto& target = p.template matrix<std::int64_t>("target", sequences, len);
-  generator next(p.in.seed());
-  for (std::size_t k = 0; k < target.size(); ++k)
-    target.set(k, static_cast<double>(next() % 5 == 0 ? -100 : static_cast<std::int64_t>(next() % vocab)));
-  if (target.size() != 0 && p.in.one_in(16))
-    target.set(p.in.below(target.size()), p.in.pick({static_cast<double>(vocab), -1.0})), p.may_refuse = true;
-  return target;
-}
 
 /// A loss of pairs: f(layer, target, results, gradients, reference's log-probabilities, context).
 template <class P, class F>
@@ -34,7 +23,7 @@ void pairs_loss(P& p, bool references, double steepness, F f) {
   constexpr bounds of_gradient{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-10};
   const std::size_t pairs = p.in.between(1, 4), len = p.in.below(6);
   const some_layer<P> l(p, 2 * pairs * len, 30, 60);
-  auto& target = some_ids(p, 2 * pairs, len, l.vocab);
+  auto& target = some_labels(p, p.template matrix<std::int64_t>("target", 2 * pairs, len), l.vocab);
   auto& reference = p.template vector<A>("reference", references ? 2 * pairs : 0);
   generator next(p.in.seed());
   for (std::size_t s = 0; s < reference.size(); ++s)
@@ -119,7 +108,7 @@ void fused_linear_kto(P& p) {
   const some_layer<P> l(p, sequences * len, 30, 60);
   tigon::fused_linear_kto_options opt{.beta = p.in.pick({0.1, 0.5}), .desirable_weight = p.in.pick({1.0, 1.5})};
   opt.average_log_prob = p.in.one_in(2);
-  auto& target = some_ids(p, sequences, len, l.vocab);
+  auto& target = some_labels(p, p.template matrix<std::int64_t>("target", sequences, len), l.vocab);
   auto& desirable = p.template vector<std::uint8_t>("desirable", sequences);
   for (std::size_t b = 0; b < sequences; ++b) desirable.set(b, p.in.one_in(2) ? 1 : 0);
   auto& kl = p.filled(p.template vector<A>("kl", p.in.one_in(2) ? 1 : sequences), 0, 0.3, false);
@@ -143,40 +132,22 @@ void fused_linear_grpo(P& p) {
   using T = typename P::element;
   using A = typename P::A;
   constexpr bounds of_gradient{.f32 = 1e-5, .bf16 = 8e-3, .f16 = 2e-3, .f64 = 5e-14};
-  using enum tigon::policy_loss;
   const std::size_t batch = p.in.between(1, 3), len = p.in.between(1, 5), more = p.in.below(2);
   // Ratios are exponentials of log-probabilities, which overflow in f32 before they do in f64.
   const some_layer<P> l(p, batch * (len + more), 30, 60, 1 / (p.stretch() * p.stretch()));
-  tigon::policy_options opt{.type = p.in.pick({grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo})};
-  opt.beta = p.in.pick({0.04, 0.0}), opt.reduce = p.in.one_in(2), opt.temperature = p.in.pick({1.0, 0.8});
-  auto &ids = p.template matrix<std::int64_t>("ids", batch, len),
-       &mask = p.template matrix<std::uint8_t>("mask", batch, len);
-  auto &old_logp = p.template matrix<A>("old_logp", batch, len),
-       &ref_logp = p.template matrix<A>("ref_logp", batch, len);
-  auto& advantages = p.filled(p.template vector<A>("advantages", batch), 0, 1, false);
-  generator next(p.in.seed());
-  const double about = -std::log(static_cast<double>(l.vocab)) - 0.5;
-  for (std::size_t k = 0; k < ids.size(); ++k) {
-    ids.set(k, static_cast<double>(next() % l.vocab)), mask.set(k, next() % 4 != 0);
-    old_logp.set(k, about + 0.3 * next.normal()), ref_logp.set(k, about + 0.3 * next.normal());
-  }
-  if (p.in.one_in(16)) ids.set(p.in.below(ids.size()), static_cast<double>(l.vocab)), p.may_refuse = true;
-  auto& loss = p.template vector<A>("loss", opt.reduce ? 1 : batch * len);
+  const some_policy<P> policy(p, batch, len, l.vocab);
+  auto& loss = p.template vector<A>("loss", policy.results());
   p.call({&loss, &l.dx, &l.dw, &l.dbias}, [&](auto s) {
     using S = decltype(s);
     using N = std::conditional_t<S::is_reference, double, A>;
     const rows_at_a_time chunk(s.ctx, l.at_a_time);
-    const tigon::policy_batch<N> of{.ids = ids.at(s),
-                                    .advantages = advantages.vec(s),
-                                    .old_logp = old_logp.at(s),
-                                    .ref_logp = ref_logp.at(s),
-                                    .mask = mask.at(s)};
     tigon::fused_linear_grpo_forward<typename S::backend, typename S::element>(
-        l.layer(s), of, tigon::policy_results<N>{.loss = loss.vec(s)}, l.gradients(s), opt, {}, {}, s.ctx);
+        l.layer(s), policy.batch(s), tigon::policy_results<N>{.loss = loss.vec(s)}, l.gradients(s), policy.opt, {}, {},
+        s.ctx);
   });
-  p.note_options(static_cast<int>(opt.type), opt.beta, opt.reduce, opt.temperature);
-  double steep = 1;
-  if (opt.type == vespo || opt.type == gmpo) steep = static_cast<double>(len);
+  // These multiply the ratios of a sequence.
+  const bool of_sequences = policy.opt.type == tigon::policy_loss::vespo || policy.opt.type == tigon::policy_loss::gmpo;
+  const double steep = of_sequences ? static_cast<double>(len) : 1;
   p.compare(loss, {.bound = steep * l.stretch() * of_loss.of<T>(), .scale = 4 * p.stretch()});
   l.compare(steep * of_gradient.of<T>(), p.stretch());
 }

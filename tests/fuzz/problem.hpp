@@ -81,6 +81,7 @@ class argument {
   virtual void hand_over() = 0;
   virtual double largest() const = 0;
   virtual double smallest() const = 0;
+  virtual double smallest_normal() const = 0;
   virtual double unit() const = 0;  ///< what rounding to its type may take of 1, in 16 bits
   virtual double step() const = 0;  ///< the smallest positive number of its type
   virtual std::span<std::byte> bytes(bool reference) = 0;
@@ -107,6 +108,9 @@ class twin final : public argument {
   }
   double largest() const override { return static_cast<double>(std::numeric_limits<accumulator>::max()); }
   double smallest() const override { return static_cast<double>(std::numeric_limits<accumulator>::denorm_min()); }
+  double smallest_normal() const override {
+    return std::is_integral_v<accumulator> ? 0 : static_cast<double>(std::numeric_limits<accumulator>::min());
+  }
   double unit() const override { return std::same_as<U, bfloat16> ? 0x1p-8 : std::same_as<U, float16> ? 0x1p-11 : 0; }
   double step() const override { return std::same_as<U, float16> ? 0x1p-24 : smallest(); }
   std::span<std::byte> bytes(bool reference) override {
@@ -260,10 +264,11 @@ class any_problem {
       }
       if (got == want || (std::isnan(got) && std::isnan(want))) continue;
       if (std::abs(want) > a.largest() / 4 && !(std::abs(got) < a.largest() / 8)) continue;  // f64 holds more
-      // Below the normal numbers steps are absolute, and rstd may multiply them by a thousand.
+      // Below the normal numbers steps are absolute, rstd may multiply them by a thousand, and again where it is a factor
+      // twice, and gradients of losses are 0.
       const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
       const double size = how.terms.empty() ? std::abs(want) + typical : how.terms[k];
-      const double error = std::abs(got - want), allowed = rounding + how.bound * size + 4096 * a.smallest();
+      const double error = std::abs(got - want), allowed = rounding + how.bound * size + a.smallest_normal();
       if (measure_tightness) note_tightness(a, error / allowed);
       if (error <= allowed) continue;
       std::ostringstream out;
@@ -450,17 +455,17 @@ class problem : public any_problem {
     return a;
   }
   /// An output, or in one case of four an input in whose place it may be.
-  twin<T>& in_place(twin<T>& out, std::initializer_list<twin<T>*> inputs) {
+  twin<T>& in_place(twin<T>& out, const std::vector<twin<T>*>& inputs) {
     if (is_faulty() || !in.one_in(4)) return out;
-    return *inputs.begin()[in.below(inputs.size())];
+    return *inputs[in.below(inputs.size())];
   }
 
   /// f(side) calls a door for one side. Everything that the case promises is checked but the numbers. A case whose call is
   /// refused ends here.
   template <class F>
-  void call(std::initializer_list<argument*> outputs, F f) {
+  void call(const std::vector<argument*>& outputs, F f) {
     if (!begun_) damage_one(), begun_ = true;
-    const std::span<argument* const> outs(outputs.begin(), outputs.size());
+    const std::span<argument* const> outs(outputs);
     const auto before = memory(false), before_reference = memory(true);
     const outcome tested = try_to([&] { f(on_tested<B, T>{default_context()}); });
     const outcome reference = try_to([&] { f(on_reference{default_context()}); });

@@ -5,7 +5,7 @@
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/matmul_int8_int2.hpp>
 
-#include "problem.hpp"
+#include "labels.hpp"
 
 namespace {
 
@@ -131,11 +131,7 @@ void fused_linear_cross_entropy(P& p) {
   auto& x = p.filled(p.matrix("x", rows, hidden), 0, 1, false);
   auto& w = p.filled(p.matrix("w", vocab, hidden), 0, 1 / std::sqrt(static_cast<double>(hidden)), false);
   auto& bias = p.filled(p.vector("bias", biased ? vocab : 0), 0, 0.5, false);
-  auto& target = p.template vector<std::int64_t>("target", rows);
-  generator next(p.in.seed());
-  for (std::size_t i = 0; i < rows; ++i)
-    target.set(i, static_cast<double>(next() % 5 == 0 ? -100 : static_cast<std::int64_t>(next() % vocab)));
-  if (rows != 0 && p.in.one_in(16)) target.set(p.in.below(rows), static_cast<double>(vocab)), p.may_refuse = true;
+  auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab);
   auto& loss = p.template vector<A>("loss", opt.loss.reduction == tigon::reduction::none ? rows : 1);
   auto &dx = p.matrix("dx", rows, hidden), &dw = p.matrix("dw", vocab, hidden);
   auto& dbias = p.vector("dbias", biased ? vocab : 0);

@@ -246,6 +246,22 @@ TYPED_TEST(softmax, a_shift_changes_nothing_and_nothing_overflows) {
   EXPECT_EQ(bits_of(near.y), bits_of(far.y));
 }
 
+// Thirds in bf16, rounded up and down, add up to 1.002 and 0.996: by so much all of dy, which is large, would be in dx.
+TYPED_TEST(softmax, backward_divides_by_the_sum_of_y) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const double third : {0.333984375, 0.33203125}) {
+    problem<T> p({1, 3});
+    p.y.assign({third, third, third}), p.dy.assign({1000, 1004, 1012});
+    p.template backward<B>(p.dx.view());
+    EXPECT_TRUE(close(p.dx.f64(), gradient(p.dy.f64(), p.y.f64(), 3, 1), gradient_bound.of<T>())) << third;
+  }
+  problem<T> none({1, 3});
+  none.y.assign({0, 0, 0});
+  none.template backward<B>(none.dx.view());
+  EXPECT_EQ(none.dx.f64(), (std::vector<double>{0, 0, 0}));
+}
+
 TYPED_TEST(softmax, bad_rows_stay_alone) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
