@@ -161,18 +161,20 @@ def test_compiled_by_inductor():
         assert error(actual, expected[name]) <= 3e-5, name
 
 
-def checkpointed(model):
-    model.gradient_checkpointing_enable()
+def checkpointed(model, **how):
+    model.gradient_checkpointing_enable(**how)
     return model
 
 
-def test_gradient_checkpointing(family, calls):
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(family, reentrant, calls):
     """Against transformers' own gradients, and the same bits as without."""
-    as_exact_as_eager_in_f32(family, prepare=checkpointed)
+    how = {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+    as_exact_as_eager_in_f32(family, prepare=lambda model: checkpointed(model, **how))
     assert calls["attention"] == 4  # each layer again in backward
     model = patched(build(family))
     loss, expected = step(model)
-    again, actual = step(checkpointed(model))
+    again, actual = step(checkpointed(model, **how))
     assert again == loss
     for name in expected:
         assert torch.equal(actual[name], expected[name]), name
@@ -346,8 +348,10 @@ def test_dropout_of_residuals_leaves_the_layer(calls):
     assert "fused_add_rms_norm" not in report.replaced and any("residuals" in line for line in report.left)
 
 
-def test_attention_weights_on_request():
-    model = build("llama", attn_implementation="eager").eval()
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_attention_weights_on_request(family):
+    """transformers' own attention, with the mask written out that tigon's has no need of."""
+    model = build(family, attn_implementation="eager").eval()
     model.set_attn_implementation("eager")
     copied = patched(model)
     inputs = {"input_ids": batch()["input_ids"], "output_attentions": True}
