@@ -54,6 +54,10 @@ def tigon_folder():
 
 
 class cmake_build(build_ext):
+    def get_ext_filename(self, fullname):
+        """Without the version of Python, of which the library knows nothing."""
+        return os.path.join(*fullname.split(".")) + ".so"
+
     def build_extension(self, extension):
         begin = time.time()
         torch, tigon = torch_folder(), tigon_folder()
@@ -73,7 +77,7 @@ class cmake_build(build_ext):
         subprocess.run(configure, check=True)
         jobs = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
         self.compile([cmake, "--build", str(build), "--parallel", jobs])
-        target = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve().with_name("_library.so")
+        target = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(build / "_library.so", target)
         say(f"tigon_torch: built in {time.time() - begin:.0f} s, {target.stat().st_size / 1e6:.1f} MB")

@@ -48,10 +48,13 @@ void attention_backward(const host& h, heads d_o, const attention_saved& saved, 
                                                                                 ctx.executor().workers());
         },
         [&](tigon::context& ctx) {
-          tigon::attention_backward(
-              view<const T>(d_o), view<const T>(q), view<const T>(saved.k), view<const T>(saved.v),
-              {view<const T>(saved.o), view<const A>(saved.lse)},
-              tigon::attention_gradients<T>{view<T>(dq), view<T>(dk), view<T>(dv), view<A>(dsinks)}, opt, ctx);
+          tigon::attention_gradients<T> to{view<T>(dq), view<T>(dk), view<T>(dv), view<A>(dsinks)};
+          const std::size_t rows = q.batch * q.heads * q.seq_len;
+          if (sizeof(T) < sizeof(A) && dk.data != nullptr && dq.data == nullptr && rows != 0)
+            to.delta = {static_cast<A*>(h.scratch(h.memory, rows * sizeof(A))), rows};
+          tigon::attention_backward(view<const T>(d_o), view<const T>(q), view<const T>(saved.k),
+                                    view<const T>(saved.v), {view<const T>(saved.o), view<const A>(saved.lse)}, to, opt,
+                                    ctx);
         });
   });
 }

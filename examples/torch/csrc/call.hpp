@@ -67,8 +67,9 @@ void run(const host& h, Door door) {
       h, [](const tigon::context&) { return std::size_t{0}; }, door);
 }
 
-/// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16; f64, which is there for
-/// checks of gradients, is compiled once, for any CPU, and so is f16, for those that convert it.
+/// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16, those of products of one
+/// of them; f64, which is there for checks of gradients, is compiled once, for any CPU, and so is f16, for those that
+/// convert it.
 template <class F>
 void with_type(const char* op, type of, F f) {
 #if TIGON_TORCH_F64
@@ -76,8 +77,12 @@ void with_type(const char* op, type of, F f) {
 #elif TIGON_TORCH_F16
   if (of == type::f16) return f.template operator()<tigon::float16>();
 #else
+#if !TIGON_TORCH_BF16
   if (of == type::f32) return f.template operator()<float>();
+#endif
+#if !TIGON_TORCH_F32
   if (of == type::bf16) return f.template operator()<tigon::bfloat16>();
+#endif
 #endif
   tigon::detail::fail_argument(tigon::error_code::dtype, op, "the first tensor", "of another element type",
                                "f32, bf16, f16 or f64");

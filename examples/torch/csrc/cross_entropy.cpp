@@ -2,8 +2,8 @@
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 
-#include "call.hpp"
 #include "groups.hpp"
+#include "linear.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -44,19 +44,6 @@ void cross_entropy_backward(const host& h, matrix logits, vector target, vector 
                                                   options(o), tigon::absent, ctx);
         });
   });
-}
-
-template <class T>
-tigon::linear_layer<T> layer_of(const linear_layer& l) {
-  tigon::linear_layer<T> layer;
-  layer.x = view<const T>(l.x), layer.w = view<const T>(l.w), layer.bias = view<const T>(l.bias);
-  return layer;
-}
-template <class T>
-tigon::linear_gradients<T> gradients_of(const linear_gradients& g) {
-  tigon::linear_gradients<T> to;
-  to.dx = view<T>(g.dx), to.dw = view<T>(g.dw), to.dbias = view<T>(g.dbias);
-  return to;
 }
 
 /// The loss and the gradients that have memory; or, with an upstream gradient and no loss, those gradients.

@@ -9,8 +9,6 @@ using four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
-
 two jsd(Tensor student, Tensor teacher, maybe labels, double beta, int64_t ignore, bool need) {
   const char* op = "jsd";
   expect_like(op, "teacher_log_probs", teacher, "student_log_probs", student);

@@ -6,25 +6,13 @@
 #include <tigon/losses/fused_linear_orpo.hpp>
 #include <tigon/losses/fused_linear_simpo.hpp>
 
-#include "call.hpp"
 #include "groups.hpp"
+#include "linear.hpp"
 #include "policy.hpp"
 
 namespace tigon_torch {
 namespace {
 
-template <class T>
-tigon::linear_layer<T> layer_of(const linear_layer& l) {
-  tigon::linear_layer<T> layer;
-  layer.x = view<const T>(l.x), layer.w = view<const T>(l.w), layer.bias = view<const T>(l.bias);
-  return layer;
-}
-template <class T>
-tigon::linear_gradients<T> gradients_of(const linear_gradients& g) {
-  tigon::linear_gradients<T> to;
-  to.dx = view<T>(g.dx), to.dw = view<T>(g.dw), to.dbias = view<T>(g.dbias);
-  return to;
-}
 template <class T>
 tigon::reference_model<T> reference_of(const reference_model& r) {
   return {layer_of<T>(r.layer), view<const tigon::accumulator_t<T>>(r.logps)};

@@ -61,16 +61,14 @@ four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tens
   const auto made = [](const Tensor& t, bool wanted) {
     return wanted ? token_major(t, t.size(0), t.size(1), t.size(2), t.size(3)) : nothing(t);
   };
-  // Rows of a 16-bit dq hold what dk is made from.
-  const bool makes_dq = need_dq || (need_dk && saved.q.of != type::f32 && saved.q.of != type::f64);
-  Tensor dq = made(q, makes_dq), dk = made(k, need_dk), dv = made(v, need_dv);
+  Tensor dq = made(q, need_dq), dk = made(k, need_dk), dv = made(v, need_dv);
   const auto to = [](const Tensor& t, bool wanted) { return wanted ? heads_of(t) : heads{}; };
   Tensor dsinks = need_dsinks && sinks ? make(q, {sinks->numel()}, wide(q)) : nothing(lse);
   table(saved.q.of)
-      .products->attention_backward(call(), up, saved, to(dq, makes_dq), to(dk, need_dk), to(dv, need_dv),
+      .products->attention_backward(call(), up, saved, to(dq, need_dq), to(dk, need_dk), to(dv, need_dv),
                                     dsinks.numel() != 0 ? vector_of(dsinks) : vector{}, opt);
   if (dsinks.scalar_type() != of_sinks) dsinks = torch::stable::to(dsinks, of_sinks);
-  return {need_dq ? dq : nothing(q), dk, dv, dsinks};
+  return {dq, dk, dv, dsinks};
 }
 
 /// The shape of x with another number of columns.

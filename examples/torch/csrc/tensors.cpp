@@ -6,15 +6,14 @@
 #include <sys/mman.h>
 #endif
 
+#include "bf16_kernels_multi_arch.hpp"
 #include "f16_kernels_multi_arch.hpp"
+#include "f32_kernels_multi_arch.hpp"
 #include "f64_kernels_multi_arch.hpp"
-#include "product_kernels_multi_arch.hpp"
 #include "row_kernels_multi_arch.hpp"
 
 namespace tigon_torch {
 namespace {
-
-std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
 
 /// The distance of rows, or -1 where they have no common one.
 int64_t row_stride(const Tensor& t) {
@@ -67,16 +66,20 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t
 constexpr const char* half_set = "x86-64-v3";
 bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
 
-std::string name_of_instruction_set() { return product_kernels_instruction_set(); }
+std::string name_of_instruction_set() { return bf16_kernels_instruction_set(); }
 
-/// The set with the widest products, and the same for rows, or the widest that there is of those which it contains.
-kernel_table both() {
-  kernel_table all = product_kernels();
-  const kernel_table* rows = row_kernels_for(product_kernels_instruction_set());
-  if (rows == nullptr) rows = row_kernels_for("x86-64-v4");
-  if (rows == nullptr) throw std::runtime_error("tigon_torch was built without kernels of rows for this CPU");
-  all.norms = rows->norms, all.gates = rows->gates, all.rotary = rows->rotary, all.losses = rows->losses;
-  return all;
+/// The table of the set with the widest bf16 products or, of what is not compiled for it, of the widest set within it.
+const kernel_table& within(const kernel_table* (*tables)(const char* set)) {
+  const kernel_table* found = tables(bf16_kernels_instruction_set());
+  if (found == nullptr) found = tables("x86-64-v4");
+  if (found == nullptr) throw std::runtime_error("tigon_torch was built without some kernels for this CPU");
+  return *found;
+}
+kernel_table with_rows(kernel_table products) {
+  const kernel_table& rows = within(&row_kernels_for);
+  products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
+  products.losses = rows.losses;
+  return products;
 }
 
 }  // namespace
@@ -152,8 +155,12 @@ const kernel_table& table(type of) {
     if (half == nullptr) throw std::runtime_error("tigon: f16 needs a CPU with AVX2 and F16C; convert to f32");
     return *half;
   }
-  static const kernel_table chosen = both();
-  return chosen;
+  if (of == type::bf16) {
+    static const kernel_table narrow = with_rows(bf16_kernels());
+    return narrow;
+  }
+  static const kernel_table plain = with_rows(within(&f32_kernels_for));
+  return plain;
 }
 
 }  // namespace tigon_torch

@@ -49,6 +49,8 @@ inline type type_of(const char* op, const char* name, const Tensor& t) {
   fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
 }
 
+inline std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
+
 /// The type of the sums over tensors like this one.
 inline ScalarType wide(const Tensor& t) {
   return t.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;

@@ -50,13 +50,14 @@ def test_operators_are_called(family, calls):
     assert calls["attention"] == calls["rope"] == calls["fused_add_rms_norm"] == 2
 
 
-def exactness(family, dtype, measure=error, **changes):
-    """Errors against f64 of loss and of each gradient: transformers' and tigon's, for weights that dtype holds."""
+def exactness(family, dtype, measure=error, prepare=lambda model: model, **changes):
+    """Errors against f64 of loss and of each gradient: transformers' and tigon's, for weights that dtype holds.
+    `prepare` makes ready what tigon's are measured of."""
     model = build(family, dtype, **changes)
     exact = twin(model).double()
     loss, expected = step(exact)
     results = []
-    for candidate in (model, patched(model)):
+    for candidate in (model, prepare(patched(model))):
         actual, grads = step(candidate)
         assert grads.keys() == expected.keys()
         assert all(grads[name].dtype == dtype for name in grads)
@@ -65,12 +66,16 @@ def exactness(family, dtype, measure=error, **changes):
     return results
 
 
-def test_f32_loss_and_gradients(family):
-    (loss_eager, eager), (loss, actual) = exactness(family, torch.float32)
+def as_exact_as_eager_in_f32(family, **how):
+    (loss_eager, eager), (loss, actual) = exactness(family, torch.float32, **how)
     # Sums of another order are as exact, not equal: twice the error, and a floor for what eager has by luck.
     assert loss <= 2 * loss_eager + 3e-7
     for name in actual:
         assert actual[name] <= 2 * eager[name] + 4e-6, name
+
+
+def test_f32_loss_and_gradients(family):
+    as_exact_as_eager_in_f32(family)
 
 
 def sized_error(actual, expected):
@@ -156,11 +161,20 @@ def test_compiled_by_inductor():
         assert error(actual, expected[name]) <= 3e-5, name
 
 
-def test_gradient_checkpointing(family):
+def checkpointed(model, **how):
+    model.gradient_checkpointing_enable(**how)
+    return model
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(family, reentrant, calls):
+    """Against transformers' own gradients, and the same bits as without."""
+    how = {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+    as_exact_as_eager_in_f32(family, prepare=lambda model: checkpointed(model, **how))
+    assert calls["attention"] == 4  # each layer again in backward
     model = patched(build(family))
     loss, expected = step(model)
-    model.gradient_checkpointing_enable()
-    again, actual = step(model)
+    again, actual = step(checkpointed(model, **how))
     assert again == loss
     for name in expected:
         assert torch.equal(actual[name], expected[name]), name
@@ -334,8 +348,10 @@ def test_dropout_of_residuals_leaves_the_layer(calls):
     assert "fused_add_rms_norm" not in report.replaced and any("residuals" in line for line in report.left)
 
 
-def test_attention_weights_on_request():
-    model = build("llama", attn_implementation="eager").eval()
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_attention_weights_on_request(family):
+    """transformers' own attention, with the mask written out that tigon's has no need of."""
+    model = build(family, attn_implementation="eager").eval()
     model.set_attn_implementation("eager")
     copied = patched(model)
     inputs = {"input_ids": batch()["input_ids"], "output_attentions": True}

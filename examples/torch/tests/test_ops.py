@@ -503,16 +503,22 @@ def test_strides_of_heads_are_known_beforehand():
             torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed(reentrant):
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_a_layer_and_its_loss(reentrant):
+    """Most operators in one graph against PyTorch's formulas in f64; checkpointed it gives the same bits."""
     from torch.utils.checkpoint import checkpoint
-    results, gradients = run(block, block_inputs())
+    upstream = torch.randn((), generator=torch.Generator().manual_seed(99), dtype=f64).to(f32)
+    exact = [t.detach().to(f64).requires_grad_() for t in block_inputs()[:-1]] + block_inputs()[-1:]
+    wanted, wanted_gradients = run(block_formula, exact, [upstream])
+    results, gradients = run(block, block_inputs(), [upstream])
     inputs = block_inputs()
-    loss = checkpoint(block, *inputs, use_reentrant=reentrant)
-    loss.backward(torch.randn((), generator=torch.Generator().manual_seed(99), dtype=f64).to(f32))
+    loss = block(*inputs) if reentrant is None else checkpoint(block, *inputs, use_reentrant=reentrant)
+    loss.backward(upstream)
     assert torch.equal(loss, results[0])
-    for t, g in zip(inputs, gradients):
-        torch.testing.assert_close(t.grad, g, rtol=1e-6, atol=1e-7)
+    assert error(loss, wanted[0]) <= 8 * roundoff(f32)
+    for t, g, reference in zip(inputs, gradients, wanted_gradients):
+        assert torch.equal(t.grad, g)
+        assert error(t.grad, reference) <= 64 * roundoff(f32)
 
 
 @every_case
@@ -537,6 +543,15 @@ def block(x, r, w, wq, wo, head, target):
     o = ops.attention(q, k, k, window=4).transpose(1, 2).reshape(2, 6, 32)
     o = ops.swiglu(*ops.linear(o, wo).chunk(2, -1))
     return ops.fused_linear_cross_entropy(ops.rms_norm(o + r, w), head, target)
+
+
+def block_formula(x, r, w, wq, wo, head, target):
+    r = x + r
+    q = (rms(r, w, 1e-6, 0.0) @ wq.t()).view(2, 6, 4, 8).transpose(1, 2)
+    q, k = rope_formula(q, q, BLOCK_COS, BLOCK_SIN)
+    o = attention_formula(q, k, k, window=4).transpose(1, 2).reshape(2, 6, 32)
+    gate, up = (o @ wo.t()).chunk(2, -1)
+    return loss_formula(rms(F.silu(gate) * up + r, w, 1e-6, 0.0) @ head.t(), target)
 
 
 def block_inputs():

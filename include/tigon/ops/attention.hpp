@@ -83,17 +83,18 @@ struct kernel<op::attention, backends::generic> {
   }
 
   /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
-  /// 16 bits nine: delta is made before, and waits in the rows of dq. Fewer where some of them are not wanted.
+  /// 16 bits nine: delta is made before, and waits in the rows of dq or apart. Fewer where some of them are not wanted.
   template <backend B, element T>
   static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
     using extents = detail::tile_extents<B>;
     const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
     const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0 && to.dq.data != nullptr;
     const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
-    if (has_rows && sizeof(T) < sizeof(accumulator_t<T>)) {
+    const heads_view<T> kept = has_rows ? to.dq : detail::rows_for_delta(in.q, to);
+    if (kept.data != nullptr && sizeof(T) < sizeof(accumulator_t<T>)) {
       detail::for_tasks(ctx, parts.size(), bytes,
-                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, to.dq, parts[task], own); });
-      in.kept_delta = to.dq;
+                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, kept, parts[task], own); });
+      in.kept_delta = kept;
     }
     detail::for_tasks(
         ctx, has_keys(to) ? across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}) : 0, bytes,
@@ -120,7 +121,7 @@ struct kernel<op::attention, backends::generic> {
     }
   }
 
-  /// delta of a tile of rows, in their rows of dq.
+  /// delta of a tile of rows, in their rows of `to`.
   template <backend B, element T>
   static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
                              context& own) {

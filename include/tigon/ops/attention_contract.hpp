@@ -49,13 +49,14 @@ struct attention {
 ///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
 ///            op::gemm of the backend, with its precision.
 /// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no memory
-///            is not computed; in 16 bits dk needs that of dq. Scratch of each worker, whatever the
-///            lengths: a tile of scores (two in backward), of B::attention.query_rows rows by B::attention.key_block
-///            keys, and the operands and sums of it.
+///            is not computed; a 16-bit dk without dq needs memory for delta [batch * heads * queries] in its place.
+///            Scratch of each worker, whatever the lengths: a tile of scores (two in backward), of
+///            B::attention.query_rows rows by B::attention.key_block keys, and the operands and sums of it.
 /// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
 /// Throws     tigon::error: shape, stride, alias, argument (scale not finite, softcap negative, cumulative_lengths that
-///            are no partition of the keys, dsinks without sinks, a 16-bit dk without dq), workspace; before the first write.
+///            are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and delta), workspace; before
+///            the first write.
 /// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A row whose scores hold
 ///            NaN or +inf, or are all -inf without a sink, is NaN. Keys that are not seen do not matter; NaN and infinity
 ///            in v (backward: in q and do) may also reach queries of the same block that do not see them.
@@ -95,6 +96,7 @@ template <class T>
 struct attention_gradients {
   heads_view<T> dq, dk, dv;
   std::span<accumulator_t<T>> dsinks = {};
+  std::span<accumulator_t<T>> delta = {};  ///< written for a 16-bit dk without dq
 };
 template <class T>
 attention_gradients(heads_view<T>, std::type_identity_t<heads_view<T>>, std::type_identity_t<heads_view<T>>)
@@ -203,8 +205,10 @@ void attention_backward(
   if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of.k);
   if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of.q);
   args.that(sizeof(T) == sizeof(accumulator_t<T>) || gradients.dk.data == nullptr || gradients.dq.data != nullptr ||
-                q.batch == 0 || q.seq_len == 0,
-            error_code::argument, "dq", "absent, beside a dk of 16 bits", "dq, whose rows hold delta");
+                !gradients.delta.empty() || q.batch == 0 || q.seq_len == 0,
+            error_code::argument, "dq", "absent, beside a dk of 16 bits", "dq, whose rows hold delta, or delta");
+  if (gradients.delta.empty()) gradients.delta = {};
+  args.optional_out("delta", gradients.delta, q.batch * q.heads * q.seq_len);
   if (gradients.dsinks.empty()) gradients.dsinks = {};
   args.optional_out("dsinks", gradients.dsinks, q.heads);
   args.that(gradients.dsinks.empty() || !opt.sinks.empty(), error_code::argument, "dsinks", "given without sinks",

@@ -17,6 +17,14 @@ struct backward_inputs {
   heads_view<T> kept_delta = {};  ///< what backward_rows::keep_delta left; or empty
 };
 
+/// The memory for delta as heads whose rows each have room for one; or none.
+template <element T>
+heads_view<T> rows_for_delta(in_heads<T> q, const attention_gradients<T>& to) {
+  if (to.delta.empty() || to.dk.data == nullptr || to.dq.data != nullptr) return {};
+  constexpr std::size_t width = sizeof(accumulator_t<T>) / sizeof(T);
+  return heads_view<T>::of_heads(reinterpret_cast<T*>(to.delta.data()), q.batch, q.heads, q.seq_len, width);
+}
+
 /// to[i * stride] = sum_c a[i,c] b[i,c]
 template <class B, element T, class A = accumulator_t<T>>
 void row_products(matrix_view<const T> a, matrix_view<const T> b, A* to, std::size_t stride, context& own) {
@@ -95,7 +103,7 @@ class backward_rows {
   /// rounding of o took away: of delta as many digits again.
   void keep_delta(std::size_t h, std::size_t i, double delta, heads_view<T> to) const {
     T* const row = part_.tensor(to, h).row(i);
-    if (const A sum = static_cast<A>(delta); in_.q.head_dim * sizeof(T) >= sizeof(A))
+    if (const A sum = static_cast<A>(delta); to.head_dim * sizeof(T) >= sizeof(A))
       std::memcpy(static_cast<void*>(row), &sum, sizeof sum);
     else {
       const double g = static_cast<double>(static_cast<A>(*part_.tensor(in_.d_o, h).row(i)));
@@ -156,7 +164,7 @@ class backward_rows {
   A kept_delta(std::size_t h, std::size_t i) const {
     const T* const row = part_.tensor(in_.kept_delta, h).row(i);
     A delta;
-    if (in_.q.head_dim * sizeof(T) >= sizeof(A))
+    if (in_.kept_delta.head_dim * sizeof(T) >= sizeof(A))
       std::memcpy(&delta, row, sizeof delta);
     else {
       const A g = static_cast<A>(*part_.tensor(in_.d_o, h).row(i)), o = static_cast<A>(*part_.tensor(in_.o, h).row(i));

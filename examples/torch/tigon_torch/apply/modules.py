@@ -5,6 +5,7 @@ its operator would not give what that gives.
 """
 from __future__ import annotations
 
+import functools
 import sys
 
 import torch
@@ -51,6 +52,26 @@ def add_and_norm(x, residual, norm):
     return ops.fused_add_rms_norm(x, residual, norm.weight, *rms_norm_facts(norm))
 
 
+def _checkpointing(forward):
+    """With gradient checkpointing, if it is on: transformers wraps the forward of the class, which this one replaces."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    if "__call__" in vars(GradientCheckpointingLayer):  # transformers that checkpoint around forward
+        return forward
+
+    @functools.wraps(forward)
+    def checkpointed(self, *args, **kwargs):
+        if not (getattr(self, "gradient_checkpointing", False) and self.training and torch.is_grad_enabled()):
+            return forward(self, *args, **kwargs)
+        # A cache would be written a second time in backward.
+        without = {name: None for name in ("cache", "layer_past") if kwargs.get(name) is not None}
+        if kwargs.get("use_cache"):
+            without["use_cache"] = False
+        return self._gradient_checkpointing_func(functools.partial(forward, self, **{**kwargs, **without}), *args)
+
+    return checkpointed
+
+
 def layer_forward(recompute: bool):
     """Llama's decoder layer: the sum after attention and the norm of it are one operator."""
 
@@ -63,7 +84,7 @@ def layer_forward(recompute: bool):
             x = self.mlp(x)
         return residual + x
 
-    return forward
+    return _checkpointing(forward)
 
 
 def sandwich_layer_forward(recompute: bool):
@@ -78,7 +99,7 @@ def sandwich_layer_forward(recompute: bool):
             x = self.mlp(x)
         return residual + self.post_feedforward_layernorm(x)
 
-    return forward
+    return _checkpointing(forward)
 
 
 GELU = {"gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu": "none"}
