@@ -88,6 +88,20 @@ const variant variants[] = {
      {.weight_hard = 0, .padding = teacher_padding::drop_teacher, .mask_soft = false}},
     {"jsd without labels to learn from", which::jsd_alone, 0.5, false, 0, soft_only(1)},
     {"reverse KL without labels to learn from", which::jsd_alone, 1, true, 0, soft_only(0.8)},
+    {"jsd of capped logits, more classes of probability 0",
+     which::jsd,
+     0.4,
+     true,
+     3,
+     {.weight_hard = 0.3, .weight_soft = 0.9, .temperature = 1.4, .softcap = 1.5, .teacher_softcap = 0.7},
+     gradient::accumulate},
+    {"reverse KL of a capped student, of all rows",
+     which::jsd,
+     1,
+     false,
+     0,
+     {.ignore_index = 0, .mask_soft = false, .softcap = 0.5}},
+    {"cosine of capped logits", which::cosine, 0.3, false, 0, {.softcap = 0.9, .teacher_softcap = 0.6}},
 };
 
 // Losses in units of the reference, gradients of |reference| + its root mean square; at most ten times the worst seen.
@@ -160,6 +174,13 @@ std::vector<N> logits_of(const X* x, const std::vector<W>& w, const std::vector<
     z[j] = bias.empty() ? N(0) : N(bias[j]);
     for (std::size_t h = 0; h < hidden; ++h) z[j] += N(x[h]) * N(w[j * hidden + h]);
   }
+  return z;
+}
+
+template <class N>
+std::vector<N> capped(std::vector<N> z, double softcap) {
+  if (softcap != 0)
+    for (N& v : z) v = softcap * std::tanh(v / softcap);
   return z;
 }
 
@@ -255,8 +276,10 @@ struct problem : linear_problem<T> {
     const std::vector<double> even(s.vocab, 1);
     for (std::size_t i = 0; i < s.rows; ++i) {
       const bool kept = target[i] != v.opt.ignore_index;
-      const auto z = logits_of<N>(&student.x[i * s.hidden], student.w, student.bias, s.hidden, s.vocab);
-      const auto t = logits_of<N>(txv.data() + i * s.teacher_hidden, twv, tbv, s.teacher_hidden, wide);
+      const auto own = logits_of<N>(&student.x[i * s.hidden], student.w, student.bias, s.hidden, s.vocab);
+      const auto z = capped(own, v.opt.softcap);
+      const auto t = capped(logits_of<N>(txv.data() + i * s.teacher_hidden, twv, tbv, s.teacher_hidden, wide),
+                            v.opt.teacher_softcap);
       std::vector<N> d(s.vocab);
       if (share() != 0 && (kept || !v.opt.mask_soft)) {
         const soft_row<N> r(z, t, v);
@@ -270,8 +293,10 @@ struct problem : linear_problem<T> {
         for (std::size_t j = 0; j < s.vocab; ++j)
           d[j] += v.opt.weight_hard * (j == at ? std::expm1(-r.minus_log_p) : std::exp(z[j] - z[at] - r.minus_log_p));
       }
-      for (std::size_t j = 0; j < s.vocab; ++j)
+      for (std::size_t j = 0; j < s.vocab; ++j) {
+        if (v.opt.softcap != 0) d[j] /= std::pow(std::cosh(own[j] / v.opt.softcap), 2);
         add_logit_gradient(out, student, i, j, static_cast<double>(d[j] * share() * upstream));
+      }
     }
     out.soft = static_cast<double>(soft_sum * share()), out.hard = static_cast<double>(hard_sum * share());
     const auto part = [](double weight, double value) { return weight == 0 ? 0 : weight * value; };
@@ -451,15 +476,19 @@ TYPED_TEST(fused_linear_distillation, bits_do_not_depend_on_threads) {
 TYPED_TEST(fused_linear_distillation, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  problem<T> p({20, 17, 40, 67}, variants[3]);
-  const auto bytes = [](context& ctx) {
-    return tigon::fused_linear_distillation_workspace<B, T>(20, 17, 67, 40, 69, ctx);
-  };
-  expect_takes_its_workspace("fused_linear_jsd_distillation_backward", p, bytes,
-                             [&](context& ctx) { p.template backward<B>(1, ctx); });
-  p.clear();
-  expect_takes_its_workspace("fused_linear_jsd_distillation_forward", p, bytes,
-                             [&](context& ctx) { p.template forward<B>(ctx); });
+  for (const variant& v : {variants[3], variants[11]}) {
+    SCOPED_TRACE(v.name);
+    problem<T> p({20, 17, 40, 67}, v);
+    const auto bytes = [&](context& ctx) {
+      return tigon::fused_linear_distillation_workspace<B, T>(20, 17, 67, 40, p.wide, ctx, tigon::parameters::trained,
+                                                              v.opt.softcap != 0);
+    };
+    expect_takes_its_workspace("fused_linear_jsd_distillation_backward", p, bytes,
+                               [&](context& ctx) { p.template backward<B>(1, ctx); });
+    p.clear();
+    expect_takes_its_workspace("fused_linear_jsd_distillation_forward", p, bytes,
+                               [&](context& ctx) { p.template forward<B>(ctx); });
+  }
 }
 
 TEST(gradients, differentiate_the_definition) {
@@ -477,8 +506,9 @@ TEST(gradients, differentiate_the_definition) {
       for (std::size_t i = 0; i < s.rows; ++i) {
         const bool kept = p.target[i] != v.opt.ignore_index;
         const std::vector<N> wn(wv.begin(), wv.end()), bn(bv.begin(), bv.end());
-        const auto z = logits_of<N>(&xv[i * s.hidden], wn, bn, s.hidden, s.vocab);
-        const auto t = logits_of<N>(&txv[i * s.teacher_hidden], twv, tbv, s.teacher_hidden, p.wide);
+        const auto z = capped(logits_of<N>(&xv[i * s.hidden], wn, bn, s.hidden, s.vocab), v.opt.softcap);
+        const auto t =
+            capped(logits_of<N>(&txv[i * s.teacher_hidden], twv, tbv, s.teacher_hidden, p.wide), v.opt.teacher_softcap);
         if (kept || !v.opt.mask_soft) total += v.opt.weight_soft * soft_row<N>(z, t, v).loss;
         if (kept && v.loss != which::jsd_alone)
           total += v.opt.weight_hard *
@@ -894,6 +924,10 @@ TEST_F(distillation_doors, refuse_wrong_numbers_and_labels) {
   refuses_all(argument, "upstream is", [](auto& a) { a.upstream = inf; });
   refuses_jsd(argument, "weight_hard is", [](auto& a) { a.opt.weight_hard = nan; });
   refuses_jsd(argument, "weight_soft is", [](auto& a) { a.opt.weight_soft = -inf; });
+  for (const double bad : {-1.0, 1e-40, nan, inf}) {
+    refuses_jsd(argument, "softcap is", [=](auto& a) { a.opt.softcap = bad; });
+    refuses_jsd(argument, "teacher_softcap is", [=](auto& a) { a.opt.teacher_softcap = bad; });
+  }
   for (const std::int64_t bad : {-1, 6}) {
     p.target[1] = bad;
     refuses_jsd(index, "target[1] is " + std::to_string(bad) + "; expected at least 0 and below 6", [](auto&) {});

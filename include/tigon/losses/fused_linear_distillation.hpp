@@ -113,8 +113,10 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t vocab = t.student.w.rows, wide = t.teacher.vocab();
-    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, t.student.x.cols, wide, ctx, 2);
+    const bool capped = t.softcap != 0;
+    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, t.student.x.cols, wide, ctx, capped ? 3 : 2);
     workspace::frame frame(ctx.workspace());
+    A* slopes = capped ? frame.template take<A>(chunk * vocab) : nullptr;
     A* logits = frame.template take<A>(chunk * wide);
     A* teacher_logits = frame.template take<A>(chunk * wide);
     detail::chunked_linear<B, T> student(frame, t.student, t.out, gemm_detail::ceil_div(t.student.x.rows, chunk), ctx);
@@ -126,10 +128,15 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
       if (rows.soft != nullptr && !t.teacher.is_layer)
         detail::round_sums<row_backend<B>, A, A, input_t<T>>(of_teacher, t.teacher.logits.rows_from(begin, n), false,
                                                              ctx);
+      const matrix_view<A> slope(slopes, n, vocab);
+      detail::cap_logits<row_backend<B>, A>(z, t.softcap, ctx, slope);
+      if (rows.soft != nullptr) detail::cap_logits<row_backend<B>, A>(of_teacher, t.teacher_softcap, ctx);
       kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
           matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
           rows.from(begin), ctx);
-      if (t.out.any()) student.backward(begin, z);
+      if (!t.out.any()) return;
+      if (capped) detail::gradient_of_capped<row_backend<B>, A>(z, slope, ctx);
+      student.backward(begin, z);
     });
     student.finish();
   }
@@ -143,20 +150,20 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
 };
 
 /// Bytes of workspace that a fused linear distillation takes for a call with both biases and all gradients, or those
-/// of x alone; for a teacher whose logits are given teacher_hidden is 0.
+/// of x alone; for a teacher whose logits are given teacher_hidden is 0. `capped`: with a softcap of the student's.
 template <class B = default_backend, class T>
 std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                 std::size_t teacher_hidden, std::size_t teacher_vocab,
                                                 const context& ctx = default_context(),
-                                                parameters of = parameters::trained) {
+                                                parameters of = parameters::trained, bool capped = false) {
   using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, 2);
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, capped ? 3 : 2);
   std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
   for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
     between = std::max(between, gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, teacher_vocab, teacher_hidden,
                                                                               ctx.executor().workers()));
-  return 2 * workspace::bytes_for<double>(rows) + 2 * workspace::bytes_for<A>(chunk, teacher_vocab) +
-         workspace::bytes_for<A>(teacher_vocab) +
+  return (capped ? workspace::bytes_for<A>(chunk, vocab) : 0) + 2 * workspace::bytes_for<double>(rows) +
+         2 * workspace::bytes_for<A>(chunk, teacher_vocab) + workspace::bytes_for<A>(teacher_vocab) +
          detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
                                                 between, of);
 }
@@ -185,7 +192,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   const auto labels = labels_of(of.target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   const distillation_door<T, I> door{name,
-                                     {of.student, of.teacher, of.gradients},
+                                     {of.student, of.teacher, of.gradients, of.opt.softcap, of.opt.teacher_softcap},
                                      labels,
                                      of.losses != nullptr ? *of.losses : distillation_losses<accumulator_t<T>>{},
                                      of.opt,
@@ -194,7 +201,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   door.template check<B>(of.takes_neg_inf, of.indices);
   ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
                                    of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
-                                   of.teacher.vocab(), ctx, of.gradients.of_weights()));
+                                   of.teacher.vocab(), ctx, of.gradients.of_weights(), of.opt.softcap != 0));
   door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
 }
 

@@ -129,6 +129,13 @@ TIGON_NOINLINE void declare_loss(arguments& args, std::span<A> loss, const cross
   args.optional_out("kept_rows", metrics.kept_rows, 1);
 }
 
+/// Of logits whose arithmetic is in A.
+template <class A>
+constexpr bool is_softcap(double softcap) {
+  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
+  return softcap == 0 || (softcap >= 1 / most && softcap <= most);
+}
+
 /// Its scalar options.
 template <class A, class Options>
 TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& opt) {
@@ -136,9 +143,7 @@ TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& op
                 "a number from 0 to 1");
   expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
                 "a finite number of at least 0");
-  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
-  expect.option(opt.softcap == 0 || (opt.softcap >= 1 / most && opt.softcap <= most), "softcap", opt.softcap,
-                "a finite number above 0, or 0 for none");
+  expect.option(is_softcap<A>(opt.softcap), "softcap", opt.softcap, "a finite number above 0, or 0 for none");
   expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
 }

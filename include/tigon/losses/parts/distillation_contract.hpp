@@ -51,6 +51,7 @@ struct soft_loss_row {
 ///   hard = 1/n sum_i -log softmax(z_i)[target_i],   soft = 1/n sum_i soft_i(z_i / temperature, t_i / temperature)
 ///   loss = weight_hard hard + weight_soft soft
 ///   D = dloss/dz,   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   all times upstream in backward
+///   with a softcap z = softcap tanh((x w^T + bias) / softcap), and D is times 1 - (z / softcap)^2
 ///
 /// soft_i comes from a soft loss: jsd_soft, cosine_soft, or one of your own (see soft_loss_row).
 ///
@@ -70,8 +71,8 @@ struct soft_loss_row {
 ///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
 ///            D is 0: they contribute nothing, whatever stands in x and the teacher, and their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
-/// Memory     2 * chunk * teacher_vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32
-///            dw; see fused_linear_distillation_workspace. Both w may come packed (linear_layer).
+/// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
+///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
@@ -84,9 +85,11 @@ struct fused_linear_distillation_options {
   double temperature = 1;  ///< of the soft part, from 1e-30 to 1e30
   std::int64_t ignore_index = -100;
   teacher_padding padding = teacher_padding::neg_inf;
-  bool mask_soft = true;   ///< false: ignored rows have a soft loss too, as n has them not
-  double denominator = 0;  ///< n, for a batch in several calls; 0: count
-  double upstream = 1;     ///< gradients of forward are those of the loss times this
+  bool mask_soft = true;       ///< false: ignored rows have a soft loss too, as n has them not
+  double denominator = 0;      ///< n, for a batch in several calls; 0: count
+  double upstream = 1;         ///< gradients of forward are those of the loss times this
+  double softcap = 0;          ///< above 0: softcap tanh(z / softcap) in the place of z; 0: none
+  double teacher_softcap = 0;  ///< likewise of t
 };
 
 /// One number each; a span without memory is not written. soft and hard are without their weights.
@@ -122,6 +125,7 @@ struct distillation_call {
   linear_layer<T> student;
   distillation_teacher<T> teacher;
   linear_gradients<T> out;
+  double softcap = 0, teacher_softcap = 0;
 };
 
 /// Labels of a call: those of the caller, or none.
@@ -178,6 +182,10 @@ struct distillation_door {
     args.finite("upstream", upstream);
     args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
                 "a number from 1e-30 to 1e30");
+    const auto cap = [&](std::string_view option, double value) {
+      args.option(is_softcap<A>(value), option, value, "a finite number above 0, or 0 for none");
+    };
+    cap("softcap", opt.softcap), cap("teacher_softcap", opt.teacher_softcap);
     args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
                 "a finite number above 0, or 0 to count");
     args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.vocab() == vocab,

@@ -57,6 +57,33 @@ struct capped_logits {
 template <bool Capped, class A>
 using logits_kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
 
+/// z = softcap tanh(z / softcap); with memory in `slope`, there the derivative of that. softcap = 0: nothing is done.
+template <backend B, class A>
+void cap_logits(matrix_view<A> z, double softcap, context& ctx, matrix_view<A> slope = {}) {
+  if (softcap == 0) return;
+  const auto kind = capped_logits<A>::of(softcap);
+  for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
+    if (slope.data == nullptr)
+      return row.map(reads(z), writes(z), [=](auto v) { return kind.squash(v) * kind.scale(); });
+    row.map(reads(z), writes(z, slope), [=](auto v) {
+      const auto s = kind.squash(v);
+      return pack{s * kind.scale(), kind.slope(s)};
+    });
+  });
+}
+
+/// The gradient of logits from that of their caps, in place. One that is 0 stays 0: its logit counts for nothing, and may
+/// be a NaN.
+template <backend B, class A>
+void gradient_of_capped(matrix_view<A> d, matrix_view<A> slope, context& ctx) {
+  for_rows<B, A>(ctx, d.rows, d.cols, [=] TIGON_FN(auto row) {
+    row.map(reads(d, slope), writes(d), [](auto v, auto by) {
+      const decltype(v) zero(A(0));
+      return select(v == zero, zero, normal_or_zero(v * by));
+    });
+  });
+}
+
 /// Summands of a sum of exponentials without the maximum's own 1: p unless it is 1, and how many are 1.
 template <class V>
 TIGON_INLINE auto apart_from_one(V p) {

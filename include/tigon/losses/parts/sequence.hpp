@@ -55,7 +55,7 @@ struct sequence_kernel {
     const auto make_logps = [&](std::size_t k, std::size_t n) {
       const auto of = [&](gathered_linear<B, T>& rows, double* logp) {
         const matrix_view<A> z = rows.logits(t.row + k, n, memory);
-        cap<R, A>(z, call.softcap, ctx);
+        cap_logits<R, A>(z, call.softcap, ctx);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
         look_up(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
@@ -74,7 +74,7 @@ struct sequence_kernel {
       if (call.softcap == 0) {
         rows_of_logits::template backward<R, A>(z, t.lse + k, first, second, call.temperature, z, ctx);
       } else {
-        if (again) cap<R, A>(z, call.softcap, ctx);
+        if (again) cap_logits<R, A>(z, call.softcap, ctx);
         kernel<op::selective_log_softmax, backends::generic>::template backward_of_capped<R, A>(
             call.softcap, z, t.lse + k, {first, second}, call.temperature, z, ctx);
       }
@@ -103,16 +103,6 @@ struct sequence_kernel {
     double temperature, softcap;
     double capped(double z) const { return softcap == 0 ? z : softcap * std::tanh(z / softcap); }
   };
-
-  /// z = softcap tanh(z / softcap); 0: as it is.
-  template <backend B, class A>
-  static void cap(matrix_view<A> z, double softcap, context& ctx) {
-    if (softcap == 0) return;
-    const auto kind = capped_logits<A>::of(softcap);
-    for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
-      row.map(reads(z), writes(z), [=](auto v) { return kind.squash(v) * kind.scale(); });
-    });
-  }
 
   /// The result of split.
   struct split_rows {

@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_PARTS_SEQUENCE_CONTRACT_HPP
 
 #include <tigon/core/function_ref.hpp>
+#include <tigon/losses/parts/cross_entropy_contract.hpp>
 #include <tigon/losses/selective_logprob.hpp>
 
 #include <cmath>
@@ -142,9 +143,7 @@ struct sequence_scores {
 template <class A>
 void expect_softcap(const arguments& args, double softcap, std::string_view name, std::span<A> sum,
                     std::span<A> other) {
-  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
-  args.option(softcap == 0 || (softcap >= 1 / most && softcap <= most), "softcap", softcap,
-              "a finite number above 0, or 0 for none");
+  args.option(is_softcap<A>(softcap), "softcap", softcap, "a finite number above 0, or 0 for none");
   args.that(softcap == 0 || (sum.data() == nullptr && other.data() == nullptr), error_code::argument, name,
             "requested with a softcap", "no memory for it");
 }
