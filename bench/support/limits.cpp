@@ -106,34 +106,13 @@ double fma_peak(std::size_t threads) {
          median_seconds(threads, cache_state::warm, fma_chains<S>);
 }
 
-// Tile registers, where the flags promise them and the system permits them: four sums, as many as a product has.
 #if TIGON_FLAGS_tiles
-using tile_registers = tigon::simd::tile_registers;
-bool has_tiles() { return tile_registers::missing().empty(); }
-template <bool Bytes>
-void tile_chains(std::size_t) {
-  const tile_registers::configured registers;
-  alignas(64) static constexpr std::byte zeros[1024]{};
-  tile_registers::load_a<0>(zeros), tile_registers::load_a<1>(zeros);
-  tile_registers::load_b<0>(zeros), tile_registers::load_b<1>(zeros);
-  tile_registers::zero<0, 0>(), tile_registers::zero<0, 1>(), tile_registers::zero<1, 0>(),
-      tile_registers::zero<1, 1>();
-  for (std::size_t turn = 0; turn < peak_turns / 8; ++turn)
-    if constexpr (Bytes) {
-      tile_registers::multiply_int8<0, 0>(), tile_registers::multiply_int8<0, 1>();
-      tile_registers::multiply_int8<1, 0>(), tile_registers::multiply_int8<1, 1>();
-    } else {
-      tile_registers::multiply_bf16<0, 0>(), tile_registers::multiply_bf16<0, 1>();
-      tile_registers::multiply_bf16<1, 0>(), tile_registers::multiply_bf16<1, 1>();
-    }
-}
 template <bool Bytes>
 double tile_peak(std::size_t threads) {
-  const double operations = 2.0 * 16 * 16 * (Bytes ? 64 : 32) * 4 * static_cast<double>(peak_turns / 8 * threads);
-  return 1e-9 * operations / median_seconds(threads, cache_state::warm, tile_chains<Bytes>);
+  return 1e-9 * tile_chains_flops<Bytes> * static_cast<double>(threads) /
+         median_seconds(threads, cache_state::warm, tile_chains<Bytes>);
 }
 #else
-bool has_tiles() { return false; }
 template <bool>
 double tile_peak(std::size_t) {
   return 0;

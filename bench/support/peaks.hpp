@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <tigon/simd/tile_registers.hpp>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -145,6 +146,34 @@ inline void dot_chains(std::size_t) {
       keep(sum[k]);
     }
 }
+#endif
+
+// Tile registers, where the flags promise them and the system permits them: four sums, as many as a product has.
+#if TIGON_FLAGS_tiles
+using tile_registers = tigon::simd::tile_registers;
+inline bool has_tiles() { return tile_registers::missing().empty(); }
+/// Operations of a call of tile_chains: on bytes, or on bf16.
+template <bool Bytes>
+constexpr double tile_chains_flops = 2.0 * 16 * 16 * (Bytes ? 64 : 32) * 4 * (peak_turns / 8);
+template <bool Bytes>
+void tile_chains(std::size_t) {
+  const tile_registers::configured registers;
+  alignas(64) static constexpr std::byte zeros[1024]{};
+  tile_registers::load_a<0>(zeros), tile_registers::load_a<1>(zeros);
+  tile_registers::load_b<0>(zeros), tile_registers::load_b<1>(zeros);
+  tile_registers::zero<0, 0>(), tile_registers::zero<0, 1>(), tile_registers::zero<1, 0>(),
+      tile_registers::zero<1, 1>();
+  for (std::size_t turn = 0; turn < peak_turns / 8; ++turn)
+    if constexpr (Bytes) {
+      tile_registers::multiply_int8<0, 0>(), tile_registers::multiply_int8<0, 1>();
+      tile_registers::multiply_int8<1, 0>(), tile_registers::multiply_int8<1, 1>();
+    } else {
+      tile_registers::multiply_bf16<0, 0>(), tile_registers::multiply_bf16<0, 1>();
+      tile_registers::multiply_bf16<1, 0>(), tile_registers::multiply_bf16<1, 1>();
+    }
+}
+#else
+inline bool has_tiles() { return false; }
 #endif
 
 }  // namespace tigon_bench

@@ -29,7 +29,8 @@ double best_rate(double amount, Run run) {
 
 }  // namespace detail
 
-/// The peak of products, of bf16 where the build has its instruction, and the bandwidth of memory, on so many threads.
+/// The peak of products, of bf16 where the build has an instruction for them or tiles, and the bandwidth of memory, on so
+/// many threads.
 inline machine_limits measure_limits(std::size_t threads, bool bf16) {
   tigon::thread_pool pool(threads);
   machine_limits out;
@@ -42,6 +43,10 @@ inline machine_limits measure_limits(std::size_t threads, bool bf16) {
   if (bf16) out.flops = std::max(out.flops, peak(tigon_bench::dot_chains_flops, tigon_bench::dot_chains));
 #else
   (void)bf16;
+#endif
+#if TIGON_FLAGS_tiles
+  if (bf16 && tigon_bench::has_tiles())
+    out.flops = std::max(out.flops, peak(tigon_bench::tile_chains_flops<false>, tigon_bench::tile_chains<false>));
 #endif
   // y = y + x, 96 MiB each, where the caches hold neither.
   constexpr std::size_t part = std::size_t{1} << 18, parts = 384;
