@@ -203,15 +203,20 @@ class model_operators : public timed_operators<T> {
   }
   /// hard * cross entropy + soft * divergence from the teacher at a temperature, summed over the targets. beta = 0:
   /// KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon.
-  double distillation(const head_layer& student, const head_layer& teacher, std::span<const std::int32_t> targets,
+  struct capped_head {
+    const head_layer& layer;
+    double softcap;
+  };
+  double distillation(const capped_head& student, const capped_head& teacher, std::span<const std::int32_t> targets,
                       const distillation_options& o, const head_gradients& to) {
-    const auto timed = base::head("fused_linear_jsd_distillation", student, to);
+    const auto timed = base::head("fused_linear_jsd_distillation", student.layer, to);
     float loss = 0;
     tigon::fused_linear_jsd_distillation_options opt;
     opt.beta = o.beta, opt.distillation.temperature = o.temperature, opt.distillation.denominator = 1;
     opt.distillation.weight_hard = o.hard, opt.distillation.weight_soft = o.soft();
-    tigon::fused_linear_jsd_distillation_forward<head_backend>(student, teacher, targets, {std::span(&loss, 1)}, to,
-                                                               opt, ctx_);
+    opt.distillation.softcap = student.softcap, opt.distillation.teacher_softcap = teacher.softcap;
+    tigon::fused_linear_jsd_distillation_forward<head_backend>(student.layer, teacher.layer, targets,
+                                                               {std::span(&loss, 1)}, to, opt, ctx_);
     return static_cast<double>(loss);
   }
 

@@ -139,9 +139,7 @@ class objective {
             std::size_t most_tokens, tigon::context& ctx, profile* timed = nullptr)
       : preference_(preference), distillation_(distillation), profile_(timed) {
     if (distillation_.teacher.empty()) return;
-    expect_no_cap(a);
     teacher_ = std::make_unique<frozen_model<T>>(distillation_.teacher, most_tokens, ctx, timed);
-    expect_no_cap(teacher_->of());
     if (teacher_->of().vocab < a.vocab)
       throw std::runtime_error("the teacher in " + distillation_.teacher + " has a vocabulary of " +
                                std::to_string(teacher_->of().vocab) + ", and the model one of " +
@@ -168,7 +166,8 @@ class objective {
       return teacher_->answer(of);
     }();
     return run([&](const auto& layer, const auto& gradients) {
-      return model.doors().distillation(layer, teacher, of.targets, distillation_, gradients);
+      return model.doors().distillation({layer, model.of().logit_softcap}, {teacher, teacher_->of().logit_softcap},
+                                        of.targets, distillation_, gradients);
     });
   }
 
@@ -188,12 +187,6 @@ class objective {
     for (std::size_t i = 0; i < values.size(); ++i)
       sum += static_cast<double>(values[i]) - static_cast<double>(pass.others_reference[i]);
     return static_cast<float>(std::max(0.0, sum / static_cast<double>(pass.pairs)));
-  }
-
-  /// The divergences of distillation know no cap.
-  static void expect_no_cap(const architecture& a) {
-    if (a.logit_softcap != 0)
-      throw std::runtime_error("the model_type " + a.model_type + " caps its logits, which distillation does not know");
   }
 
   preference_options preference_;
