@@ -35,7 +35,7 @@ class memory_file {
   int file_;
 };
 
-/// Some damage to a file: bytes changed, taken out, put in, repeated, or cut off.
+/// Some damage to a file: bytes or digits changed, bytes taken out, put in, repeated, or cut off.
 void damage(std::string& all, source& in) {
   static constexpr std::string_view pieces[] = {
       "{",         "}",     "[",    "]",    ",",    ":",       "\"",
@@ -45,13 +45,18 @@ void damage(std::string& all, source& in) {
   const std::size_t times = in.below(5);
   for (std::size_t n = 0; n < times && !all.empty(); ++n) {
     const std::size_t at = in.below(std::min<std::size_t>(all.size(), 60000));
-    switch (in.below(7)) {
+    switch (in.below(8)) {
       case 0: all[at] = static_cast<char>(in.byte()); break;
       case 1: all[at] = static_cast<char>(all[at] ^ 1 << in.below(8)); break;
       case 2: all.erase(at, in.between(1, 8)); break;
       case 3: all.insert(at, pieces[in.below(std::size(pieces))]); break;
       case 4: all.insert(at, all.substr(in.below(all.size()), in.between(1, 40))); break;
       case 5: all.resize(at); break;
+      case 6: {  // a file of another number, and otherwise as good as before
+        const std::size_t digit = all.find_first_of("0123456789", at);
+        if (digit != all.npos) all[digit] = static_cast<char>('0' + in.below(10));
+        break;
+      }
       default: all[at % 8] = static_cast<char>(in.byte()); break;  // the length of the header
     }
   }
