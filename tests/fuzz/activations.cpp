@@ -18,7 +18,7 @@ void expect_simplex(const any_problem& p, const argument& y, double bound, const
   const double each = any_problem::size_of_terms({&y}) * static_cast<double>(y.cols());
   for (std::size_t i = 0; i < y.rows(); ++i) {
     if (wild[i]) continue;
-    double sum = 0;
+    long double sum = 0;  // 1772 equal f64 sum to 1 + 4e-14 in f64
     for (std::size_t j = 0; j < y.cols(); ++j) {
       const double part = y.got(i * y.cols() + j);
       if (!(part >= 0)) p.fail("a probability is below 0");

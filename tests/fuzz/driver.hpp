@@ -5,6 +5,7 @@
 //   with --repeats N each call is made N times more, and has to give the same bits
 //   with --tightness every output whose errors stay below a tenth of their bound is a finding: of thousands of cases
 //   PROGRAM --hex BYTES                                            one case, as a finding prints it
+//   PROGRAM --corpus FILE                                          cases of a file with a line of hex each (corpus/)
 //   PROGRAM FILE...                                                cases from files, as libFuzzer writes them
 #ifndef TIGON_TESTS_FUZZ_DRIVER_HPP
 #define TIGON_TESTS_FUZZ_DRIVER_HPP
@@ -33,6 +34,13 @@ inline std::string text_of_case;  ///< of the case that is running
 inline std::string hex(std::span<const std::uint8_t> bytes) {
   std::string out;
   for (const std::uint8_t b : bytes) out += "0123456789abcdef"[b >> 4], out += "0123456789abcdef"[b & 15];
+  return out;
+}
+
+inline std::vector<std::uint8_t> bytes_of(std::string_view digits) {
+  std::vector<std::uint8_t> out;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
+    out.push_back(static_cast<std::uint8_t>(std::stoul(std::string(digits.substr(i, 2)), nullptr, 16)));
   return out;
 }
 
@@ -94,10 +102,11 @@ inline int run_main(int argc, char** argv) {
     } else if (word == "--only") {
       only = next();
     } else if (word == "--hex") {
-      const std::string digits = next();
-      std::vector<std::uint8_t>& bytes = given.emplace_back();
-      for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
-        bytes.push_back(static_cast<std::uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
+      given.push_back(bytes_of(next()));
+    } else if (word == "--corpus") {
+      std::ifstream file(next());
+      for (std::string line; std::getline(file, line);) given.push_back(bytes_of(line));
+      if (given.empty()) return std::fprintf(stderr, "the corpus has no cases\n"), 2;
     } else {
       std::ifstream file(word, std::ios::binary);
       if (!file) return std::fprintf(stderr, "%s cannot be read\n", word.c_str()), 2;
@@ -117,6 +126,7 @@ inline int run_main(int argc, char** argv) {
     }
   };
   for (const auto& bytes : given) run(bytes), ++ran;
+  if (!given.empty()) std::printf("%zu cases given, %zu findings\n", ran, findings);
   if (given.empty()) {
     using clock = std::chrono::steady_clock;
     for (std::size_t t = 0; t < targets().size(); ++t) {
