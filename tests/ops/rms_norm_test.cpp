@@ -170,6 +170,21 @@ TYPED_TEST(rms_norm, rows_of_the_range_of_the_type) {
     }
 }
 
+// Where eps decides alone, and where it is as large as the mean square, which is computed of multiplied numbers.
+TYPED_TEST(rms_norm, eps_beside_squares_that_leave_the_range) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  const int power = std::same_as<T, tigon::float16> ? -20 : std::same_as<T, double> ? -500 : -55;
+  for (const double eps : {1e-6, std::ldexp(1.0, 2 * power)}) {
+    problem<T> p({3, 40});
+    for (std::size_t i = 0; i < 3; ++i)
+      for (std::size_t j = 0; j < 40; ++j) p.x(i, j) = from_f64<T>(std::ldexp(to_f64(p.x(i, j)), power));
+    p.v.opt.eps = eps;
+    p.template forward<B>();
+    EXPECT_TRUE(close(p.y.f64(), p.wanted().y(), forward_bound.of<T>())) << eps;
+  }
+}
+
 TYPED_TEST(rms_norm, nan_and_infinity_stay_in_their_rows) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -226,6 +241,16 @@ TYPED_TEST(rms_norm, bits_do_not_depend_on_threads) {
     p.template both_ways<B>(ctx);
     return bits_of(p.y, p.rstd, p.dx, p.dw);
   }));
+}
+
+TEST(rms_norm_options, are_those_of_llama_unless_given) {
+  using B = tigon::test::usual_backend;
+  problem<float> p({3, 20}, {"llama", true, {.eps = 1e-6, .offset = 0, .casting = casting::llama}});
+  p.forward<B>();
+  const auto given = bits_of(p.y, p.rstd);
+  p.y.clear(), p.rstd.clear();
+  tigon::rms_norm_forward<B>(p.x, p.w, p.y.view(), p.rstd);
+  EXPECT_EQ(bits_of(p.y, p.rstd), given);
 }
 
 TEST(rms_norm_mixed, parameters_keep_their_own_type) {

@@ -17,8 +17,10 @@ struct swiglu_gate {
   static const std::vector<options>& variants() {
     static const std::vector<options> all{{},
                                           {.gate_multiplier = -0.75, .down_multiplier = 1.5},
+                                          {.down_multiplier = 2},  // alone
                                           {.round_gate = true},
                                           {.gate_multiplier = 0.75, .down_multiplier = 1.5, .round_gate = true},
+                                          {.up_offset = 1},  // alone
                                           {.limit = 2, .slope = 1.702, .up_offset = 1},
                                           {.gate_multiplier = -0.75,
                                            .down_multiplier = 1.5,
