@@ -149,8 +149,8 @@ void fused_linear_grpo(P& p) {
   const some_layer<P> l(p, batch * (len + more), 30, 60, 1 / (p.stretch() * p.stretch()));
   tigon::policy_options opt{.type = p.in.pick({grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, gmpo})};
   opt.beta = p.in.pick({0.04, 0.0}), opt.reduce = p.in.one_in(2), opt.temperature = p.in.pick({1.0, 0.8});
-  auto &ids = p.template matrix<std::int64_t>("ids", batch, len),
-       &mask = p.template matrix<std::uint8_t>("mask", batch, len);
+  auto& ids = p.template matrix<std::int64_t>("ids", batch, len);
+  auto& mask = p.template matrix<std::uint8_t>("mask", batch, len);
   auto &old_logp = p.template matrix<A>("old_logp", batch, len),
        &ref_logp = p.template matrix<A>("ref_logp", batch, len);
   auto& advantages = p.filled(p.template vector<A>("advantages", batch), 0, 1, false);
