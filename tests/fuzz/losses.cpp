@@ -57,7 +57,8 @@ void cross_entropy(P& p) {
   for (std::size_t j = 0; j < weight.size(); ++j) weight.set(j, 0.25 * static_cast<double>(j % 7 + 1));
   auto &loss = p.template vector<A>("loss", results), &z_loss = p.template vector<A>("z_loss", results);
   auto& predicted = p.template vector<std::int64_t>("predicted", rows);
-  auto &upstream = p.template vector<A>("upstream", results), &dlogits = p.matrix("dlogits", rows, vocab);
+  auto& upstream = p.template vector<A>("upstream", results);
+  auto& dlogits = p.matrix("dlogits", rows, vocab);
   for (std::size_t i = 0; i < results; ++i) upstream.set(i, 0.5 + 0.25 * static_cast<double>(i));
   auto &again = p.matrix("dlogits again", rows, vocab), &to = p.in_place(dlogits, {&logits});
   const auto given_weight = [&](auto s) { return weighted ? weight.vec(s) : decltype(weight.vec(s))(); };
@@ -115,7 +116,8 @@ void with_divergence(P& p) {
   }
   auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab, opt.ignore_index);
   auto &loss = p.template vector<A>("loss", results), &ce = p.template vector<A>("ce", results);
-  auto &divergence = p.template vector<A>("divergence", results), &dlogits = p.matrix("dlogits", rows, vocab);
+  auto& divergence = p.template vector<A>("divergence", results);
+  auto& dlogits = p.matrix("dlogits", rows, vocab);
   // Where the two probabilities are equal, the gradient of their distance jumps.
   std::vector<bool> even(rows, false);
   for (std::size_t i = 0; TVD && i < rows; ++i) {
@@ -279,15 +281,16 @@ void selective_log_softmax(P& p) {
   const std::size_t rows = batch * (len + gap);
   const tigon::selective_log_softmax_options opt{.temperature = p.in.pick({1.0, 0.7, 2.0})};
   auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, 2);
-  auto &ids = p.template matrix<std::int64_t>("ids", batch, len), &logp = p.template matrix<A>("logp", batch, len);
+  auto& ids = p.template matrix<std::int64_t>("ids", batch, len);
+  auto& logp = p.template matrix<A>("logp", batch, len);
   auto& mask = p.template matrix<std::uint8_t>("mask", batch, len);
   generator next(p.in.seed());
   for (std::size_t k = 0; k < ids.size(); ++k)
     ids.set(k, static_cast<double>(next() % vocab)), mask.set(k, next() % 4 != 0);
   if (ids.size() != 0 && p.in.one_in(16))
     ids.set(p.in.below(ids.size()), p.in.pick({-1.0, static_cast<double>(vocab)})), p.may_refuse = true;
-  auto &dlogp = p.filled(p.template matrix<A>("dlogp", batch, len), 0, 1, false),
-       &dlogits = p.matrix("dlogits", rows, vocab);
+  auto& dlogp = p.filled(p.template matrix<A>("dlogp", batch, len), 0, 1, false);
+  auto& dlogits = p.matrix("dlogits", rows, vocab);
   both_lse<P> saved(rows);
   p.call({&logp}, [&](auto s) {
     tigon::selective_log_softmax_forward<typename decltype(s)::backend>(logits.at(s), ids.at(s), logp.at(s), opt,
@@ -350,7 +353,8 @@ void vocab_parallel_cross_entropy(P& p) {
   auto& logits = p.filled(p.matrix("logits", rows, vocab), 0, 2);
   auto& target = some_labels(p, p.template vector<std::int64_t>("target", rows), vocab, opt.ignore_index);
   auto &loss = p.template vector<A>("loss", rows), &top = p.template vector<A>("top", rows);
-  auto &rest = p.template vector<A>("rest", rows), &dlogits = p.matrix("dlogits", rows, vocab);
+  auto& rest = p.template vector<A>("rest", rows);
+  auto& dlogits = p.matrix("dlogits", rows, vocab);
   auto& upstream = p.filled(p.template vector<A>("upstream", rows), 1, 0.3, false);
   tigon::comm::serial alone;
   p.may_allocate = "what ranks tell each other";

@@ -96,7 +96,8 @@ void matmul_int8_int2(P& p) {
   const std::size_t packed_rows = (k + 3) / 4;
   auto &a = p.template matrix<std::int8_t>("a", m, 4 * packed_rows), &w = p.template matrix<std::int8_t>("w", k, n);
   auto& packed = p.template matrix<std::uint8_t>("packed", packed_rows, n);
-  auto &again = p.template matrix<std::int8_t>("again", k, n), &c = p.template matrix<std::int32_t>("c", m, n);
+  auto& again = p.template matrix<std::int8_t>("again", k, n);
+  auto& c = p.template matrix<std::int32_t>("c", m, n);
   generator next(p.in.seed());
   const bool extreme = p.in.one_in(4);
   for (std::size_t e = 0; e < a.size(); ++e) a.set(e, extreme ? -128 : static_cast<double>(next() % 256) - 128);

@@ -95,7 +95,8 @@ void mhc_pre(P& p) {
   auto& x = p.filled(p.matrix("x", tokens, n * channels));
   auto& h = p.filled(p.template matrix<A>("h_pre", tokens, n), 0.5, 0.3, false);
   auto &y = p.matrix("y", tokens, channels), &dy = p.filled(p.matrix("dy", tokens, channels));
-  auto &dx = p.matrix("dx", tokens, n * channels), &dh = p.template matrix<A>("dh_pre", tokens, n);
+  auto& dx = p.matrix("dx", tokens, n * channels);
+  auto& dh = p.template matrix<A>("dh_pre", tokens, n);
   if (opt.dx == tigon::gradient::accumulate) p.fill(dx, 0, 1, false);
   p.call({&y}, [&](auto s) {
     using S = decltype(s);

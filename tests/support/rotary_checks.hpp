@@ -185,9 +185,10 @@ void check_rotary_columns() {
     p.template backward<B>(p.q_out.view(), p.k_out.view());
     in_place([](auto... args) { Rotary::template backward<B, T>(args...); });
     for (std::size_t i = 0; i < (in_turns ? all.size() : 0); ++i)  // v, which nobody was given
-      if (i / s.d % 3 == 2)
+      if (i / s.d % 3 == 2) {
         for (std::size_t byte = 0; byte < sizeof(T); ++byte)
           ASSERT_EQ(all.bytes()[i * sizeof(T) + byte], std::byte{canary<T>});
+      }
   }
 }
 
