@@ -72,7 +72,8 @@ struct soft_loss_row {
 ///            D is 0: they contribute nothing, whatever stands in x and the teacher, and their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
-///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come packed (linear_layer).
+///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
+///            packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
