@@ -17,7 +17,9 @@ struct kernel<op::selective_log_softmax, backends::generic> {
 
   static constexpr std::size_t block_cols = 4096;  ///< that forward takes at a time
   template <class A>
-  using two_columns = std::array<selected_gradient<A>, 2>;
+  struct two_columns {
+    selected_gradient<A> first, second;  ///< second may be empty
+  };
 
   /// A row whose column is negative is not read: its logp and its parts are 0.
   template <backend B, element T>
@@ -81,7 +83,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
   static void backward_of(Kind kind, in_matrix<T> logits, const lse_parts<accumulator_t<T>>* saved_lse,
                           two_columns<accumulator_t<T>> of, double temperature, matrix_view<T> dlogits, context& ctx) {
     using A = accumulator_t<T>;
-    const selected_gradient<A> selected = of[0], second = of[1];
+    const selected_gradient<A> selected = of.first, second = of.second;
     const A inverse = static_cast<A>(1 / temperature);
     for_rows<B, A>(ctx, logits.rows, logits.cols, [=] TIGON_FN(auto row) {
       A u = selected.u[row.i];
