@@ -1,7 +1,8 @@
 #!/bin/sh
 # common_symbols.sh NM ALLOWED A.o [B.o]: fails if two objects built with different -m flags share a weak symbol of
-# tigon that is not allowed; of one object, if one does not name its instruction set, and so would be shared. What belongs to the standard library or to Eigen is counted, not judged: those name no
-# instruction set, which docs/tuning.md tells who builds such programs.
+# tigon that is not allowed; of one object, if one does not name its instruction set, and so would be
+# shared. What belongs to the standard library or to Eigen is counted, not judged: those name no instruction set, which
+# docs/tuning.md tells who builds such programs.
 set -eu
 nm=$1 allowed=$2 first=$3 second=${4:-}
 tag='v[0-9]*_[0-9]*_[a-z0-9_]*_checks'

@@ -249,7 +249,8 @@ class fused_linear_grpo : public testing::Test {};
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs = testing::Types<on<tigon::backends::xsimd, float>, on<small_chunks, float>, on<small_chunks, bfloat16>>;
+using pairs =
+    with_engines<list<on<small_chunks, float>, on<small_chunks, bfloat16>>, on<tigon::backends::xsimd, float>>;
 #endif
 TYPED_TEST_SUITE(fused_linear_grpo, pairs, names);
 

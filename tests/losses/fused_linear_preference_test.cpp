@@ -309,8 +309,8 @@ using whole_chunks = usual_backend;
 using pairs = testing::Types<on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #else
 using whole_chunks = tigon::backends::xsimd;
-using pairs = testing::Types<on<whole_chunks, float>, on<small_chunks, float>, on<small_chunks, bfloat16>,
-                             on<small_generic, double>>;
+using pairs = with_engines<list<on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_generic, double>>,
+                           on<whole_chunks, float>>;
 #endif
 template <class On>
 class fused_linear_preference : public testing::Test {};

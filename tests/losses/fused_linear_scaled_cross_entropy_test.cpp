@@ -165,8 +165,9 @@ struct problem : linear_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs = testing::Types<on<tigon::backends::generic, double>, on<tigon::backends::xsimd, float>,
-                             on<small_chunks, float>, on<small_chunks, bfloat16>>;
+using pairs =
+    with_engines<list<on<tigon::backends::generic, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>,
+                 on<tigon::backends::xsimd, float>>;
 #endif
 
 template <class On>

@@ -86,14 +86,9 @@ using tigon::backends::few_pairs;
 using moe_pairs = testing::Types<on<usual_backend, float>, on<few_pairs, float>, on<few_pairs, bfloat16>,
                                  on<few_pairs, tigon::float16>, on<few_pairs, double>>;
 #else
-using moe_pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::eigen, tigon::float16>,
-                                 on<few_pairs, float>,
-#if defined(__AVX512BF16__)
-                                 on<tigon::backends::avx512_bf16, bfloat16>,
-#elif TIGON_FLAGS_arm_bf16
-                                 on<tigon::backends::arm_bf16, bfloat16>,
-#endif
-                                 on<few_pairs, bfloat16>, on<few_pairs, double>>;
+using moe_pairs = with_engines<
+    list<on<tigon::backends::generic, float>, on<few_pairs, float>, on<few_pairs, bfloat16>, on<few_pairs, double>>,
+    on<tigon::backends::eigen, tigon::float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -209,14 +209,9 @@ constexpr by_type gradient_bound{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 
 using layer_pairs = every_pair;
 #else
 /// Not every type on every backend: four products are compiled for each.
-using layer_pairs = testing::Types<on<tigon::backends::generic, double>, on<tigon::backends::xsimd, float>,
-                                   on<tigon::backends::highway, float>, on<tigon::backends::eigen, tigon::float16>,
-#if defined(__AVX512BF16__)
-                                   on<tigon::backends::avx512_bf16, tigon::bfloat16>,
-#elif TIGON_FLAGS_arm_bf16
-                                   on<tigon::backends::arm_bf16, tigon::bfloat16>,
-#endif
-                                   on<tigon::backends::highway, tigon::bfloat16> >;
+using layer_pairs = with_engines<
+    list<on<tigon::backends::generic, double>, on<tigon::backends::highway, float>, on<bf16_backend, tigon::bfloat16> >,
+    on<tigon::backends::xsimd, float>, on<tigon::backends::eigen, tigon::float16> >;
 #endif
 
 template <class On>

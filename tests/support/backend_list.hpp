@@ -55,6 +55,14 @@ using dot_backends = list<backends::arm_bf16>;
 #else
 using dot_backends = list<>;
 #endif
+/// The default where bf16 is multiplied by instructions, if the flags have them.
+#if defined(__AVX512BF16__)
+using bf16_backend = backends::avx512_bf16;
+#elif TIGON_FLAGS_arm_bf16
+using bf16_backend = backends::arm_bf16;
+#else
+using bf16_backend = backends::highway;
+#endif
 #if defined(TIGON_TESTS_ONEDNN)  // the build found libdnnl, and links it
 using onednn_backends = list<backends::onednn>;
 #else

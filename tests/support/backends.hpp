@@ -24,6 +24,14 @@ list<on<B, T>...> with_element(list<B...>);
 template <class... P>
 testing::Types<P...> as_types(list<P...>);
 
+/// `Few`, and `More` with TIGON_TESTS_ENGINES: `with_engines<list<on<generic, double>>, on<eigen, float16>>`.
+template <class Few, class... More>
+#if defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
+using with_engines = decltype(as_types(Few{} + list<More...>{}));
+#else
+using with_engines = decltype(as_types(Few{}));
+#endif
+
 /// TYPED_TEST_SUITE(softmax, pairs_of<float>, names): single numbers, and lanes.
 template <class... T>
 using pairs_of = decltype(as_types((with_element<T>(half_backends{}) + ...)));
@@ -55,19 +63,25 @@ using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16
 
 #else
 
-/// Every engine and every type, and f64 where lanes are many. An operator is a template over both: what a pair alone
-/// can break are loads, stores and lanes, and those are tested for all pairs in tests/simd; and golden values are
-/// compared on every engine in f32, and in bf16 on single numbers, the default's lanes and tiles.
-using every_pair = testing::Types<on<backends::generic, double>, on<one_vector_a_step<backends::eigen>, float16>,
-                                  on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, float>,
-                                  on<backends::highway, bfloat16> >;
+/// Single numbers in f64, and the default's lanes in f32 and bf16; with TIGON_TESTS_ENGINES every engine and every type,
+/// and f64 where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and
+/// lanes, and those are tested for all pairs in tests/simd; and golden values are compared on every engine in f32, and in
+/// bf16 on single numbers, the default's lanes and tiles.
+using every_pair =
+    with_engines<list<on<backends::generic, double>, on<backends::highway, float>, on<backends::highway, bfloat16> >,
+                 on<one_vector_a_step<backends::eigen>, float16>, on<one_vector_a_step<backends::xsimd>, double> >;
 
 /// For operators with products inside, which a child of highway overrides.
+using few_product_pairs = list<on<backends::generic, double>, on<backends::highway, float> >;
+#if defined(TIGON_TESTS_ENGINES)
 using every_product_pair =
-    decltype(as_types(list<on<backends::generic, double>, on<one_vector_a_step<backends::eigen>, float16>,
-                           on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, float>,
-                           on<backends::highway, bfloat16> >{} +
+    decltype(as_types(few_product_pairs{} +
+                      list<on<one_vector_a_step<backends::eigen>, float16>,
+                           on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, bfloat16> >{} +
                       with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
+#else
+using every_product_pair = decltype(as_types(few_product_pairs{} + list<on<bf16_backend, bfloat16> >{}));
+#endif
 
 #endif
 

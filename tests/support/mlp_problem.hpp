@@ -36,14 +36,9 @@ using mlp_pairs =
                    on<backends::small_blocks, float16>, on<backends::small_blocks, double>>;
 #else
 using mlp_pairs =
-    testing::Types<on<backends::generic, float>, on<backends::highway, float>, on<backends::small_blocks, float>,
-                   on<backends::small_blocks, bfloat16>, on<backends::small_blocks, float16>,
-#if defined(__AVX512BF16__)
-                   on<backends::avx512_bf16, bfloat16>,
-#elif TIGON_FLAGS_arm_bf16
-                   on<backends::arm_bf16, bfloat16>,
-#endif
-                   on<backends::small_blocks, double>>;
+    with_engines<list<on<backends::generic, float>, on<backends::small_blocks, float>,
+                      on<backends::small_blocks, bfloat16>, on<backends::small_blocks, double>>,
+                 on<backends::highway, float>, on<backends::small_blocks, float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 // In units of |reference| + its root mean square; at most ten times the worst that was seen.
