@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from .. import ops
+from .cache import name as name_of_cache, takes_cache
 from .patch import say_once
 
 
@@ -89,17 +90,18 @@ def _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
 
 def dense_forward():
     from transformers.modeling_outputs import CausalLMOutputWithPast
-    from transformers.utils.deprecation import deprecate_kwarg
     from transformers.utils.generic import can_return_tuple
 
-    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    kept = name_of_cache()
+
+    @takes_cache
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
                 labels=None, use_cache=None, logits_to_keep=0, skip_logits=None, **kwargs):
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
+                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
         loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache,
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{kept: getattr(outputs, kept)},
                                       hidden_states=outputs.hidden_states, attentions=outputs.attentions)
 
     return forward
@@ -107,16 +109,17 @@ def dense_forward():
 
 def moe_forward():
     from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.utils.deprecation import deprecate_kwarg
     from transformers.utils.generic import can_return_tuple
 
-    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    kept = name_of_cache()
+
+    @takes_cache
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
                 labels=None, use_cache=None, output_router_logits=None, logits_to_keep=0, skip_logits=None, **kwargs):
         router = self.config.output_router_logits if output_router_logits is None else output_router_logits
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache,
+                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache,
                              output_router_logits=router, **kwargs)
         loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
         aux_loss = None
@@ -125,8 +128,8 @@ def moe_forward():
             aux_loss = balance(outputs.router_logits, self.num_experts, self.num_experts_per_tok, attention_mask)
             if labels is not None:
                 loss = loss + self.router_aux_loss_coef * aux_loss.to(loss.device)
-        return MoeCausalLMOutputWithPast(loss=loss, aux_loss=aux_loss, logits=logits, cache=outputs.cache,
-                                         hidden_states=outputs.hidden_states, attentions=outputs.attentions,
-                                         router_logits=outputs.router_logits)
+        return MoeCausalLMOutputWithPast(loss=loss, aux_loss=aux_loss, logits=logits,
+                                         **{kept: getattr(outputs, kept)}, hidden_states=outputs.hidden_states,
+                                         attentions=outputs.attentions, router_logits=outputs.router_logits)
 
     return forward

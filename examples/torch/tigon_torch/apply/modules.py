@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
+from .cache import takes_cache
 from .recompute import instead_of
 
 
@@ -168,6 +169,7 @@ def _heads(self, x):
 def rotary_attention_forward(window, softcap):
     """Attention of a decoder layer whose rotation is tigon's; window and softcap are read from the module."""
 
+    @takes_cache
     def forward(self, hidden_states, position_embeddings=None, attention_mask=None, cache=None, **kwargs):
         module = sys.modules[type(self).__module__]
         q, k, v = _heads(self, hidden_states)
