@@ -83,11 +83,13 @@ def test_trl_kto(tokenizer, tmp_path):
     compare(trainer, lambda model, inputs: trainer.compute_loss(model, inputs))
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "cispo", "sapo"])
-def test_trl_grpo(kind, tokenizer, tmp_path):
+@pytest.mark.parametrize("kind, level", [("grpo", "token"), ("bnpo", "token"), ("dr_grpo", "token"),
+                                         ("dapo", "token"), ("dapo", "sequence"), ("luspo", "sequence"),
+                                         ("cispo", "token"), ("sapo", "token"), ("vespo", "token")])
+def test_trl_grpo(kind, level, tokenizer, tmp_path):
     arguments = {name: value for name, value in ARGUMENTS.items() if name != "max_length"}
     args = trl.GRPOConfig(output_dir=str(tmp_path), loss_type=kind, num_generations=4, max_completion_length=6,
-                          temperature=0.9, **arguments)
+                          importance_sampling_level=level, temperature=0.9, **arguments)
     data = datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]})
     trainer = trl.GRPOTrainer(model=build("llama"), reward_funcs=lambda completions, **_: [0.0] * len(completions),
                               args=args, processing_class=tokenizer, train_dataset=data)
@@ -143,6 +145,83 @@ def test_trl_grpo_of_soft_capped_logits(tokenizer, tmp_path):
     compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
 
 
+KTO = {"prompt": PREFERENCES["prompt"], "completion": PREFERENCES["chosen"], "label": [True, False, True, False]}
+LOOP = dict(max_steps=4, save_strategy="no", logging_steps=1, learning_rate=1e-3, lr_scheduler_type="constant")
+
+
+def reward(completions, **_):
+    """More for words of higher numbers: not the same for all completions of a prompt, so that advantages are not 0."""
+    return [sum(int(word[1:]) for word in c.split() if word[1:].isdigit()) / VOCAB for c in completions]
+
+
+def trainer_of(kind, tokenizer, folder, model, **changes):
+    """TRL's trainer of this kind, ready for its whole loop."""
+    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+    given = {"output_dir": str(folder), **ARGUMENTS, **LOOP, **changes}
+    parts = dict(model=model, processing_class=tokenizer)
+    if kind == "grpo":
+        del given["max_length"]
+        args = trl.GRPOConfig(num_generations=4, max_completion_length=6, temperature=4.0, **given)
+        data = datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]})
+        return trl.GRPOTrainer(args=args, reward_funcs=reward, train_dataset=data, **parts)
+    if kind == "orpo":
+        return ORPOTrainer(args=ORPOConfig(**given), train_dataset=datasets.Dataset.from_dict(PREFERENCES), **parts)
+    config, trainer, data = {"dpo": (trl.DPOConfig, trl.DPOTrainer, PREFERENCES),
+                             "kto": (trl.KTOConfig, trl.KTOTrainer, KTO)}[kind]
+    return trainer(args=config(**given), ref_model=build("llama", seed=7),
+                   train_dataset=datasets.Dataset.from_dict(data), **parts)
+
+
+def logged(trainer, name="loss"):
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
+def test_trl_loop_of_every_trainer(kind, tokenizer, tmp_path):
+    """trainer.train() with TRL's loss and with tigon's on a patched model: the same losses and the same weights."""
+    results = []
+    for ours in (False, True):
+        model = build("llama")
+        if ours:
+            tigon_torch.apply(model, linear=True)
+        # Plain gradient descent: Adam's first step is the sign of a gradient, also of one that is all rounding.
+        trainer = trainer_of(kind, tokenizer, tmp_path, model, optim="sgd", learning_rate=0.05)
+        if ours:
+            losses.use_in_trl(trainer)
+        trainer.train()
+        results.append((logged(trainer), logged(trainer, "grad_norm"), dict(model.named_parameters())))
+    (expected, slopes, weights), (actual, again, moved) = results
+    assert len(expected) == 4 and min(slopes) > 1e-2  # GRPO's loss is 0 before a step, by its definition
+    assert actual == pytest.approx(expected, rel=1e-4, abs=2e-6)
+    assert again == pytest.approx(slopes, rel=2e-3)
+    start = dict(build("llama").named_parameters())
+    for name in weights:
+        far = (weights[name] - start[name]).norm()
+        assert far > 0 and (moved[name] - weights[name]).norm() <= 1e-3 * far, name
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
+def test_trl_precision(kind, tokenizer, tmp_path):
+    """bf16, TRL's default, is autocast: tigon's loss and the layers before it are under it, too."""
+    results, types = [], []
+    for ours in (False, True):
+        model = build("llama")
+        seen = set()
+        model.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+        if ours:
+            tigon_torch.apply(model)
+        trainer = trainer_of(kind, tokenizer, tmp_path, model, bf16=True, max_steps=1)
+        if ours:
+            losses.use_in_trl(trainer)
+        seen.clear()
+        trainer.train()
+        results.append(logged(trainer))
+        types.append(set(seen))
+    assert types[1] == types[0] == {torch.bfloat16}
+    assert results[1] == pytest.approx(results[0], rel=0.02, abs=2e-3)
+
+
 def test_trl_trains(tokenizer, tmp_path):
     """A patched model in a trainer, with tigon's loss: two steps of the whole loop."""
     args = trl.DPOConfig(output_dir=str(tmp_path), max_steps=2, save_strategy="no", logging_steps=1, learning_rate=1e-3,
@@ -173,11 +252,20 @@ def test_trl_sft_of_a_patched_model(tokenizer, tmp_path):
     assert results[1] == pytest.approx(results[0], rel=1e-5)
 
 
-def test_trl_refusals(tokenizer, tmp_path):
+def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
     args = trl.DPOConfig(output_dir=str(tmp_path), loss_type="aot", **ARGUMENTS)
     trainer = trl.DPOTrainer(model=build("llama"), ref_model=build("llama"), args=args, processing_class=tokenizer,
                              train_dataset=datasets.Dataset.from_dict(PREFERENCES))
     with pytest.raises(ValueError, match=r"DPOTrainer with loss_type \['aot'\] keeps TRL's loss"):
         losses.use_in_trl(trainer)
+    trainer = trainer_of("orpo", tokenizer, tmp_path, build("llama"))
+    trainer.args.use_liger_kernel = True
+    with pytest.raises(ValueError, match="ORPOTrainer with use_liger_kernel keeps TRL's loss"):
+        losses.use_in_trl(trainer)
+    trainer.args.use_liger_kernel = False
+    with monkeypatch.context() as patch:
+        patch.setattr(type(trainer.accelerator), "num_processes", 2)
+        with pytest.raises(ValueError, match="ORPOTrainer with 2 processes keeps TRL's loss"):
+            losses.use_in_trl(trainer)
     with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, KTOTrainer, GRPOTrainer, not a int"):
         losses.use_in_trl(3)

@@ -10,7 +10,7 @@ memory    the most that was resident during the steps, beyond what is resident b
           the optimizer's two moments and the libraries. Linux only.
 loss      the largest relative difference of a step's loss from eager's.
 --share   switches the operators on one after the other, in one process and by turns, and shows what each one adds.
---exact   compares the gradients of one batch with those of the same weights in f64.
+--exact   compares the gradients of --rounds batches with those of the same weights in f64.
 --out     writes PREFIX.csv, a line for each run, and PREFIX.svg.
 """
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import ctypes
+import functools
 import gc
 import json
 import math
@@ -290,37 +291,80 @@ def share(options) -> None:
             ("seconds per step", short, step, "{:.3f}"), ("MiB", short, used, "{:.0f}")])
 
 
+def exactly(model):
+    """The model in f64 throughout, as a reference; it is changed, and trains only.
+
+    model.double() is not that: transformers casts to f32 in norms, in the softmax of attention and of routers and in the
+    loss, so that such a model has f32's errors, and those of eager among them. Tables of rotations stay f32, since
+    they are made in f32 for every model and are what both implementations are given.
+    """
+    import torch
+
+    class no_f32(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64:
+                if function is torch.Tensor.float:
+                    return args[0]
+                args = [torch.float64 if arg is torch.float32 else arg for arg in args]
+                kwargs = {name: torch.float64 if value is torch.float32 else value for name, value in kwargs.items()}
+            return function(*args, **kwargs)
+
+    model.double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            module.float()
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def run(*args, **kwargs):
+        with no_f32():
+            return forward(*args, **kwargs)
+
+    model.forward = run
+    return model
+
+
 def exact(options) -> None:
-    """Errors of loss and gradients against f64, of eager and of tigon."""
+    """Errors of loss and gradients against f64, of eager and of tigon: root mean squares over the batches."""
     import torch
 
     import tigon_torch
 
-    def gradients(model):
-        loss = model(**tokens(options, model.config.vocab_size, 0)).loss
+    def gradients(model, number):
+        loss = model(**tokens(options, model.config.vocab_size, number)).loss
         loss.backward()
         grads = {name: p.grad for name, p in model.named_parameters()}
         model.zero_grad(set_to_none=True)
         return loss.item(), grads
 
-    model = load(options)
-    eager_loss, eager = gradients(model)
-    tigon_torch.apply(model, **switches_of(options))
-    tigon_loss, tigon = gradients(model)
-    tigon_torch.revert(model)
-    loss, reference = gradients(model.double())
-    errors = {}
-    for name, g in reference.items():
-        scale = g.norm().clamp_min(1e-300)
-        errors[name] = [((of[name].double() - g).norm() / scale).item() for of in (eager, tigon)]
-    worse = [name for name, (e, t) in errors.items() if t > e]
-    print(title_of(options) + "; errors against f64")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    model, reference = load(options), exactly(load(options))
+    labels = ("eager", "tigon")
+    squares: dict[str, list[float]] = {}
+    for number in range(options.rounds):
+        of = [gradients(model, number)]
+        tigon_torch.apply(model, **switches_of(options))
+        of.append(gradients(model, number))
+        tigon_torch.revert(model)
+        loss, grads = gradients(reference, number)
+        errors = {"": [abs(value - loss) / abs(loss) for value, _ in of]}
+        for name, g in grads.items():
+            scale = g.norm().clamp_min(1e-300)
+            errors[name] = [((actual[name].double() - g).norm() / scale).item() for _, actual in of]
+        for name, both in errors.items():
+            squares[name] = [sum(pair) for pair in zip(squares.get(name, [0.0, 0.0]), (e * e for e in both))]
+    errors = {name: [math.sqrt(both / options.rounds) for both in of] for name, of in squares.items()}
+    loss = errors.pop("")
+    worse = sorted((e / t if t else 0.0, name) for name, (e, t) in errors.items() if t > e)
+    print(f"{title_of(options)}; errors against f64, {options.rounds} batches")
     print(f"{'':8} {'loss':>9} {'gradients: median':>18} {'largest':>9}")
-    for i, (label, value) in enumerate((("eager", eager_loss), ("tigon", tigon_loss))):
+    for i, label in enumerate(labels):
         of = [e[i] for e in errors.values()]
-        print(f"{label:8} {abs(value - loss) / abs(loss):9.1e} {statistics.median(of):18.1e} {max(of):9.1e}")
+        print(f"{label:8} {loss[i]:9.1e} {statistics.median(of):18.1e} {max(of):9.1e}")
     print(f"less exact than eager in {len(worse)} of {len(errors)} parameters")
-    for name in worse[:5]:
+    for _, name in worse[:5]:
         print(f"  {name}: eager {errors[name][0]:.1e}, tigon {errors[name][1]:.1e}")
 
 

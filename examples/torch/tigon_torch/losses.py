@@ -12,6 +12,8 @@ use_in_trl(trainer) puts them into a trainer of TRL.
 """
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -196,7 +198,7 @@ def _log(trainer, mode: str, values: dict) -> None:
         trainer._metrics[mode][name].append(float(value))
 
 
-def _dpo(trainer) -> None:
+def _dpo(trainer) -> dict:
     kinds = list(trainer.loss_types)
     softcap = getattr(trainer.model.config, "final_logit_softcapping", None)
     _refuse(trainer, (len(kinds) != 1 or kinds[0] not in _TRL_DPO, f"loss_type {kinds}"),
@@ -230,10 +232,10 @@ def _dpo(trainer) -> None:
                              "logps/rejected": results["rejected_logps"].mean()})
         return (loss, None) if return_outputs else loss
 
-    trainer._compute_loss = compute
+    return {"_compute_loss": compute}
 
 
-def _orpo(trainer) -> None:
+def _orpo(trainer) -> dict:
     _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
             (hasattr(trainer.model, "peft_config"), "PEFT"),
@@ -257,10 +259,10 @@ def _orpo(trainer) -> None:
                   "log_odds_ratio": results["metrics"][0], "log_odds_chosen": results["metrics"][1]}
         return loss, {prefix + name: value.item() for name, value in values.items()}
 
-    trainer.get_batch_loss_metrics = metrics_of
+    return {"get_batch_loss_metrics": metrics_of}
 
 
-def _kto(trainer) -> None:
+def _kto(trainer) -> dict:
     _refuse(trainer, (trainer.loss_type != "kto", f"loss_type {trainer.loss_type}"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
             (hasattr(trainer.model, "peft_config"), "PEFT"),
@@ -294,12 +296,13 @@ def _kto(trainer) -> None:
         _log(trainer, mode, values)
         return (loss, None) if return_outputs else loss
 
-    trainer._compute_loss = compute
+    return {"_compute_loss": compute}
 
 
-def _grpo(trainer) -> None:
+def _grpo(trainer) -> dict:
     args = trainer.args
-    kinds = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo")
+    kinds = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
+    of_all_items = trainer.loss_type in ("dapo", "cispo", "vespo")
     _refuse(trainer, (trainer.loss_type not in kinds, f"loss_type {trainer.loss_type}"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (trainer.use_vllm, "vLLM"),
             (trainer.top_entropy_quantile < 1, "top_entropy_quantile"),
@@ -314,6 +317,8 @@ def _grpo(trainer) -> None:
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
                        epsilon_high=trainer.epsilon_high, delta=args.delta or 0.0,
                        tau_positive=args.sapo_temperature_pos, tau_negative=args.sapo_temperature_neg,
+                       k_positive=args.vespo_k_pos, lambda_positive=args.vespo_lambda_pos,
+                       k_negative=args.vespo_k_neg, lambda_negative=args.vespo_lambda_neg,
                        bias_corrected_kl=bool(args.use_bias_correction_kl), max_length=trainer.max_completion_length,
                        metrics=True)
 
@@ -325,7 +330,7 @@ def _grpo(trainer) -> None:
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
         steps = trainer.current_gradient_accumulation_steps if mode == "train" else 1.0
-        if trainer.loss_type in ("dapo", "cispo"):
+        if of_all_items:
             items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
             parts = args.steps_per_generation if mode == "train" else 1
             loss_of.options["denominator"] = float(items * steps / parts)
@@ -341,9 +346,20 @@ def _grpo(trainer) -> None:
             loss, results = loss_of(logits, ids, advantages, **batch)
         names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}
         _log(trainer, mode, {names[name]: value for name, value in results.items()})
-        return loss if trainer.loss_type in ("dapo", "cispo") else loss / steps
+        return loss if of_all_items else loss / steps
 
-    trainer._compute_loss = compute
+    return {"_compute_loss": compute}
+
+
+def _in_precision(trainer, function):
+    """The function under the trainer's autocast: accelerate puts that on the model's forward, which is not called."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        with trainer.accelerator.autocast():
+            return function(*args, **kwargs)
+
+    return run
 
 
 _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo}
@@ -360,7 +376,10 @@ def use_in_trl(trainer) -> None:
     if use is None:
         raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, "
                          f"not a {type(trainer).__name__}")
-    use(trainer)
+    _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"),
+            (trainer.accelerator.num_processes > 1, f"{trainer.accelerator.num_processes} processes"))
+    for name, function in use(trainer).items():
+        setattr(trainer, name, _in_precision(trainer, function))
 
 
 __all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
