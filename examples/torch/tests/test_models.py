@@ -1,4 +1,5 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
+import importlib.metadata
 import os
 import weakref
 
@@ -592,6 +593,19 @@ def test_models_of_one_config_do_not_mix():
     first, second = (transformers.LlamaForCausalLM(config) for _ in range(2))
     tigon_torch.apply(first, linear=False)
     assert second.config._attn_implementation == "sdpa" and first.config._attn_implementation == "tigon"
+
+
+def test_an_older_transformers_is_refused(monkeypatch):
+    model = build("llama")
+    for version, refused in (("5.20.2", True), ("4.57.1", True), ("5.21.0", False), ("5.24.dev0", False), ("6.0", False)):
+        monkeypatch.setattr(importlib.metadata, "version", lambda name, of=version: of)
+        if refused:
+            with pytest.raises(ImportError, match=f"transformers {version} is older than 5.21"):
+                tigon_torch.apply(model)
+            with pytest.raises(ImportError, match="is older than 5.21"):
+                tigon_torch.apply_to_llama()
+        else:
+            tigon_torch.apply(model, linear=False)
 
 
 def test_refusals():

@@ -201,7 +201,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     skip_logits: whether a call with labels leaves the logits out; None: in training.
     recompute: outputs of norms and gates are not kept for backward but made again: less memory for a little time.
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.
-    Raises ValueError for a model of a type that it does not know.
+    Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 5.21.
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)

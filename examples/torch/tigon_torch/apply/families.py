@@ -3,6 +3,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
+import re
+
+# Of transformers. Before 5.21 models of Gemma 2 differed; the newest that was tried is in docs/torch.md.
+OLDEST = (5, 21)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +25,11 @@ class Family:
     experts: bool = False
 
     def load(self):
+        """Its module. Raises ImportError for a transformers that is older than what the patches were tried with."""
+        version = importlib.metadata.version("transformers")
+        if tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", version).groups()) < OLDEST:
+            raise ImportError(f"tigon_torch: transformers {version} is older than {OLDEST[0]}.{OLDEST[1]}, before which "
+                              "some models gave other results with tigon's operators than without; upgrade it")
         return importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
 
     def names(self, part: str) -> str:
