@@ -418,6 +418,26 @@ TEST(adamw_doors, find_the_two_arrays_that_overlap) {
   }
 }
 
+TEST(adamw_doors, sort_what_they_compare) {
+  std::mt19937_64 generator(1);
+  for (std::size_t n = 0; n < 70; ++n) {
+    guarded<std::uintptr_t> numbers(n);
+    for (auto& x : numbers) x = generator() % 50;
+    std::vector<std::uintptr_t> wanted(numbers.begin(), numbers.end());
+    std::ranges::sort(wanted);
+    tigon::detail::sort_addresses(numbers.data(), n);
+    ASSERT_TRUE(std::ranges::equal(numbers, wanted)) << n;
+  }
+}
+
+TEST(adamw_doors, write_no_more_than_their_workspace) {
+  problem<adamw_parameter<float, float, float, bfloat16>> p(std::vector<std::size_t>(64, 3), guard::behind, true);
+  guarded<std::byte> memory(tigon::adamw_workspace(64, 64 * 3));
+  tigon::workspace exact(std::span<std::byte>(memory.data(), memory.size()));
+  context ctx(tigon::serial(), exact);
+  EXPECT_NO_THROW(p.step<highway>({}, ctx));
+}
+
 TEST(adamw_doors, tell_their_workspace) {
   // What the checks take is more in one list, what the kernels take in another; one element more would take more.
   for (const std::vector<std::size_t>& sizes :
