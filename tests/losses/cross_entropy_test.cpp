@@ -480,6 +480,21 @@ TEST(cross_entropy_metrics, kept_rows_tell_a_mean_of_nothing) {
   }
 }
 
+TEST(cross_entropy_metrics, may_be_wanted_one_by_one) {
+  problem<float> all({5, 19}), p({5, 19});
+  all.forward<tigon::default_backend>();
+  const auto with = [&](const tigon::cross_entropy_metrics<float>& metrics) {
+    tigon::cross_entropy_forward(p.logits, p.target, p.loss, p.dlogits.view(), p.v.opt, absent, metrics);
+  };
+  with({.z_loss = p.z_loss}), with({.token_accuracy = p.accuracy}), with({.predicted_tokens = p.predicted});
+  EXPECT_EQ(p.results(), all.results());
+}
+
+TEST(cross_entropy_edges, no_rows_need_no_upstream_gradient) {
+  problem<float> p({0, 9});
+  EXPECT_NO_THROW(tigon::cross_entropy_backward_recompute(p.logits, p.target, {}, p.dlogits.view()));
+}
+
 TEST(cross_entropy_reference, gradient_is_that_of_a_complex_step) {
   for (const variant& v : variants) {
     const problem<double> p({3, 7, 0}, v);

@@ -239,6 +239,14 @@ TEST(jsd_roles, may_be_swapped) {
   }
 }
 
+TEST(jsd_beta, is_a_half_by_default) {
+  row_problem<float> p({4, 100}, log_probs({4, 100}, 1), log_probs({4, 100}, 2));
+  tigon::jsd_forward(p.student, p.teacher, p.loss, p.dstudent.view());
+  const float loss = p.loss[0];
+  tigon::jsd_forward(p.student, p.teacher, p.loss, p.dstudent.view(), {.beta = 0.5});
+  EXPECT_EQ(p.loss[0], loss);
+}
+
 TEST(jsd_beta, ends_are_not_limits) {
   const shape s{4, 100};
   double loss[4];

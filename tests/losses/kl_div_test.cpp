@@ -265,6 +265,7 @@ TYPED_TEST(kl_div, zeros_and_infinities_of_the_teachers_gradient) {
   }
   EXPECT_NEAR(run(eps, -1, 0), std::log(0.125) + 1, 0.01);
   EXPECT_NEAR(run(eps, -1, 0.0625), std::log(0.125) + 1, 0.01);
+  EXPECT_NEAR(run(eps, -1, 0.125), std::log(0.125) + 1, 0.01) << "at eps the logarithm is constant";
   EXPECT_NEAR(run(eps, -1, 0.25), std::log(0.25) + 2, 0.01);
   EXPECT_EQ(run(eps, -infinity, 0), 0);
   for (const options& opt : {plain, eps, logs}) {

@@ -1,7 +1,9 @@
 // The contract of include/tigon/ops/adamw.hpp, promise by promise, on every backend and in every element type.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 #include <tigon/ops/adamw.hpp>
 
 #include "support/backends.hpp"
@@ -376,9 +378,70 @@ TEST(adamw_doors, refuse) {
                      "stochastic_rounding is set for weights in f16", half.all[0].w);
 }
 
+/// Arrays one right behind the other, in any order; and the same with one of them moved onto the end of that before it.
+TEST(adamw_doors, find_the_two_arrays_that_overlap) {
+  using parameter = adamw_parameter<float, float, float, bfloat16>;
+  constexpr const char* names[] = {"w", "g", "m", "v", "rounded"};
+  const std::vector<std::size_t> sizes{6, 2, 0, 4};
+  std::vector<float> memory(5 * (6 + 2 + 4));
+  std::vector<std::size_t> order;  // array k of parameter i: 5 i + k
+  for (std::size_t a = 0; a < 5 * sizes.size(); ++a)
+    if (sizes[a / 5] != 0) order.push_back(a);
+  const auto step = [&](std::size_t moved) {
+    std::vector<parameter> list(sizes.size());
+    float* at = memory.data();
+    for (std::size_t n = 0; n < order.size(); ++n) {
+      parameter& p = list[order[n] / 5];
+      const std::size_t size = sizes[order[n] / 5], k = order[n] % 5;
+      float* const begin = n == moved ? at - 1 : at;
+      if (k == 0) p.w = {begin, size};
+      if (k == 1) p.g = {begin, size};
+      if (k == 2) p.m = {begin, size};
+      if (k == 3) p.v = {begin, size};
+      if (k == 4) p.rounded = {reinterpret_cast<bfloat16*>(begin), size};
+      at += k == 4 ? size / 2 : size;
+    }
+    (void)tigon::adamw<highway>(list);
+  };
+  std::mt19937_64 generator(1);
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    std::shuffle(order.begin(), order.end(), generator);
+    ASSERT_NO_THROW(step(0));
+    for (std::size_t n = 1; n < order.size(); ++n) {
+      const auto [first, second] = std::minmax(order[n - 1], order[n]);
+      const auto of = [&](std::size_t a) { return " of parameters[" + std::to_string(a / 5) + "]"; };
+      EXPECT_TIGON_ERROR(step(n), alias,
+                         first / 5 != second / 5
+                             ? names[second % 5] + of(second) + " overlaps " + names[first % 5] + of(first)
+                             : "adamw: parameters[" + std::to_string(first / 5) + "]: ");
+    }
+  }
+}
+
+TEST(adamw_doors, sort_what_they_compare) {
+  std::mt19937_64 generator(1);
+  for (std::size_t n = 0; n < 70; ++n) {
+    guarded<std::uintptr_t> numbers(n);
+    for (auto& x : numbers) x = generator() % 50;
+    std::vector<std::uintptr_t> wanted(numbers.begin(), numbers.end());
+    std::ranges::sort(wanted);
+    tigon::detail::sort_addresses(numbers.data(), n);
+    ASSERT_TRUE(std::ranges::equal(numbers, wanted)) << n;
+  }
+}
+
+TEST(adamw_doors, write_no_more_than_their_workspace) {
+  problem<adamw_parameter<float, float, float, bfloat16>> p(std::vector<std::size_t>(64, 3), guard::behind, true);
+  guarded<std::byte> memory(tigon::adamw_workspace(64, 64 * 3));
+  tigon::workspace exact(std::span<std::byte>(memory.data(), memory.size()));
+  context ctx(tigon::serial(), exact);
+  EXPECT_NO_THROW(p.step<highway>({}, ctx));
+}
+
 TEST(adamw_doors, tell_their_workspace) {
-  // What the checks take is more in one list, what the kernels take in the other.
-  for (const std::vector<std::size_t>& sizes : {std::vector<std::size_t>{3, task, task + 1, 0}, {40 * task + 1}}) {
+  // What the checks take is more in one list, what the kernels take in another; one element more would take more.
+  for (const std::vector<std::size_t>& sizes :
+       {std::vector<std::size_t>{3, task, task + 1, 0}, {40 * task + 1}, {8 * task - 1}}) {
     problem<f32> p(sizes);
     std::size_t elements = 0;
     for (const std::size_t n : sizes) elements += n;

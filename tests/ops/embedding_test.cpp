@@ -3,6 +3,8 @@
 
 #include <tigon/ops/embedding.hpp>
 
+#include <numeric>
+
 #include "support/backends.hpp"
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
@@ -107,6 +109,28 @@ TYPED_TEST(embedding, common_tokens_do_not_stop_growing) {
   tigon::embedding_backward<B>(p.dy, p.ids, p.dweight.view());
   for (std::size_t v = 0; v < 7; ++v)  // 10000 has no room in 8 bits
     for (std::size_t j = 0; j < 3; ++j) EXPECT_EQ(to_f64(p.dweight(v, j)), v == 5 ? to_f64(from_f64<T>(10000)) : 0);
+}
+
+TYPED_TEST(embedding, common_tokens_keep_what_a_sum_leaves_over) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  // The first of these is so large that the type has no odd numbers beside it; each of the other sums of 64 is 1.
+  constexpr std::size_t count = 3 * tigon::simd::plain_rows, cols = 19;
+  const A large = std::ldexp(A(1), std::numeric_limits<A>::digits);
+  guarded_matrix<A> dy(count, cols), dweight(2, cols);
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t j = 0; j < cols; ++j) dy(i, j) = i == 0 ? large : A(i % tigon::simd::plain_rows == 0);
+  const std::vector<std::int64_t> ids(count, 0);
+  tigon::embedding_backward<B>(dy.view(), ids, dweight.view());
+  for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(dweight(0, j), large + 2);
+}
+
+TEST(embedding_options, of_the_default_have_no_padding) {
+  problem<float> p({7, 5});
+  std::iota(p.ids.begin(), p.ids.end(), 0);
+  p.both_ways<tigon::default_backend>();
+  EXPECT_EQ(p.y.f64(), p.weight.f64());
+  EXPECT_EQ(p.dweight.f64(), p.dweight_wanted());
 }
 
 TYPED_TEST(embedding, sparse_gradients_are_the_rows_of_dense_ones) {

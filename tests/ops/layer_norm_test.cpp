@@ -193,6 +193,27 @@ TYPED_TEST(layer_norm, rows_of_the_range_of_the_type) {
   }
 }
 
+TYPED_TEST(layer_norm, any_mean_beside_the_deviation_of_large_and_small_rows) {
+  using B = typename TypeParam::backend;
+  using A = accumulator_t<typename TypeParam::element>;
+  problem<A> p({4, 1000});
+  p.opt.eps = 0;
+  const int moved = std::numeric_limits<A>::digits / 2, most = std::numeric_limits<A>::max_exponent * 5 / 8;
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t j = 0; j < 1000; ++j)
+      p.x(i, j) = std::round(8 * p.x(i, j)) / 8 + std::ldexp(A(i < 2 ? 1 : -1), moved);
+  p.template both_ways<B>();
+  const auto y = p.y.f64(), dx = p.dx.f64(), dw = p.dw.f64();
+  for (const int exponent : {-most, 2 * most}) {  // from the other end of the range
+    scale_every_other(p.x, exponent);
+    p.template both_ways<B>();
+    EXPECT_TRUE(close(p.y.f64(), y, forward_bound.of<A>()));
+    scale_every_other(p.dx, exponent < 0 ? -most : most);
+    EXPECT_TRUE(close(p.dx.f64(), dx, gradient_bound.of<A>()));
+    EXPECT_TRUE(close(p.dw.f64(), dw, gradient_bound.of<A>()));
+  }
+}
+
 TYPED_TEST(layer_norm, differences_from_the_mean_may_overflow) {
   using B = typename TypeParam::backend;
   using A = accumulator_t<typename TypeParam::element>;
@@ -220,6 +241,14 @@ TYPED_TEST(layer_norm, first_columns_may_be_far_from_the_others) {
   p.template forward<B>();
   EXPECT_TRUE(
       close(p.y.f64(), p.y_wanted(), 2 * forward_bound.of<A>()));  // the largest are 35 times the root mean square
+}
+
+TEST(layer_norm_options, have_the_eps_of_the_contract) {
+  problem<float> p({1, 8});
+  for (std::size_t j = 0; j < 8; ++j) p.x(0, j) = 3;
+  p.opt = {};
+  p.forward<tigon::default_backend>();
+  EXPECT_NEAR(p.rstd[0], 1000, 1e-3);
 }
 
 TYPED_TEST(layer_norm, dx_may_be_dy_or_x) {

@@ -101,6 +101,16 @@ void check_rest(std::size_t variant, std::size_t begin) {
 }
 TEST(rope_partial, copies_or_leaves_the_rest) { check_rest(2, 10), check_rest(3, 0), check_rest(5, 0); }
 
+/// A conversion to f32 and back would change such a number.
+TEST(rope_partial, leaves_a_signalling_nan_in_its_place) {
+  rotary_problem<rope_rotary, tigon::float16> p({1, 2, 1, 3, 20, layout::heads, 0, 2});
+  const auto signalling = std::bit_cast<tigon::float16>(std::uint16_t{0x7d01});
+  for (std::size_t i = 10; i < p.q.count(); i += 20) p.q[i] = signalling;
+  p.forward<tigon::default_backend>(p.q.view(), p.k.view());
+  for (std::size_t i = 10; i < p.q.count(); i += 20)
+    ASSERT_EQ(std::bit_cast<std::uint16_t>(p.q[i]), std::bit_cast<std::uint16_t>(signalling)) << i;
+}
+
 /// Pairs of neighbours are halves of a head whose columns are in another order; also in heads of 5 MiB, whose rotation
 /// is stored past the caches.
 TEST(rope_pairs, of_neighbours_are_halves_in_another_order) {

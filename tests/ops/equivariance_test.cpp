@@ -1,0 +1,272 @@
+// Operators on rows are equivariant, bit for bit: rows, sequences or samples in another order have their results in that
+// order, and an upstream gradient times a power of two gives gradients times that. No reference is needed: what one row
+// leaves to the next, or depends on its place, shows, and so does a gradient with a part that is not linear.
+#include <gtest/gtest.h>
+
+#include <tigon/gemm/gemm.hpp>
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/kl_div.hpp>
+#include <tigon/ops/attention.hpp>
+#include <tigon/ops/dyt.hpp>
+#include <tigon/ops/fused_add_rms_norm.hpp>
+#include <tigon/ops/geglu.hpp>
+#include <tigon/ops/group_norm.hpp>
+#include <tigon/ops/layer_norm.hpp>
+#include <tigon/ops/relu_squared.hpp>
+#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/rope.hpp>
+#include <tigon/ops/softmax.hpp>
+#include <tigon/ops/sparsemax.hpp>
+#include <tigon/ops/swiglu.hpp>
+
+#include <functional>
+#include <memory>
+
+#include "support/backends.hpp"
+#include "support/guarded.hpp"
+#include "support/problem.hpp"
+
+namespace {
+
+using namespace tigon::test;
+using tigon::accumulator_t, tigon::heads_view, tigon::matrix_view;
+
+constexpr std::size_t rows = 11, cols = 69;
+
+/// The memory of one call. Rows have the same numbers wherever they are.
+template <class T>
+class call_of {
+ public:
+  using element = T;
+  using A = accumulator_t<T>;
+
+  call_of(bool moved, int exponent) : moved_(moved), exponent_(exponent) {}
+
+  matrix_view<T> in(std::size_t width = cols) { return filled<T>(rows, width, 0, true); }
+  std::span<T> parameter(std::size_t size = cols) { return {filled<T>(1, size, 0, false).data, size}; }
+  template <class E = T>
+  matrix_view<E> upstream(std::size_t width = cols) {
+    return filled<E>(rows, width, exponent_, true);
+  }
+  template <class E = T>
+  matrix_view<E> out(std::size_t width = cols) {
+    return result<E>(rows, width, 0, results_);
+  }
+  std::span<A> numbers(std::size_t a_row = 1) { return {out<A>(a_row).data, rows * a_row}; }
+  matrix_view<T> gradient(std::size_t width = cols) { return result<T>(rows, width, exponent_, results_); }
+  std::span<T> parameter_gradient(std::size_t size = cols) {
+    return {result<T>(1, size, exponent_, parameter_results_).data, size};
+  }
+  std::vector<std::int32_t> labels() const {
+    std::vector<std::int32_t> out(rows);
+    for (std::size_t i = 0; i < rows; ++i) out[place(i)] = static_cast<std::int32_t>(i * 17 % cols);
+    return out;
+  }
+
+  /// Every row's, in the order of the rows and without the power of two; those of parameters, whose sums depend on it.
+  std::vector<std::uint64_t> results() const { return bits(results_); }
+  std::vector<std::uint64_t> parameter_results() const { return bits(parameter_results_); }
+
+ private:
+  using readers = std::vector<std::function<void(std::vector<std::uint64_t>&)>>;
+
+  std::size_t place(std::size_t i) const { return moved_ ? (4 * i + 3) % rows : i; }
+
+  template <class E>
+  TIGON_TEST_NOINLINE matrix_view<E> memory(std::size_t height, std::size_t width) {
+    const auto buffer = std::make_shared<guarded<E>>(height * width);
+    kept_.push_back(buffer);
+    return {buffer->data(), height, width};
+  }
+  template <class E>
+  TIGON_TEST_NOINLINE matrix_view<E> filled(std::size_t height, std::size_t width, int exponent, bool of_rows) {
+    const auto m = memory<E>(height, width);
+    const std::vector<double> values = normal_values(height * width, ++seed_);
+    for (std::size_t k = 0; k < values.size(); ++k)
+      m.row(of_rows ? place(k / width) : 0)[k % width] =
+          from_f64<E>(std::ldexp(to_f64(from_f64<E>(values[k])), exponent));
+    return m;
+  }
+  template <class E>
+  TIGON_TEST_NOINLINE matrix_view<E> result(std::size_t height, std::size_t width, int exponent, readers& to) {
+    const auto m = memory<E>(height, width);
+    to.push_back([=, this](std::vector<std::uint64_t>& all) {
+      for (std::size_t k = 0; k < height * width; ++k)
+        all.push_back(std::bit_cast<std::uint64_t>(
+            std::ldexp(to_f64(m.row(height == 1 ? 0 : place(k / width))[k % width]), -exponent)));
+    });
+    return m;
+  }
+  static std::vector<std::uint64_t> bits(const readers& of) {
+    std::vector<std::uint64_t> out;
+    for (const auto& read : of) read(out);
+    return out;
+  }
+
+  bool moved_;
+  int exponent_;
+  std::uint64_t seed_ = 0;
+  std::vector<std::shared_ptr<void>> kept_;
+  readers results_, parameter_results_;
+};
+
+template <class T, class F>
+void expect_equivariant(F f) {
+  call_of<T> plain(false, 0), moved(true, 0), scaled(false, 7);
+  f(plain), f(moved), f(scaled);
+  ASSERT_FALSE(plain.results().empty());
+  EXPECT_TRUE(moved.results() == plain.results()) << "rows in another order";
+  EXPECT_TRUE(scaled.results() == plain.results()) << "upstream gradients times 128";
+  EXPECT_TRUE(scaled.parameter_results() == plain.parameter_results()) << "upstream gradients times 128, parameters";
+}
+
+using usual_pairs = testing::Types<on<usual_backend, float>, on<usual_backend, tigon::bfloat16>>;
+using B = usual_backend;
+
+template <class On>
+class equivariance : public testing::Test {};
+TYPED_TEST_SUITE(equivariance, usual_pairs, names);
+
+TYPED_TEST(equivariance, of_norms) {
+  using T = typename TypeParam::element;
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    const auto w = call.parameter(), dw = call.parameter_gradient();
+    const auto rstd = call.numbers();
+    tigon::rms_norm_forward<B>(x, w, y, rstd);
+    tigon::rms_norm_backward<B>(dy, x, w, rstd, dx, dw);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), r = call.in(), y = call.out(), s = call.out();
+    const auto dy = call.upstream(), ds = call.upstream(), dx = call.gradient();
+    const auto w = call.parameter(), dw = call.parameter_gradient();
+    const auto rstd = call.numbers();
+    tigon::fused_add_rms_norm_forward<B>(x, r, w, y, s, rstd);
+    tigon::fused_add_rms_norm_backward<B>(dy, ds, s, w, rstd, tigon::fused_add_rms_norm_gradients{dx, dw});
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    const auto w = call.parameter(), b = call.parameter();
+    const auto dw = call.parameter_gradient(), db = call.parameter_gradient();
+    const auto mean = call.numbers(), rstd = call.numbers();
+    tigon::layer_norm_forward<B>(x, w, b, y, mean, rstd);
+    tigon::layer_norm_backward<B>(dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db});
+  });
+  expect_equivariant<T>([](auto& call) {
+    constexpr std::size_t channels = 6, groups = 2, positions = 23;
+    const auto samples = [](auto m) { return decltype(m)(m.data, rows * channels, positions); };
+    const auto x = samples(call.in(channels * positions)), dy = samples(call.upstream(channels * positions));
+    const auto y = samples(call.out(channels * positions)), dx = samples(call.gradient(channels * positions));
+    const auto w = call.parameter(channels), b = call.parameter(channels);
+    const auto dw = call.parameter_gradient(channels), db = call.parameter_gradient(channels);
+    const auto mean = call.numbers(groups), rstd = call.numbers(groups);
+    tigon::group_norm_forward<B>(x, w, b, y, mean, rstd, {.groups = groups});
+    tigon::group_norm_backward<B>(dy, x, w, mean, rstd, tigon::norm_gradients{dx, dw, db}, {.groups = groups});
+  });
+}
+
+TYPED_TEST(equivariance, of_activations) {
+  using T = typename TypeParam::element;
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    tigon::softmax_forward<B>(x, y);
+    tigon::softmax_backward<B>(dy, y, dx);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    tigon::sparsemax_forward<B>(x, y);
+    tigon::sparsemax_backward<B>(dy, y, dx);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    tigon::relu_squared_forward<B>(x, y);
+    tigon::relu_squared_backward<B>(dy, x, dx);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto x = call.in(), y = call.out(), dy = call.upstream(), dx = call.gradient();
+    const auto alpha = call.parameter(1), gamma = call.parameter(), beta = call.parameter();
+    const auto dalpha = call.parameter_gradient(1), dgamma = call.parameter_gradient();
+    const auto dbeta = call.parameter_gradient();
+    tigon::dyt_forward<B>(x, alpha, gamma, beta, y);
+    tigon::dyt_backward<B>(dy, x, alpha, gamma, tigon::dyt_gradients{dx, dalpha, dgamma, dbeta});
+  });
+}
+
+TYPED_TEST(equivariance, of_gates) {
+  using T = typename TypeParam::element;
+  expect_equivariant<T>([](auto& call) {
+    const auto gate = call.in(), up = call.in(), y = call.out(), dy = call.upstream();
+    const auto dgate = call.gradient(), dup = call.gradient();
+    tigon::swiglu_forward<B>(gate, up, y);
+    tigon::swiglu_backward<B>(dy, gate, up, dgate, dup);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto gate = call.in(), up = call.in(), y = call.out(), dy = call.upstream();
+    const auto dgate = call.gradient(), dup = call.gradient();
+    tigon::geglu_forward<B>(gate, up, y);
+    tigon::geglu_backward<B>(dy, gate, up, dgate, dup);
+  });
+}
+
+TYPED_TEST(equivariance, of_losses) {
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  expect_equivariant<T>([](auto& call) {
+    const auto logits = call.in(), dlogits = call.gradient();
+    const auto loss = call.numbers();
+    const auto upstream = call.template upstream<A>(1);
+    const auto target = call.labels();
+    const tigon::cross_entropy_options opt{.reduction = tigon::reduction::none};
+    tigon::cross_entropy_forward<B>(logits, target, loss, matrix_view<T>{}, opt);
+    tigon::cross_entropy_backward_recompute<B>(logits, target, std::span(upstream.data, rows), dlogits, opt);
+  });
+  expect_equivariant<T>([](auto& call) {
+    const auto student = call.in(), teacher = call.in(), dstudent = call.gradient();
+    const auto loss = call.template out<A>(), upstream = call.template upstream<A>();
+    const tigon::kl_div_options opt{.reduction = tigon::divergence_reduction::none, .log_target = true};
+    tigon::kl_div_forward<B>(student, teacher, loss, matrix_view<T>{}, opt);
+    tigon::kl_div_backward<B>(teacher, upstream, dstudent, opt);
+  });
+}
+
+TEST(equivariance_of_heads, of_sequences) {
+  using T = float;
+  constexpr std::size_t tokens = 9, heads = 4, kv_heads = 2, d = 18;
+  const auto of = [](auto m, std::size_t n) {
+    using E = std::remove_reference_t<decltype(*m.data)>;
+    return heads_view<E>::of_tokens(m.data, rows, tokens, n, d);
+  };
+  expect_equivariant<T>([=](auto& call) {
+    const auto q = of(call.in(tokens * heads * d), heads), dy = of(call.upstream(tokens * heads * d), heads);
+    const auto y = of(call.out(tokens * heads * d), heads), dq = of(call.gradient(tokens * heads * d), heads);
+    const matrix_view<T> cos(call.parameter(tokens * d / 2).data(), tokens, d / 2);
+    const matrix_view<T> sin(call.parameter(tokens * d / 2).data(), tokens, d / 2);
+    tigon::rope_forward<B, T>(q, cos, sin, y);
+    tigon::rope_backward<B, T>(dy, cos, sin, dq);
+  });
+  expect_equivariant<T>([=](auto& call) {
+    const auto q = of(call.in(tokens * heads * d), heads), d_o = of(call.upstream(tokens * heads * d), heads);
+    const auto k = of(call.in(tokens * kv_heads * d), kv_heads), v = of(call.in(tokens * kv_heads * d), kv_heads);
+    const auto o = of(call.out(tokens * heads * d), heads), dq = of(call.gradient(tokens * heads * d), heads);
+    const auto dk = of(call.gradient(tokens * kv_heads * d), kv_heads);
+    const auto dv = of(call.gradient(tokens * kv_heads * d), kv_heads);
+    const auto lse = call.numbers(heads * tokens);
+    tigon::attention_forward<B, T>(q, k, v, o, lse);
+    tigon::attention_backward<B, T>(d_o, q, k, v, {o, lse}, tigon::attention_gradients{dq, dk, dv});
+  });
+}
+
+TEST(equivariance_of_products, of_rows) {
+  using T = float;
+  expect_equivariant<T>([](auto& call) {
+    constexpr std::size_t depth = 301;
+    const auto a = call.in(depth), da = call.gradient(depth);
+    const matrix_view<T> b(call.parameter(depth * cols).data(), depth, cols);
+    const matrix_view<T> db(call.parameter_gradient(depth * cols).data(), depth, cols);
+    const auto c = call.out(), dc = call.upstream();
+    tigon::gemm<B>(a, b, c);
+    tigon::gemm_backward<B>(dc, a, b, da, db);
+  });
+}
+
+}  // namespace
