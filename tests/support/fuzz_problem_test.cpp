@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "fuzz/problem.hpp"
@@ -48,6 +49,38 @@ TEST(fuzz_comparison, infinity_is_right_only_beyond_the_type) {
   EXPECT_TRUE(is_finding<float16>(nan, 92685));
   EXPECT_TRUE(is_finding<bfloat16>(infinity, 92685));
   EXPECT_TRUE(is_finding<float>(infinity, 92685));
+}
+
+/// Whether a call that writes value(context, number of the call) is a finding, with so many more calls.
+template <class F>
+bool is_finding_of_calls(std::size_t repeats, F value) {
+  using backend = backends::generic;
+  const std::size_t repeats_before = std::exchange(fuzz::repeats, repeats);
+  fuzz::source in({});
+  fuzz::problem<backend, float> p(in, "op");
+  auto& a = p.matrix("a", 1, 1);
+  std::size_t calls = 0;
+  bool found = false;
+  try {
+    p.call({&a}, [&](auto s) { *a.at(s).data = value(s.ctx, ++calls); });
+  } catch (const fuzz::finding&) {
+    found = true;
+  }
+  fuzz::repeats = repeats_before;
+  return found;
+}
+
+TEST(fuzz_calls, have_to_give_the_same_bits) {
+  EXPECT_FALSE(is_finding_of_calls(9, [](context&, std::size_t) { return 1; }));
+  // The second call is that of generic, one more repeats the first.
+  EXPECT_TRUE(is_finding_of_calls(9, [](context&, std::size_t call) { return call == 12 ? 2 : 1; }));
+}
+
+TEST(fuzz_calls, have_to_give_the_same_bits_with_any_number_of_threads) {
+  for (const std::size_t wrong : {3, 4, 5, 7, 16})
+    EXPECT_TRUE(is_finding_of_calls(1, [=](context& ctx, std::size_t) {
+      return ctx.executor().workers() == wrong ? 2 : 1;
+    })) << wrong;
 }
 
 }  // namespace
