@@ -2,7 +2,7 @@
 // the target. Every program defines `targets()` and includes this header last.
 //
 //   PROGRAM [--seed S] [--cases N | --seconds N] [--only TARGET]   cases of its own generator, N of each target
-//   with --repeats N each call is made N times more, and has to give the same bits
+//   with --repeats N each call is made N times more, and with seven numbers of threads, and has to give the same bits
 //   with --tightness every output whose errors stay below a tenth of their bound is a finding: of thousands of cases
 //   PROGRAM --hex BYTES                                            one case, as a finding prints it
 //   PROGRAM --corpus FILE                                          cases of a file with a line of hex each (corpus/)

@@ -204,9 +204,9 @@ struct pair_of_rows {
     p.compare(to, {.bound = of_gradient.of<T>()});
   }
   template <class F>
-  void backward(twin<T>& to, bounds of_gradient, F call) const {
+  void backward(twin<T>& to, bounds of_gradient, F call, std::span<const double> terms_of_gradient = {}) const {
     p.call({&to}, call);
-    p.compare(to, {.bound = of_gradient.of<T>()});
+    p.compare(to, {.bound = of_gradient.of<T>(), .terms = terms_of_gradient});
   }
 };
 
@@ -242,10 +242,22 @@ void kl_div(P& p) {
     tigon::kl_div_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.at(s),
                                                          of.gradient.at(s), opt, s.ctx);
   });
-  of.backward(again, of_gradient, [&](auto s) {
-    tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.upstream.at(s),
-                                                                  again.at(s), opt, s.ctx);
-  });
+  // log P - y and 1 cancel where they are alike.
+  const double n = static_cast<double>(of.rows) * (opt.reduction == mean ? static_cast<double>(of.vocab) : 1);
+  const double c = opt.reduction == sum || of.each ? 1 : 1 / n;
+  std::vector<double> terms(again.size());
+  for (std::size_t k = 0; k < terms.size(); ++k) {
+    const double t = of.teacher.wanted(k), gradient = std::abs(c * of.upstream.wanted(of.each ? k : 0));
+    const double log_p = opt.log_target ? t : std::log(std::max({t, opt.eps, again.smallest_normal()}));
+    terms[k] = gradient * (opt.log_target ? std::exp(t) : 1) * (std::abs(log_p - of.student.wanted(k)) + 1);
+  }
+  of.backward(
+      again, of_gradient,
+      [&](auto s) {
+        tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s),
+                                                                      of.upstream.at(s), again.at(s), opt, s.ctx);
+      },
+      terms);
   auto& to = p.in_place(of.gradient, {&of.teacher});
   of.backward(to, of_gradient, [&](auto s) {
     tigon::kl_div_backward<typename decltype(s)::backend>(of.teacher.at(s), of.upstream.at(s), to.at(s), opt, s.ctx);
