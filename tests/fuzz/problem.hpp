@@ -507,8 +507,8 @@ class problem : public any_problem {
         fail(std::to_string(allocations - before_call) + " allocations in a call");
       expect_same_bits(after, "in another call");
     }
-    for (const std::size_t threads : {3, 1, 2, 4, 5, 7, 16}) {
-      if (repeats == 0 && !(threads == 3 && threads_)) break;
+    static constexpr std::size_t numbers[] = {3, 1, 2, 4, 5, 7, 16};
+    for (const std::size_t threads : std::span(numbers).first(repeats != 0 ? std::size(numbers) : threads_ ? 1 : 0)) {
       restore(before, false);
       f(on_tested<B, T>{context_of(threads)});
       expect_same_bits(after, ("with " + std::to_string(threads) + " threads").c_str());

@@ -113,12 +113,14 @@ using gemm_pairs = every_product_pair;
 #else
 template <class... P, class... Q>
 testing::Types<P..., Q...> with(testing::Types<P...>, list<Q...>);
-using gemm_pairs = decltype(with(
-    every_product_pair{}, list<
-#if !defined(TIGON_TESTS_ENGINES) && !defined(TIGON_TESTS_ALL_PAIRS)  // then they are there already
-                              on<backends::eigen, tigon::float16>, on<backends::xsimd, double>,
+#if defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS) || defined(TIGON_TESTS_FEW_PAIRS)
+using own_products = list<>;  // every_product_pair has them, or is to be few
+#else
+using own_products = other_engines;
 #endif
-                              on<backends::emulated_amx, bfloat16>, on<backends::emulated_arm_bf16, bfloat16>>{}));
+using gemm_pairs = decltype(with(
+    every_product_pair{},
+    own_products{} + list<on<backends::emulated_amx, bfloat16>, on<backends::emulated_arm_bf16, bfloat16>>{}));
 #endif
 TYPED_TEST_SUITE(gemm_on, gemm_pairs, names);
 

@@ -24,13 +24,16 @@ list<on<B, T>...> with_element(list<B...>);
 template <class... P>
 testing::Types<P...> as_types(list<P...>);
 
+#if defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
+template <class Pairs>
+using if_engines = Pairs;
+#else
+template <class>
+using if_engines = list<>;
+#endif
 /// `Few`, and `More` with TIGON_TESTS_ENGINES: `with_engines<list<on<generic, double>>, on<eigen, float16>>`.
 template <class Few, class... More>
-#if defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
-using with_engines = decltype(as_types(Few{} + list<More...>{}));
-#else
-using with_engines = decltype(as_types(Few{}));
-#endif
+using with_engines = decltype(as_types(Few{} + if_engines<list<More...> >{}));
 
 /// TYPED_TEST_SUITE(softmax, pairs_of<float>, names): single numbers, and lanes.
 template <class... T>
@@ -63,25 +66,26 @@ using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16
 
 #else
 
+/// One pair of each engine that is not the default.
+using other_engines =
+    list<on<one_vector_a_step<backends::eigen>, float16>, on<one_vector_a_step<backends::xsimd>, double> >;
+
 /// Single numbers in f64, and the default's lanes in f32 and bf16; with TIGON_TESTS_ENGINES every engine and every type,
 /// and f64 where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and
 /// lanes, and those are tested for all pairs in tests/simd; and golden values are compared on every engine in f32, and in
 /// bf16 on single numbers, the default's lanes and tiles.
-using every_pair =
-    with_engines<list<on<backends::generic, double>, on<backends::highway, float>, on<backends::highway, bfloat16> >,
-                 on<one_vector_a_step<backends::eigen>, float16>, on<one_vector_a_step<backends::xsimd>, double> >;
+using every_pair = decltype(as_types(
+    list<on<backends::generic, double>, on<backends::highway, float>, on<backends::highway, bfloat16> >{} +
+    if_engines<other_engines>{}));
 
 /// For operators with products inside, which a child of highway overrides.
-using few_product_pairs = list<on<backends::generic, double>, on<backends::highway, float> >;
 #if defined(TIGON_TESTS_ENGINES)
-using every_product_pair =
-    decltype(as_types(few_product_pairs{} +
-                      list<on<one_vector_a_step<backends::eigen>, float16>,
-                           on<one_vector_a_step<backends::xsimd>, double>, on<backends::highway, bfloat16> >{} +
-                      with_element<bfloat16>(dot_backends{}) + with_element<bfloat16>(onednn_backends{})));
+using bf16_backends = decltype(list<backends::highway>{} + dot_backends{} + onednn_backends{});
 #else
-using every_product_pair = decltype(as_types(few_product_pairs{} + list<on<bf16_backend, bfloat16> >{}));
+using bf16_backends = list<bf16_backend>;
 #endif
+using every_product_pair = decltype(as_types(list<on<backends::generic, double>, on<backends::highway, float> >{} +
+                                             if_engines<other_engines>{} + with_element<bfloat16>(bf16_backends{})));
 
 #endif
 
