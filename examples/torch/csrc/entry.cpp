@@ -14,7 +14,7 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     t.products = attention_group(), t.cross_entropies = cross_entropies();
 #endif
 #if !TIGON_TORCH_PRODUCTS && !TIGON_TORCH_F16
-    t.losses = losses();
+    t.losses = losses(), t.optimizers = optimizers();
 #endif
 #if !TIGON_TORCH_ROWS && !TIGON_TORCH_F16
     t.preferences = preferences(), t.experts = experts();

@@ -14,6 +14,7 @@ const cross_entropy_kernels* cross_entropies();
 const loss_kernels* losses();
 const preference_kernels* preferences();
 const moe_kernels* experts();
+const optimizer_kernels* optimizers();
 
 }  // namespace tigon_torch
 

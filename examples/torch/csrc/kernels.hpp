@@ -202,6 +202,19 @@ struct moe_kernels {
   void (*moe_backward)(const host&, matrix dy, const moe_call&, matrix saved, const moe_gradients&);
 };
 
+/// All of one type; gradients are read.
+struct trained {
+  vector w, g, m, v;
+};
+struct adamw_options {
+  double learning_rate, beta1, beta2, eps, weight_decay;
+  std::uint64_t step, seed;
+  bool stochastic_rounding;
+};
+struct optimizer_kernels {
+  void (*adamw)(const host&, const trained* parameters, std::size_t count, const adamw_options&);
+};
+
 /// A group that an instruction set was not compiled with is null.
 struct kernel_table {
   const norm_kernels* norms;
@@ -212,6 +225,7 @@ struct kernel_table {
   const loss_kernels* losses;
   const preference_kernels* preferences;
   const moe_kernels* experts;
+  const optimizer_kernels* optimizers;
 };
 
 }  // namespace tigon_torch

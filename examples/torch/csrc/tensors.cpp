@@ -78,7 +78,7 @@ const kernel_table& within(const kernel_table* (*tables)(const char* set)) {
 kernel_table with_rows(kernel_table products) {
   const kernel_table& rows = within(&row_kernels_for);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
-  products.losses = rows.losses;
+  products.losses = rows.losses, products.optimizers = rows.optimizers;
   return products;
 }
 

@@ -35,7 +35,7 @@ def test_share(tmp_path):
     text = run(*SMALL, "--share", "--out", str(tmp_path / "run"))
     stages = [line.split("  ")[0] for line in text.splitlines() if line.startswith(("eager", "+ "))]
     assert stages == ["eager", "+ rms_norm, fused_add_rms_norm", "+ rope", "+ swiglu", "+ attention",
-                      "+ cross_entropy, fused_linear_cross_entropy"]
+                      "+ cross_entropy, fused_linear_cross_entropy", "+ AdamW"]
     assert (tmp_path / "run.share.csv").exists() and (tmp_path / "run.share.svg").exists()
 
 

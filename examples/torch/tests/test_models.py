@@ -1,6 +1,7 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
 import importlib.metadata
 import os
+import time
 import weakref
 
 import pytest
@@ -633,3 +634,25 @@ def test_linear_is_measured():
     faster = sum(measure.linear_is_faster(m.in_features, m.out_features, torch.float32)
                  for m in model.modules() if type(m) is torch.nn.Linear)
     assert report.replaced.get("linear", 0) == faster
+
+
+def test_linear_is_measured_once_where_the_difference_is_clear(monkeypatch):
+    """A product without instructions for its type takes seconds."""
+    from tigon_torch.apply import measure
+
+    rows = []
+
+    plain = torch.nn.functional.linear
+
+    def slow(x, weight):
+        rows.append(x.shape[0])
+        time.sleep(2 * measure.CLEAR_SECONDS)
+        return plain(x, weight)
+
+    monkeypatch.setattr(measure.F, "linear", slow)
+    measure._times.cache_clear()
+    try:
+        assert measure.linear_is_faster(40, 24, torch.float32)
+    finally:
+        measure._times.cache_clear()
+    assert rows == [16]

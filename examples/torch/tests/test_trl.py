@@ -154,12 +154,12 @@ def reward(completions, **_):
     return [sum(int(word[1:]) for word in c.split() if word[1:].isdigit()) / VOCAB for c in completions]
 
 
-def trainer_of(kind, tokenizer, folder, model, **changes):
-    """TRL's trainer of this kind, ready for its whole loop."""
+def trainer_of(kind, tokenizer, folder, model, adapter=None, **changes):
+    """TRL's trainer of this kind, ready for its whole loop. With an adapter, the reference is the model without it."""
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     given = {"output_dir": str(folder), **ARGUMENTS, **LOOP, **changes}
-    parts = dict(model=model, processing_class=tokenizer)
+    parts = dict(model=model, processing_class=tokenizer, peft_config=adapter)
     if kind == "grpo":
         del given["max_length"]
         args = trl.GRPOConfig(num_generations=4, max_completion_length=6, temperature=4.0, **given)
@@ -169,7 +169,7 @@ def trainer_of(kind, tokenizer, folder, model, **changes):
         return ORPOTrainer(args=ORPOConfig(**given), train_dataset=datasets.Dataset.from_dict(PREFERENCES), **parts)
     config, trainer, data = {"dpo": (trl.DPOConfig, trl.DPOTrainer, PREFERENCES),
                              "kto": (trl.KTOConfig, trl.KTOTrainer, KTO)}[kind]
-    return trainer(args=config(**given), ref_model=build("llama", seed=7),
+    return trainer(args=config(**given), ref_model=None if adapter else build("llama", seed=7),
                    train_dataset=datasets.Dataset.from_dict(data), **parts)
 
 
@@ -177,25 +177,36 @@ def logged(trainer, name="loss"):
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
+def lora(**changes):
+    peft = pytest.importorskip("peft")
+    return peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False,
+                           task_type="CAUSAL_LM", **changes)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
 @pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
-def test_trl_loop_of_every_trainer(kind, tokenizer, tmp_path):
+def test_trl_loop_of_every_trainer(kind, adapter, tokenizer, tmp_path):
     """trainer.train() with TRL's loss and with tigon's on a patched model: the same losses and the same weights."""
     results = []
     for ours in (False, True):
         model = build("llama")
         if ours:
             tigon_torch.apply(model, linear=True)
+        torch.manual_seed(5)  # of the adapter's weights
         # Plain gradient descent: Adam's first step is the sign of a gradient, also of one that is all rounding.
-        trainer = trainer_of(kind, tokenizer, tmp_path, model, optim="sgd", learning_rate=0.05)
+        trainer = trainer_of(kind, tokenizer, tmp_path, model, lora() if adapter else None, optim="sgd",
+                             learning_rate=0.05)
         if ours:
             losses.use_in_trl(trainer)
+        trained = {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}
+        start = {name: p.detach().clone() for name, p in trained.items()}
         trainer.train()
-        results.append((logged(trainer), logged(trainer, "grad_norm"), dict(model.named_parameters())))
+        results.append((logged(trainer), logged(trainer, "grad_norm"), trained))
     (expected, slopes, weights), (actual, again, moved) = results
     assert len(expected) == 4 and min(slopes) > 1e-2  # GRPO's loss is 0 before a step, by its definition
     assert actual == pytest.approx(expected, rel=1e-4, abs=2e-6)
     assert again == pytest.approx(slopes, rel=2e-3)
-    start = dict(build("llama").named_parameters())
+    assert len(weights) == (12 if adapter else 20)
     for name in weights:
         far = (weights[name] - start[name]).norm()
         assert far > 0 and (moved[name] - weights[name]).norm() <= 1e-3 * far, name
@@ -267,5 +278,8 @@ def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
         patch.setattr(type(trainer.accelerator), "num_processes", 2)
         with pytest.raises(ValueError, match="ORPOTrainer with 2 processes keeps TRL's loss"):
             losses.use_in_trl(trainer)
+    learned = pytest.importorskip("peft").PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    with pytest.raises(ValueError, match="DPOTrainer with learned prompts keeps TRL's loss"):
+        losses.use_in_trl(trainer_of("dpo", tokenizer, tmp_path, build("llama"), learned))
     with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, KTOTrainer, GRPOTrainer, not a int"):
         losses.use_in_trl(3)

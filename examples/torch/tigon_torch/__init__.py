@@ -1,5 +1,5 @@
 """tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon; apply(), which puts
-them into models of transformers; losses (tigon_torch.losses)."""
+them into models of transformers; losses (tigon_torch.losses); AdamW."""
 import pathlib
 
 import torch
@@ -11,6 +11,7 @@ torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
 from . import losses, ops  # noqa: E402
 from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
+from .optimizers import AdamW  # noqa: E402, F401
 
 _SET = torch.ops.tigon.instruction_set()  # chosen here: a CPU without any, or a wish that cannot be met, is an error now
 

@@ -1,7 +1,7 @@
 """Trains a model with and without tigon's operators and compares speed, memory and losses.
 
     python -m tigon_torch.compare [--model FOLDER] [--batch 2] [--seq 256] [--steps 4] [--rounds 3] [--dtype float32]
-                                  [--compile] [--keep] [--share] [--exact] [--out PREFIX]
+                                  [--optimizer tigon] [--fused] [--compile] [--keep] [--share] [--exact] [--out PREFIX]
 
 Each variant trains (forward, backward, AdamW) on the same random tokens in a fresh process, by turns, several rounds;
 printed are medians. Without --model a small random Llama.
@@ -9,6 +9,8 @@ printed are medians. Without --model a small random Llama.
 memory    the most that was resident during the steps, beyond what is resident between them: weights, gradients,
           the optimizer's two moments and the libraries. Linux only.
 loss      the largest relative difference of a step's loss from eager's.
+--optimizer  of the patched model: tigon_torch.AdamW, or torch for torch.optim.AdamW, which eager has.
+--fused   torch.optim.AdamW is made with fused=True.
 --share   switches the operators on one after the other, in one process and by turns, and shows what each one adds.
 --exact   compares the gradients of --rounds batches with those of the same weights in f64.
 --out     writes PREFIX.csv, a line for each run, and PREFIX.svg.
@@ -99,6 +101,16 @@ def tokens(options, vocab: int, step: int, seq: int | None = None):
     return {"input_ids": ids, "labels": ids}
 
 
+def adamw(options, model, ours: bool, **changes):
+    import torch
+
+    if ours and options.optimizer == "tigon":
+        import tigon_torch
+
+        return tigon_torch.AdamW(model.parameters(), **changes)
+    return torch.optim.AdamW(model.parameters(), fused=options.fused or None, **changes)
+
+
 def train_step(model, optimizer, inputs) -> float:
     loss = model(**inputs).loss
     loss.backward()
@@ -125,7 +137,7 @@ def worker(options, variant: str) -> dict:
         import tigon_torch
 
         report = tigon_torch.apply(model, **switches_of(options))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = adamw(options, model, patched, lr=1e-5)
     run = torch.compile(model) if compiled else model
     # The first step makes the optimizer's state, threads and code. A short one is enough unless it is compiled, for
     # this length. Its learning rate is zero, so that it leaves the weights as they are.
@@ -254,23 +266,26 @@ def share(options) -> None:
         torch.set_num_threads(options.threads)
     model = load(options)
     vocab = model.config.vocab_size
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+    optimizers = [adamw(options, model, ours, lr=0.0, weight_decay=0.0) for ours in (False, True)]
+    optimizers[1].state = optimizers[0].state
     full = tigon_torch.apply(model, **switches_of(options)).replaced
     groups = [group for group in ORDER if any(name in full for name in group)]
     off = {name: False for name in tigon_torch.SWITCHES}
-    stages = [("eager", off)]
+    stages = [("eager", off, 0)]
     for group in groups:
         on = {name: switches_of(options)["linear"] if name == "linear" else True for name in group}
-        stages.append(("+ " + ", ".join(name for name in group if name in full), {**stages[-1][1], **on}))
+        stages.append(("+ " + ", ".join(name for name in group if name in full), {**stages[-1][1], **on}, 0))
+    if options.optimizer == "tigon":
+        stages.append(("+ AdamW", stages[-1][1], 1))
     seconds: list[list[float]] = [[] for _ in stages]
     memory: list[list[float]] = [[] for _ in stages]
     for number in range(options.rounds + 1):
-        for i, (_, switches) in enumerate(stages):
+        for i, (_, switches, optimizer) in enumerate(stages):
             tigon_torch.apply(model, **switches, recompute=not options.keep)
             between = resident_now()
             start_peak()
             begin = time.perf_counter()
-            train_step(model, optimizer, tokens(options, vocab, number))
+            train_step(model, optimizers[optimizer], tokens(options, vocab, number))
             if number > 0:  # the first round warms up
                 seconds[i].append(time.perf_counter() - begin)
                 memory[i].append(peak() - between)
@@ -278,12 +293,12 @@ def share(options) -> None:
     print(title_of(options) + "; operators added one after the other")
     print(f"{'':58} {'s/step':>8} {'saved':>8} {'share':>7} {'MiB':>7} {'saved':>7}   (MiB: gradients included)")
     gain = step[0] - step[-1]
-    for i, (name, _) in enumerate(stages):
+    for i, (name, *_) in enumerate(stages):
         saved = step[i - 1] - step[i] if i else 0.0
         print(f"{name:58} {step[i]:8.3f} {saved:8.3f} {saved / gain if gain else 0:7.0%} {used[i]:7.0f} "
               f"{used[i - 1] - used[i] if i else 0:7.0f}")
     if options.out:
-        names = [name for name, _ in stages]
+        names = [name for name, *_ in stages]
         with open(options.out + ".share.csv", "w", newline="") as file:
             csv.writer(file).writerows([["operators", "seconds_per_step", "memory_mib"], *zip(names, step, used)])
         short = [name[:26] for name in names]
@@ -380,6 +395,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--threads", type=int, default=0, help="PyTorch's threads; 0: its own choice")
     parser.add_argument("--linear", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--optimizer", default="tigon", choices=["tigon", "torch"])
+    parser.add_argument("--fused", action="store_true", help="torch.optim.AdamW(fused=True)")
     parser.add_argument("--keep", action="store_true", help="apply(recompute=False)")
     parser.add_argument("--compile", action="store_true", help="also with torch.compile")
     parser.add_argument("--share", action="store_true")

@@ -12,6 +12,7 @@ use_in_trl(trainer) puts them into a trainer of TRL.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import torch
@@ -182,10 +183,36 @@ def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
     return backbone(**inputs, use_cache=False).last_hidden_state[:, :-1], head
 
 
+@contextlib.contextmanager
+def _reference(trainer):
+    """The model of the reference, without gradients: that of the trainer, or its model without the adapter in training."""
+    with torch.no_grad():
+        if trainer.ref_model is not None:
+            yield trainer.ref_model
+            return
+        from trl.trainer.utils import use_adapter
+
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with use_adapter(model, "ref" if "ref" in model.peft_config else None):
+            yield model
+
+
+def _prompts_are_learned(trainer) -> bool:
+    """PEFT's kinds that put tokens before the input: hidden states of the backbone alone have none."""
+    return any(config.is_prompt_learning for config in getattr(trainer.model, "peft_config", {}).values())
+
+
 def _refuse(trainer, *conditions) -> None:
     for bad, what in conditions:
         if bad:
             raise ValueError(f"tigon_torch.losses.use_in_trl: {type(trainer).__name__} with {what} keeps TRL's loss")
+
+
+def _no_plain_head(trainer) -> list:
+    """Why logits are more than hidden states times the weight of the head."""
+    head, _ = _head_and_backbone(trainer.model)
+    return [(getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"),
+            (type(head) is not nn.Linear, "an adapter on the head"), (_prompts_are_learned(trainer), "learned prompts")]
 
 
 # TRL's loss_type that tigon has under the same name and with the same formula.
@@ -200,12 +227,10 @@ def _log(trainer, mode: str, values: dict) -> None:
 
 def _dpo(trainer) -> dict:
     kinds = list(trainer.loss_types)
-    softcap = getattr(trainer.model.config, "final_logit_softcapping", None)
     _refuse(trainer, (len(kinds) != 1 or kinds[0] not in _TRL_DPO, f"loss_type {kinds}"),
             (trainer.f_divergence_type != "reverse_kl", f"f_divergence_type {trainer.f_divergence_type}"),
             (trainer.ld_alpha is not None, "ld_alpha"), (trainer.use_weighting, "use_weighting"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
-            (hasattr(trainer.model, "peft_config"), "PEFT"), (softcap is not None, "soft-capped logits"))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
     smoothing = trainer.label_smoothing if kinds[0] in ("exo_pair", "robust") else 0.0
     loss_of = FusedLinearDPOLoss(beta=trainer.beta, loss=kinds[0], label_smoothing=smoothing,
                                  discopop_tau=getattr(trainer.args, "discopop_tau", 0.05), metrics=True)
@@ -220,8 +245,8 @@ def _dpo(trainer) -> dict:
         if trainer.precompute_ref_logps:
             reference["ref_logps"] = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]]).float()
         else:
-            with torch.no_grad():
-                ref_x, ref_head = _hidden(trainer.ref_model, passed)
+            with _reference(trainer) as ref_model:
+                ref_x, ref_head = _hidden(ref_model, passed)
             reference.update(ref_x=ref_x, ref_weight=ref_head.weight, ref_bias=ref_head.bias)
         loss, results = loss_of(x, head.weight, target, head.bias, **reference)
         chosen, rejected = results["chosen_rewards"], results["rejected_rewards"]
@@ -237,9 +262,7 @@ def _dpo(trainer) -> dict:
 
 def _orpo(trainer) -> dict:
     _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
-            (hasattr(trainer.model, "peft_config"), "PEFT"),
-            (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
     loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
 
     def metrics_of(model, batch, train_eval="train"):
@@ -264,9 +287,7 @@ def _orpo(trainer) -> dict:
 
 def _kto(trainer) -> dict:
     _refuse(trainer, (trainer.loss_type != "kto", f"loss_type {trainer.loss_type}"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"),
-            (hasattr(trainer.model, "peft_config"), "PEFT"),
-            (getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
     loss_of = FusedLinearKTOLoss(beta=trainer.beta, desirable_weight=trainer.desirable_weight,
                                  undesirable_weight=trainer.undesirable_weight, metrics=True)
 
@@ -282,9 +303,10 @@ def _kto(trainer) -> dict:
             if trainer.precompute_ref_logps:
                 reference["ref_logps"], theirs = inputs["ref_logps"].float(), inputs.get("ref_KL_logps")
             else:
-                ref_x, ref_head = _hidden(trainer.ref_model, passed)
+                with _reference(trainer) as ref_model:
+                    ref_x, ref_head = _hidden(ref_model, passed)
+                    theirs = trainer._compute_kl_logps(ref_model, inputs)
                 reference.update(ref_x=ref_x, ref_weight=ref_head.weight, ref_bias=ref_head.bias)
-                theirs = trainer._compute_kl_logps(trainer.ref_model, inputs)
             if trainer.calculate_KL:
                 kl = trainer.accelerator.gather_for_metrics((own - theirs).mean()).mean().clamp(min=0).reshape(1)
         loss, results = loss_of(x, head.weight, target, desirable.to(torch.uint8), head.bias, kl, **reference)
@@ -308,10 +330,8 @@ def _grpo(trainer) -> dict:
             (trainer.top_entropy_quantile < 1, "top_entropy_quantile"),
             (trainer._entropy_bonus_enabled, "an entropy bonus"),
             (trainer.off_policy_mask_threshold is not None, "off_policy_mask_threshold"))
-    head, _ = _head_and_backbone(trainer.model)
-    softcap = getattr(trainer.model.config, "final_logit_softcapping", None)
     # Logits that are more than a plain product are taken as the model makes them.
-    fused = type(head) is nn.Linear and softcap is None and not hasattr(trainer.model, "peft_config")
+    fused = not any(reason for reason, _ in _no_plain_head(trainer))
     kind = FusedLinearGRPOLoss if fused else GRPOLoss
     loss_of = kind(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
@@ -368,8 +388,8 @@ _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrain
 def use_in_trl(trainer) -> None:
     """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
 
-    Hidden states go into a fused loss, logits are not made; with PEFT or soft-capped logits GRPO makes those of the
-    completions.
+    Hidden states go into a fused loss, logits are not made; where they are soft-capped, or PEFT has an adapter on the head
+    or learned prompts, GRPO makes those of the completions.
     Metrics that need logits or entropies are not logged. Raises ValueError where an option of the trainer has no equal.
     """
     use = _TRL.get(type(trainer).__name__)
