@@ -160,5 +160,5 @@ def test_refusals():
     with pytest.raises(RuntimeError, match="overlaps"):
         optimizer.step()
     with pytest.raises((RuntimeError, ValueError), match="2 gradients|1 gradients"):
-        torch.ops.tigon.adamw([torch.ones(2)], [torch.ones(2)] * 2, [torch.ones(2)], [torch.ones(2)], 0.1, 0.9, 0.99, 1e-8,
-                              0.0, 1, False, 0)
+        one = [torch.ones(2)]
+        torch.ops.tigon.adamw(one, one * 2, one, one, 0.1, 0.9, 0.99, 1e-8, 0.0, 1, False, 0)

@@ -1,5 +1,9 @@
 """tigon_torch.losses in TRL's trainers, against TRL's own losses."""
 import copy
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,11 +14,11 @@ import tigon_torch
 from tigon_torch import losses
 
 trl = pytest.importorskip("trl")
+accelerate = pytest.importorskip("accelerate")
 datasets = pytest.importorskip("datasets")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
+def make_tokenizer():
     import tokenizers
     import transformers
 
@@ -23,6 +27,11 @@ def tokenizer():
     raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", bos_token="<s>",
                                                 eos_token="</s>", unk_token="<unk>")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
 
 
 def text(seed, words):
@@ -275,11 +284,22 @@ def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
         losses.use_in_trl(trainer)
     trainer.args.use_liger_kernel = False
     with monkeypatch.context() as patch:
-        patch.setattr(type(trainer.accelerator), "num_processes", 2)
-        with pytest.raises(ValueError, match="ORPOTrainer with 2 processes keeps TRL's loss"):
+        patch.setattr(type(trainer.accelerator), "distributed_type", accelerate.DistributedType.FSDP)
+        with pytest.raises(ValueError, match="ORPOTrainer with processes of FSDP keeps TRL's loss"):
             losses.use_in_trl(trainer)
     learned = pytest.importorskip("peft").PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
     with pytest.raises(ValueError, match="DPOTrainer with learned prompts keeps TRL's loss"):
         losses.use_in_trl(trainer_of("dpo", tokenizer, tmp_path, build("llama"), learned))
     with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, KTOTrainer, GRPOTrainer, not a int"):
         losses.use_in_trl(3)
+
+
+def test_trl_on_two_processes(tmp_path):
+    """tests/trl_ranks.py compares the losses and weights of two processes with TRL's own, for every trainer."""
+    script = pathlib.Path(__file__).with_name("trl_ranks.py")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run([*run, str(script), str(tmp_path)], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1",
+                               "ACCELERATE_USE_CPU": "true"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split().count("equal") == 4

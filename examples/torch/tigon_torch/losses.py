@@ -185,7 +185,7 @@ def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
 
 @contextlib.contextmanager
 def _reference(trainer):
-    """The model of the reference, without gradients: that of the trainer, or its model without the adapter in training."""
+    """The model of the reference, without gradients: the trainer's, or the one in training without its adapter."""
     with torch.no_grad():
         if trainer.ref_model is not None:
             yield trainer.ref_model
@@ -220,9 +220,27 @@ _TRL_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pa
             "apo_down", "discopop")
 
 
-def _log(trainer, mode: str, values: dict) -> None:
-    for name, value in values.items():
-        trainer._metrics[mode][name].append(float(value))
+def _mean(trainer, value, count=1.0) -> float:
+    """Over all processes, of which this one has the mean of `count` values; NaN where there are none at all."""
+    value, count = (torch.as_tensor(number, dtype=torch.float32).detach() for number in (value, count))
+    total = trainer.accelerator.gather(torch.stack([torch.where(count > 0, value * count, 0.0), count])[None]).sum(0)
+    return (total[0] / total[1]).item()
+
+
+def _log(trainer, mode: str, values: dict, count=1.0) -> dict:
+    """Means of so many values here, or (mean, how many). Returns those over all processes, without what there is not."""
+    means = {name: _mean(trainer, *value) if isinstance(value, tuple) else _mean(trainer, value, count)
+             for name, value in values.items()}
+    means = {name: mean for name, mean in means.items() if mean == mean}
+    for name, mean in means.items():
+        trainer._metrics[mode][name].append(mean)
+    return means
+
+
+def _log_tokens(trainer, mode: str, inputs: dict) -> None:
+    if mode == "train":
+        trainer._total_train_tokens += trainer.accelerator.gather(inputs["attention_mask"].sum()).sum().item()
+    trainer._metrics[mode]["num_tokens"] = [trainer._total_train_tokens]
 
 
 def _dpo(trainer) -> dict:
@@ -255,6 +273,7 @@ def _dpo(trainer) -> dict:
                              "rewards/margins": (chosen - rejected).mean(),
                              "logps/chosen": results["chosen_logps"].mean(),
                              "logps/rejected": results["rejected_logps"].mean()})
+        _log_tokens(trainer, mode, inputs)
         return (loss, None) if return_outputs else loss
 
     return {"_compute_loss": compute}
@@ -280,7 +299,7 @@ def _orpo(trainer) -> dict:
                   "rewards/margins": (chosen - rejected).mean(), "logps/chosen": results["chosen_logps"].mean(),
                   "logps/rejected": results["rejected_logps"].mean(), "nll_loss": results["nll_loss"].mean(),
                   "log_odds_ratio": results["metrics"][0], "log_odds_chosen": results["metrics"][1]}
-        return loss, {prefix + name: value.item() for name, value in values.items()}
+        return loss, {prefix + name: _mean(trainer, value) for name, value in values.items()}
 
     return {"get_batch_loss_metrics": metrics_of}
 
@@ -311,11 +330,14 @@ def _kto(trainer) -> dict:
                 kl = trainer.accelerator.gather_for_metrics((own - theirs).mean()).mean().clamp(min=0).reshape(1)
         loss, results = loss_of(x, head.weight, target, desirable.to(torch.uint8), head.bias, kl, **reference)
         values = {"kl": 0.0 if kl is None else kl.item()}
-        for name, which in (("chosen", desirable), ("rejected", ~desirable)):
-            if which.any():
-                values[f"rewards/{name}"] = results["rewards"][which].mean()
-                values[f"logps/{name}"] = results["logps"][which].mean()
-        _log(trainer, mode, values)
+        for name, which in (("chosen", desirable), ("rejected", ~desirable)):  # a batch may have none of them
+            values[f"rewards/{name}"] = results["rewards"][which].mean(), which.sum()
+            values[f"logps/{name}"] = results["logps"][which].mean(), which.sum()
+        means = _log(trainer, mode, values)
+        if "rewards/chosen" in means and "rewards/rejected" in means:
+            margin = means["rewards/chosen"] - means["rewards/rejected"]
+            trainer._metrics[mode]["rewards/margins"].append(margin)
+        _log_tokens(trainer, mode, inputs)
         return (loss, None) if return_outputs else loss
 
     return {"_compute_loss": compute}
@@ -365,19 +387,38 @@ def _grpo(trainer) -> dict:
             logits = model(**both, logits_to_keep=length, use_cache=False).logits
             loss, results = loss_of(logits, ids, advantages, **batch)
         names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}
-        _log(trainer, mode, {names[name]: value for name, value in results.items()})
+        _log(trainer, mode, {names[name]: value for name, value in results.items()}, mask.sum())
         return loss if of_all_items else loss / steps
 
     return {"_compute_loss": compute}
 
 
-def _in_precision(trainer, function):
-    """The function under the trainer's autocast: accelerate puts that on the model's forward, which is not called."""
+def _as_forward(trainer, function):
+    """The function under the trainer's autocast, which accelerate puts on the model's forward, and in the place of the
+    forward of a model over several processes, whose wrapper sums the gradients of what went through it."""
 
     @functools.wraps(function)
-    def run(*args, **kwargs):
+    def run(model, *args, **kwargs):
         with trainer.accelerator.autocast():
-            return function(*args, **kwargs)
+            if not isinstance(model, nn.parallel.DistributedDataParallel) or not torch.is_grad_enabled():
+                return function(model, *args, **kwargs)
+            inner, own = model.module, model.module.__dict__.get("forward")
+
+            def once(*_):
+                restore()
+                return function(inner, *args, **kwargs)
+
+            def restore():
+                if own is None:
+                    inner.__dict__.pop("forward", None)
+                else:
+                    inner.forward = own
+
+            inner.forward = once
+            try:
+                return model()
+            finally:
+                restore()
 
     return run
 
@@ -388,18 +429,19 @@ _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrain
 def use_in_trl(trainer) -> None:
     """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
 
-    Hidden states go into a fused loss, logits are not made; where they are soft-capped, or PEFT has an adapter on the head
-    or learned prompts, GRPO makes those of the completions.
+    Hidden states go into a fused loss, logits are not made; where they are soft-capped, or PEFT has an adapter on the
+    head or learned prompts, GRPO makes those of the completions.
     Metrics that need logits or entropies are not logged. Raises ValueError where an option of the trainer has no equal.
     """
     use = _TRL.get(type(trainer).__name__)
     if use is None:
         raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, "
                          f"not a {type(trainer).__name__}")
+    kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
     _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"),
-            (trainer.accelerator.num_processes > 1, f"{trainer.accelerator.num_processes} processes"))
+            (kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP"), f"processes of {kind}"))
     for name, function in use(trainer).items():
-        setattr(trainer, name, _in_precision(trainer, function))
+        setattr(trainer, name, _as_forward(trainer, function))
 
 
 __all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
