@@ -125,10 +125,10 @@ def test_bf16_loss_and_gradients(family):
     as_exact_as_eager_in_bf16(family)
 
 
-def compiled(model):
+def compiled(model, backend="aot_eager"):
     """Compiled in place, so that the names of the parameters stay, and without a break of the graph."""
     torch._dynamo.reset()
-    model.compile(backend="aot_eager", fullgraph=True)
+    model.compile(backend=backend, fullgraph=True)
     return model
 
 
@@ -167,6 +167,12 @@ def test_compiled(family):
     """Loss and gradients of the compiled model, in f32 and in bf16."""
     as_exact_as_eager_in_f32(family, prepare=compiled)
     as_exact_as_eager_in_bf16(family, prepare=compiled)
+
+
+@pytest.mark.skipif("TIGON_TORCH_INDUCTOR" not in os.environ, reason="a minute a family")
+def test_every_family_compiled_by_inductor(family):
+    as_exact_as_eager_in_f32(family, prepare=lambda model: compiled(model, "inductor"))
+    as_exact_as_eager_in_bf16(family, prepare=lambda model: compiled(model, "inductor"))
 
 
 @pytest.mark.parametrize("use_cache", [None, False])

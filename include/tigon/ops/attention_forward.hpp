@@ -19,8 +19,8 @@ class forward_part {
   static constexpr std::size_t score_stride = workspace::padded<A>(extents::keys);
 
   static std::size_t bytes(std::size_t d) {
-    const std::size_t sums = extents::most([=](std::size_t m, std::size_t n) {
-      return std::max(gemm_workspace<B, A, T, A>(m, d, n), gemm_packed_workspace<B, A, T, A>(m, d, n));
+    const std::size_t sums = extents::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
+      return std::max(gemm_workspace<B, A, T, A>(m, k, n), gemm_packed_workspace<B, A, T, A>(m, k, n));
     });
     return running_softmax<A>::bytes(extents::part_rows, d) + workspace::bytes_for<visible_keys>(extents::part_rows) +
            workspace::bytes_for<T>(extents::part_rows, d) + workspace::bytes_for<A>(extents::rows, score_stride) +
@@ -84,8 +84,9 @@ class forward_part {
                                own);
       const matrix_view<A> of_rows = s.rows_from(0, rows.rows());
       if (opt_.softcap != 0) cap_scores<row_backend<B>>(of_rows, static_cast<A>(opt_.softcap), own);
-      if (kind == tile_kind::border) hide(of_rows, seen, rows.heads, first, -std::numeric_limits<A>::infinity());
-      softmax_[t].add(s, v, own);
+      const seen_columns columns{kind == tile_kind::border ? seen : nullptr, rows.heads, {first, first + keys}};
+      if (opt_.prefix != 0) hide_between(of_rows, columns, -std::numeric_limits<A>::infinity());
+      softmax_[t].add(s, columns, v, own);
     }
   }
 

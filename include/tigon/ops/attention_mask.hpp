@@ -91,21 +91,37 @@ inline tile_kind kind_of(const visible_keys* queries, std::size_t count, key_ran
   return !any ? tile_kind::hidden : all ? tile_kind::whole : tile_kind::border;
 }
 
-/// Scores of hidden keys become `value`. Row r belongs to query r / heads.
-template <class A>
-void hide(matrix_view<A> scores, const visible_keys* queries, std::size_t heads, std::size_t first_key, A value) {
-  const key_range tile{first_key, first_key + scores.cols};
-  for (std::size_t r = 0; r < scores.rows; ++r) {
-    const visible_keys seen = queries[r / heads];
-    A* row = scores.row(r);
-    std::size_t done = tile.first;
-    for (const key_range part : {seen.prefix.within(tile), seen.window.within(tile)}) {
-      if (part.empty()) continue;
-      for (std::size_t j = done; j < part.first; ++j) row[j - tile.first] = value;
-      done = part.end;
-    }
-    for (std::size_t j = done; j < tile.end; ++j) row[j - tile.first] = value;
+/// The columns of a tile of scores that its rows see. Row r belongs to query r / heads.
+struct seen_columns {
+  const visible_keys* queries = nullptr;  ///< none: every row sees all columns
+  std::size_t heads = 1;
+  key_range tile;
+
+  /// From the first key that the row sees to the last, as columns.
+  key_range of(std::size_t row) const {
+    if (queries == nullptr) return {0, tile.size()};
+    const key_range seen = queries[row / heads].all().within(tile);
+    return seen.empty() ? key_range{} : key_range{seen.first - tile.first, seen.end - tile.first};
   }
+};
+
+/// Scores between the prefix and the window of a row become `value`.
+template <class A>
+void hide_between(matrix_view<A> scores, const seen_columns& seen, A value) {
+  if (seen.queries == nullptr) return;
+  for (std::size_t r = 0; r < scores.rows; ++r) {
+    const visible_keys of = seen.queries[r / seen.heads];
+    if (of.prefix.empty() || of.window.empty()) continue;
+    const key_range hidden = key_range{of.prefix.end, of.window.first}.within(seen.tile);
+    for (std::size_t j = hidden.first; j < hidden.end; ++j) scores.row(r)[j - seen.tile.first] = value;
+  }
+}
+
+/// 0 in what a row does not see.
+template <class A>
+TIGON_INLINE void clear_outside(A* row, std::size_t cols, key_range seen) {
+  for (std::size_t j = 0; j < seen.first; ++j) row[j] = A(0);
+  for (std::size_t j = seen.end; j < cols; ++j) row[j] = A(0);
 }
 
 }  // namespace TIGON_ABI

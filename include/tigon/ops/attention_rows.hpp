@@ -72,12 +72,13 @@ class backward_rows {
     const std::size_t rows = part_.rows();
     two_products(n, k, v, own);
     const matrix_view<A> p = p_.rows_from(0, rows), ds = ds_.rows_from(0, rows);
+    const seen_columns seen = seen_of({first, first + n});
     if (in_.opt.softcap != 0)
-      gradients_of_capped(p, ds, static_cast<A>(in_.opt.softcap), own);
+      gradients_of_capped(p, ds, seen, static_cast<A>(in_.opt.softcap), own);
     else
-      gradients(p, ds, own);
+      gradients(p, ds, seen, own);
     for (const matrix_view<A>& m : {p_, ds_}) {
-      if (kind({first, first + n}) != tile_kind::whole) hide(m.rows_from(0, rows), seen_, part_.heads, first, A(0));
+      if (in_.opt.prefix != 0) hide_between(m.rows_from(0, rows), seen, A(0));
       for (std::size_t r = rows; r < m.rows; ++r) clear_row(m, r);
     }
   }
@@ -88,12 +89,16 @@ class backward_rows {
     if (!loaded_) load(own);
     two_products(n, k, v, own);
     const matrix_view<A> s = p_.rows_from(0, part_.rows()), g = ds_.rows_from(0, part_.rows());
-    if (kind({first, first + n}) != tile_kind::whole)
-      hide(s, seen_, part_.heads, first, -std::numeric_limits<A>::infinity());
+    const seen_columns seen = seen_of({first, first + n});
+    if (in_.opt.prefix != 0) hide_between(s, seen, -std::numeric_limits<A>::infinity());
     const A* lse = lse_;
     for_rows<row_backend<B>, A>(own, s.rows, s.cols, [=] TIGON_FN(auto row) {
+      const key_range columns = seen.of(row.i);
+      if (columns.empty()) return;
       const A l = finite_top(lse[row.i]);
-      const A sum = row.sum(reads(s, g), [=](auto score, auto of) { return exp_nonpositive(score - l) * of; });
+      const A sum = row.part(columns.first, columns.size()).sum(reads(s, g), [=](auto score, auto of) {
+        return exp_nonpositive(score - l) * of;
+      });
       if (row.first()) sums[row.i] += static_cast<double>(sum);
     });
   }
@@ -121,28 +126,36 @@ class backward_rows {
   void dv(matrix_view<A> to, bool more, context& own) const { share(p_, d_o_, 1, to, more, own); }
 
   static std::size_t product_bytes(std::size_t d) {
-    const std::size_t sums = extents::most([=](std::size_t m, std::size_t n) {
-      return std::max({gemm_workspace<B, A, T, A>(m, d, n), gemm_packed_workspace<B, A, T, A>(m, d, n),
-                       gemm_workspace<B, A, T, A>(n, d, m)});
+    const std::size_t sums = extents::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
+      return std::max({gemm_workspace<B, A, T, A>(m, k, n), gemm_packed_workspace<B, A, T, A>(m, k, n),
+                       gemm_workspace<B, A, T, A>(n, k, m)});
     });
     return std::max(sums, score_product_bytes<B, T>(d));
   }
 
-  void gradients(matrix_view<A> p, matrix_view<A> ds, context& own) const {
+  /// p and ds, which are 0 where nothing is seen.
+  void gradients(matrix_view<A> p, matrix_view<A> ds, const seen_columns& seen, context& own) const {
     const A *lse = lse_, *delta = delta_;
     for_rows<row_backend<B>, A>(own, p.rows, p.cols, [=] TIGON_FN(auto row) {
+      const key_range columns = seen.of(row.i);
+      clear_outside(p.row(row.i), p.cols, columns), clear_outside(ds.row(row.i), ds.cols, columns);
+      if (columns.empty()) return;
       const A l = finite_top(lse[row.i]), mean = delta[row.i];
-      row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
+      row.part(columns.first, columns.size()).map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
         const auto e = exp_nonpositive(s - l);
         return pack{e, e * (g - mean)};
       });
     });
   }
-  void gradients_of_capped(matrix_view<A> p, matrix_view<A> ds, A softcap, context& own) const {
+  void gradients_of_capped(matrix_view<A> p, matrix_view<A> ds, const seen_columns& seen, A softcap,
+                           context& own) const {
     const A *lse = lse_, *delta = delta_, inverse = 1 / softcap;
     for_rows<row_backend<B>, A>(own, p.rows, p.cols, [=] TIGON_FN(auto row) {
+      const key_range columns = seen.of(row.i);
+      clear_outside(p.row(row.i), p.cols, columns), clear_outside(ds.row(row.i), ds.cols, columns);
+      if (columns.empty()) return;
       const A l = finite_top(lse[row.i]), mean = delta[row.i];
-      row.map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
+      row.part(columns.first, columns.size()).map(reads(p, ds), writes(p, ds), [=](auto s, auto g) {
         const auto e = exp_nonpositive(s - l), t = s * inverse;
         return pack{e, e * (g - mean) * fnma(t, t, decltype(t)(A(1)))};
       });
@@ -150,6 +163,9 @@ class backward_rows {
   }
 
  private:
+  seen_columns seen_of(key_range keys) const {
+    return {kind(keys) == tile_kind::whole ? nullptr : seen_, part_.heads, keys};
+  }
   void two_products(std::size_t n, gemm_operand<T> k, gemm_operand<T> v, context& own) {
     p_.rows = ds_.rows = padded(), p_.cols = ds_.cols = n;
     tile_product<B, T, T, A>(q_, k, p_, {.alpha = in_.scale, .b = transpose::yes}, own);

@@ -42,6 +42,13 @@ TIGON_INLINE A finite_top(A top) {
   return top == -std::numeric_limits<A>::infinity() ? A(0) : top;
 }
 
+/// exp(before - top), of what was added before the maximum grew from `before` to `top`.
+template <class A>
+TIGON_INLINE A factor_of(A before, A top) {
+  if (before == top) return A(1);
+  return before == -std::numeric_limits<A>::infinity() ? A(0) : math::exp_nonpositive(before - finite_top(top));
+}
+
 /// Rows of a part that have one tile of scores at a time.
 template <class B, element T>
 class softmax_rows {
@@ -60,10 +67,10 @@ class softmax_rows {
   }
   std::size_t rows() const { return rows_; }
 
-  /// Scores s become exponentials, and o += them * v. `v` has as many rows as s has columns.
-  void add(matrix_view<A> s, gemm_operand<T> v, context& own) {
+  /// Scores s become exponentials, 0 where they are not seen, and o += them * v. `v` has as many rows as s has columns.
+  void add(matrix_view<A> s, const seen_columns& seen, gemm_operand<T> v, context& own) {
     if (tiles_ == simd::plain_rows) add_to_totals(own);
-    exponentials(s.rows_from(0, rows_), own);
+    exponentials(s.rows_from(0, rows_), seen, own);
     if (tiles_ != 0) rescale(own);
     const matrix_view<A> o(state_.o.data, s.rows, state_.o.cols, state_.o.row_stride);
     tile_product<B, A, T, A>(s, v, o, {.beta = tiles_ != 0 ? 1.0 : 0.0}, own);
@@ -86,16 +93,23 @@ class softmax_rows {
   }
 
   /// Scores become exp(score - maximum); `factor` is that of the terms that were added before.
-  void exponentials(matrix_view<A> s, context& own) const {
+  void exponentials(matrix_view<A> s, const seen_columns& seen, context& own) const {
     const running_softmax<A> state = state_;
     for_rows<rows_backend, A>(own, s.rows, s.cols, [=] TIGON_FN(auto row) {
-      const A before = state.top[row.i], top = math::max(before, row.max(reads(s), [](auto v) { return v; }));
+      const key_range columns = seen.of(row.i);
+      clear_outside(s.row(row.i), s.cols, columns);
+      if (columns.empty()) {
+        state.factor[row.i] = A(1);
+        return;
+      }
+      const auto part = row.part(columns.first, columns.size());
+      const A before = state.top[row.i], top = math::max(before, part.max(reads(s), [](auto v) { return v; }));
       const A shift = finite_top(top);
-      const A sum = row.map_sum(reads(s), writes(s), [=](auto v) {
+      const A sum = part.map_sum(reads(s), writes(s), [=](auto v) {
         const auto e = exp_nonpositive(v - shift);
         return pack{e, e};
       });
-      const A factor = before == top ? A(1) : math::exp_nonpositive(before - shift);
+      const A factor = factor_of(before, top);
       if (row.first()) {
         state.top[row.i] = top;
         state.sum[row.i] = state.sum[row.i] * factor + sum;
@@ -121,9 +135,7 @@ class softmax_rows {
     for_rows<rows_backend, A>(own, rows_, state.o.cols, [=] TIGON_FN(auto row) {
       const std::size_t i = row.i;
       const A old = first ? state.top[i] : state.total_top[i], top = math::max(old, state.top[i]);
-      const A shift = finite_top(top);
-      const A of_old = old == top ? A(1) : math::exp_nonpositive(old - shift);
-      const A of_new = state.top[i] == top ? A(1) : math::exp_nonpositive(state.top[i] - shift);
+      const A of_old = factor_of(old, top), of_new = factor_of(state.top[i], top);
       if (first)
         row.map(reads(state.o, constant(A(0))), writes(state.high, state.low), [](auto o, auto zero) {
           return pack{o, zero};

@@ -11,6 +11,7 @@
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace tigon::detail {
@@ -69,31 +70,30 @@ struct query_parts {
   }
 };
 
-/// Extents of tiles. Products have few different ones, so that their scratch memory is known: rows are halved while they
-/// suffice, keys are quarters of a block.
+/// Extents of tiles. Products have few different ones, so that their scratch memory is known: multiples of `unit`.
 template <class B>
 struct tile_extents {
   static constexpr std::size_t rows = B::attention.query_rows, keys = B::attention.key_block;
   static constexpr std::size_t part_rows = rows * B::attention.query_tiles;
   static_assert(rows > 0 && keys > 0 && part_rows > 0, "tigon: a tile of attention has at least one row and one key");
 
-  static constexpr std::size_t padded_rows(std::size_t count) {
-    std::size_t m = rows;
-    while (m > 8 && ceil_div(m, 2) >= count) m = ceil_div(m, 2);
-    return m;
-  }
-  static constexpr std::size_t padded_keys(std::size_t count) {
-    return std::min(keys, round_up(count, ceil_div(keys, 4)));
-  }
-  /// The largest f(m, n) of all extents that a tile may have.
+  static constexpr std::size_t unit = 16;
+  static constexpr std::size_t padded_rows(std::size_t count) { return std::min(rows, round_up(count, unit)); }
+  static constexpr std::size_t padded_keys(std::size_t count) { return std::min(keys, round_up(count, unit)); }
+  /// The largest f(m, n, d) of all extents that a tile may have. It is remembered for the last d, because doors and kernels
+  /// ask for it in every call.
   template <class F>
-  static std::size_t most(F f) {
+  static std::size_t most(std::size_t d, F f) {
+    static std::uint64_t last = 0;  // d and the bytes
+    const std::uint64_t kept = __atomic_load_n(&last, __ATOMIC_RELAXED);
+    constexpr unsigned digits = 40;
+    if (kept != 0 && kept >> digits == d) return static_cast<std::size_t>(kept & ((std::uint64_t{1} << digits) - 1));
     std::size_t bytes = 0;
-    for (std::size_t m = rows;; m = ceil_div(m, 2)) {
-      for (std::size_t quarters = 1; quarters <= 4; ++quarters)
-        bytes = std::max(bytes, f(m, padded_keys(quarters * ceil_div(keys, 4))));
-      if (m <= 8) return bytes;
-    }
+    for (std::size_t m = 1; m <= rows; m += unit)
+      for (std::size_t n = 1; n <= keys; n += unit) bytes = std::max(bytes, f(padded_rows(m), padded_keys(n), d));
+    if (d >> (64 - digits) == 0 && bytes >> digits == 0)
+      __atomic_store_n(&last, std::uint64_t{d} << digits | bytes, __ATOMIC_RELAXED);
+    return bytes;
   }
 };
 
@@ -163,10 +163,12 @@ class packed_keys {
 
  private:
   static std::size_t bytes_of(std::size_t d, transpose t) {
-    return extents::most([=](std::size_t, std::size_t n) {
-      return t == transpose::yes ? kernel_type::template packed_bytes<B, TA, T>(d, n)
-                                 : kernel_type::template packed_bytes<B, TA, T>(n, d);
-    });
+    return t == transpose::yes
+               ? extents::most(d, [](std::size_t, std::size_t n,
+                                     std::size_t k) { return kernel_type::template packed_bytes<B, TA, T>(k, n); })
+               : extents::most(d, [](std::size_t, std::size_t n, std::size_t k) {
+                   return kernel_type::template packed_bytes<B, TA, T>(n, k);
+                 });
   }
 
   std::byte* memory_;
@@ -186,8 +188,8 @@ void cap_scores(matrix_view<A> s, A softcap, context& own) {
 template <class B, element T>
 std::size_t score_product_bytes(std::size_t d) {
   using A = accumulator_t<T>;
-  return tile_extents<B>::most([=](std::size_t m, std::size_t n) {
-    return std::max(gemm_workspace<B, T, T, A>(m, n, d), gemm_packed_workspace<B, T, T, A>(m, n, d));
+  return tile_extents<B>::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
+    return std::max(gemm_workspace<B, T, T, A>(m, n, k), gemm_packed_workspace<B, T, T, A>(m, n, k));
   });
 }
 
