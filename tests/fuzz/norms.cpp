@@ -260,7 +260,7 @@ void attn_res(P& p) {
   using T = typename P::element;
   using A = typename P::A;
   constexpr bounds forward{.f32 = 4e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
-  constexpr bounds of_dv{.f32 = 2.5e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-15};
+  constexpr bounds of_dv{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1.6e-15};
   constexpr bounds of_parameters{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 8e-16};
   const std::size_t blocks = p.in.between(1, 6), rows = p.some_rows(6), cols = p.some_cols(200);
   const tigon::attn_res_options opt{.eps = p.in.pick({1e-6, 1e-3}), .dparams = some_mode(p.in)};
@@ -292,15 +292,18 @@ void attn_res(P& p) {
   alpha.hand_over(), rstd.hand_over();
   double largest_rstd = 0;
   for (std::size_t i = 0; i < rstd.size(); ++i) largest_rstd = std::max(largest_rstd, rstd.wanted(i));
-  const double size = p.size_of_terms({&dy}) * (1 + std::sqrt(static_cast<double>(cols)));
+  // A row's da is a sum of dy v; dv has it times rstd and what the query is made of.
+  const double of_dy = p.size_of_terms({&dy}), of_da = std::sqrt(static_cast<double>(cols)) * of_dy;
+  const double of_query = largest_rstd * p.size_of_terms({&v}) * p.size_of_terms({&query}) * p.size_of_terms({&norm});
+  const double of_parameters_terms = sum_of(rows * blocks, p.stretch() * (of_dy + of_da));
   p.call({&dv, &dquery, &dnorm}, [&](auto s) {
     tigon::attn_res_backward<typename decltype(s)::backend>(
         dy.at(s), blocks_of(v.at(s)), query.vec(s), norm.vec(s), {alpha.vec(s), rstd.vec(s)},
         tigon::attn_res_gradients{blocks_of(dv.at(s)), dquery.vec(s), dnorm.vec(s)}, opt, s.ctx);
   });
-  p.compare(dv, {.bound = of_dv.of<T>(), .scale = size});
-  p.compare(dquery, {.bound = of_parameters.of<T>(), .scale = sum_of(rows * blocks, size)});
-  p.compare(dnorm, {.bound = of_parameters.of<T>(), .scale = sum_of(rows * blocks, size)});
+  p.compare(dv, {.bound = of_dv.of<T>(), .scale = of_dy + of_da * of_query});
+  p.compare(dquery, {.bound = of_parameters.of<T>(), .scale = of_parameters_terms});
+  p.compare(dnorm, {.bound = of_parameters.of<T>(), .scale = of_parameters_terms});
 }
 
 constexpr target all[] = {
