@@ -20,11 +20,11 @@ class rows_at_a_time {
 };
 
 /// What a cross entropy of logits x w changes by when every logit changes by the root of the sum of the squares of its
-/// terms: it shows in a loss near 0. Of one class only the square of lse is left.
+/// terms, in a row twice as large as others: it shows in a loss near 0. Of one class only the square of lse is left.
 inline double loss_of_logits(const argument& x, const argument& w, double lse_square_scale) {
   const double logit =
       std::sqrt(static_cast<double>(x.cols())) * any_problem::size_of_terms({&x}) * any_problem::size_of_terms({&w});
-  return ((w.rows() > 1 ? 1 : 0) + 2 * lse_square_scale * logit) * logit;
+  return ((w.rows() > 1 ? 1 : 0) + 4 * lse_square_scale * logit) * 2 * logit;
 }
 
 template <class P>
