@@ -260,8 +260,8 @@ void attn_res(P& p) {
   using T = typename P::element;
   using A = typename P::A;
   constexpr bounds forward{.f32 = 4e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 1e-14};
-  constexpr bounds of_dv{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1.6e-15};
-  constexpr bounds of_parameters{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 8e-16};
+  constexpr bounds of_dv{.f32 = 1.4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1.6e-15};
+  constexpr bounds of_parameters{.f32 = 7e-7, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 8e-16};
   const std::size_t blocks = p.in.between(1, 6), rows = p.some_rows(6), cols = p.some_cols(200);
   const tigon::attn_res_options opt{.eps = p.in.pick({1e-6, 1e-3}), .dparams = some_mode(p.in)};
   auto &v = p.filled(p.matrix("v", blocks * rows, cols), 0, 1, false),
