@@ -19,6 +19,14 @@ class rows_at_a_time {
   context& ctx_;
 };
 
+/// What a cross entropy of logits x w changes by when every logit changes by the root of the sum of the squares of its
+/// terms, in a row twice as large as others: it shows in a loss near 0. Of one class only the square of lse is left.
+inline double loss_of_logits(const argument& x, const argument& w, double lse_square_scale) {
+  const double logit =
+      std::sqrt(static_cast<double>(x.cols())) * any_problem::size_of_terms({&x}) * any_problem::size_of_terms({&w});
+  return ((w.rows() > 1 ? 1 : 0) + 4 * lse_square_scale * logit) * 2 * logit;
+}
+
 template <class P>
 struct some_layer {
   using T = typename P::element;
@@ -56,10 +64,11 @@ struct some_layer {
   /// Logits are products of two numbers that were stretched.
   double stretch() const { return p.stretch() * p.stretch(); }
   /// The three gradients, whose terms of both signs are as large as `one` times a weight, an input, or 1.
-  void compare(double bound, double one) const {
+  void compare(double bound, double one) const { compare(bound, bound, one); }
+  void compare(double bound, double of_bias, double one) const {
     p.compare(dx, {.bound = stretch() * bound, .scale = one * p.size_of_terms({&w})});
     p.compare(dw, {.bound = stretch() * bound, .scale = one * p.size_of_terms({&x})});
-    p.compare(dbias, {.bound = stretch() * bound, .scale = one});
+    p.compare(dbias, {.bound = stretch() * of_bias, .scale = one});
   }
 };
 

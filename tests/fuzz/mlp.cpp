@@ -10,8 +10,11 @@ namespace {
 
 using namespace tigon::fuzz;
 
-constexpr bounds forward{.f32 = 8e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 2e-14};
-constexpr bounds backward{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 2e-14};
+// About three times what was measured in f32 and f64, where the contract states 8e-6.
+constexpr bounds forward{.f32 = 4e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 2.5e-15};
+constexpr bounds backward{.f32 = 4e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 3e-15};
+constexpr bounds of_inner_biases{.f32 = 2e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 1e-15};
+constexpr bounds of_last_bias{.f32 = 4e-7, .bf16 = 1e-2, .f16 = 1e-3, .f64 = 1e-15};
 
 /// The arguments of mlp and tiled_mlp.
 template <class P>
@@ -78,13 +81,21 @@ struct some_mlp {
   void compare_forward() {
     p.compare(y, {.bound = p.stretch() * forward.of<T>(), .scale = opt.down_multiplier * p.size_of_terms({&x})});
   }
-  void compare_backward(argument& to) {
-    const double of_dy = opt.down_multiplier * p.size_of_terms({&dy}), bound = p.stretch() * backward.of<T>();
-    const double sum = of_dy * std::sqrt(static_cast<double>(rows + 1)) * std::max(1.0, p.size_of_terms({&x}));
-    p.compare(to, {.bound = bound, .scale = of_dy});
-    for (const argument* g : {static_cast<argument*>(&dwg), static_cast<argument*>(&dwu), static_cast<argument*>(&dwd),
-                              static_cast<argument*>(&dbg), static_cast<argument*>(&dbu), static_cast<argument*>(&dbd)})
-      p.compare(*g, {.bound = bound, .scale = 2 * sum});
+  /// Of the terms of gradients; before the call that may put dx into the place of x or dy.
+  struct gradient_sizes {
+    double of_dy, sum;
+  };
+  gradient_sizes sizes() const {
+    const double of_dy = opt.down_multiplier * p.size_of_terms({&dy});
+    return {of_dy, of_dy * std::sqrt(static_cast<double>(rows + 1)) * std::max(1.0, p.size_of_terms({&x}))};
+  }
+  void compare_backward(argument& to, gradient_sizes of) {
+    p.compare(to, {.bound = p.stretch() * backward.of<T>(), .scale = of.of_dy});
+    const auto compare = [&](const twin<T>& g, bounds most) {
+      p.compare(g, {.bound = p.stretch() * most.of<T>(), .scale = 2 * of.sum});
+    };
+    compare(dwg, backward), compare(dwu, backward), compare(dwd, backward);
+    compare(dbg, of_inner_biases), compare(dbu, of_inner_biases), compare(dbd, of_last_bias);
   }
 };
 
@@ -101,6 +112,7 @@ void mlp(P& p) {
   });
   m.compare_forward();
   auto& to = p.in_place(m.dx, {&m.dy, &m.x});
+  const auto sizes = m.sizes();
   p.call({&to, &saved, &m.dwg, &m.dwu, &m.dwd, &m.dbg, &m.dbu, &m.dbd}, [&](auto s) {
     using S = decltype(s);
     using E = typename S::element;
@@ -112,7 +124,7 @@ void mlp(P& p) {
       tigon::mlp_backward<typename S::backend, E>(m.dy.at(s), m.x.at(s), m.weights(s), kept, to.at(s), m.gradients(s),
                                                   m.opt, s.ctx);
   });
-  m.compare_backward(to);
+  m.compare_backward(to, sizes);
 }
 
 template <class P>
@@ -127,13 +139,14 @@ void tiled_mlp(P& p) {
   });
   m.compare_forward();
   auto& to = p.in_place(m.dx, {&m.dy, &m.x});
+  const auto sizes = m.sizes();
   p.call({&to, &m.dwg, &m.dwu, &m.dwd, &m.dbg, &m.dbu, &m.dbd}, [&](auto s) {
     using S = decltype(s);
     using E = typename S::element;
     tigon::tiled_mlp_backward<typename S::backend, E>(m.dy.at(s), m.x.at(s), m.weights(s), to.at(s), m.gradients(s),
                                                       opt, s.ctx);
   });
-  m.compare_backward(to);
+  m.compare_backward(to, sizes);
 }
 
 /// Experts that tokens chose, in a few cases one that is not there.

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -27,6 +28,7 @@
 #include "source.hpp"
 #include "support/backend_list.hpp"
 #include "support/guarded.hpp"
+#include "tightness.hpp"
 
 namespace tigon::fuzz {
 
@@ -90,6 +92,7 @@ class argument {
   virtual std::size_t element_size(bool reference) const = 0;
 
   fault damage = fault::none;
+  const char* in_place_of = nullptr;  ///< the output that this input's memory holds
 };
 
 /// Matrices, vectors (of one row) and heads.
@@ -305,13 +308,14 @@ class any_problem {
   }
 
   TIGON_TEST_NOINLINE void note_tightness(const argument& a, double part) const {
-    double& most = tightness[context_ + ' ' + a.name];
+    double& most = tightness[{op_, backend_, type_, a.in_place_of != nullptr ? a.in_place_of : a.name}];
     most = std::max(most, part);
   }
 
   [[noreturn]] TIGON_TEST_NOINLINE void fail(const std::string& what) const {
     std::ostringstream out;
-    out << context_ << ": " << what << "\n  spread " << spread_ << ", " << note << "\n ";
+    out << op_ << " on " << backend_ << ' ' << type_ << ": " << what << "\n  spread " << spread_ << ", " << note
+        << "\n ";
     for (const argument* a : arguments_) {
       out << ' ' << a->name << '[';
       for (std::size_t e : a->extents) out << e << ' ';
@@ -334,7 +338,7 @@ class any_problem {
 
  protected:
   std::vector<argument*> arguments_;
-  std::string context_;
+  std::string op_, backend_, type_;
   guard side_;
   special special_;
   double spread_;
@@ -447,7 +451,7 @@ class problem : public any_problem {
   using A = accumulator_t<T>;
 
   explicit problem(source& bytes, const char* op) : any_problem(bytes) {
-    context_ = std::string(op) + " on " + std::string(B::info.name) + ' ' + std::string(element_name<T>());
+    op_ = op, backend_ = B::info.name, type_ = element_name<T>();
   }
   problem(const problem&) = delete;
   ~problem() = default;
@@ -476,7 +480,9 @@ class problem : public any_problem {
   /// An output, or in one case of four an input in whose place it may be.
   twin<T>& in_place(twin<T>& out, const std::vector<twin<T>*>& inputs) {
     if (is_faulty() || !in.one_in(4)) return out;
-    return *inputs[in.below(inputs.size())];
+    twin<T>& chosen = *inputs[in.below(inputs.size())];
+    chosen.in_place_of = out.name;
+    return chosen;
   }
 
   /// f(side) calls a door for one side. Everything that the case promises is checked but the numbers. A case whose call is

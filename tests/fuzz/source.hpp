@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -70,10 +69,6 @@ inline thread_local std::size_t allocations = 0;
 
 /// More calls of each kind, each of which has to give the bits of the first.
 inline std::size_t repeats = 0;
-
-/// The largest part of its bound that an error of an output reached, over all cases, where somebody asks for it.
-inline bool measure_tightness = false;
-inline std::map<std::string, double> tightness;
 
 /// One target of a program: what runs a case made of these bytes, and throws a finding.
 struct target {

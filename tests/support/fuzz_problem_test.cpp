@@ -1,7 +1,12 @@
 // The comparison of fuzz programs: one that cannot fail makes every case worthless.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
 #include <limits>
+#include <set>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -81,6 +86,54 @@ TEST(fuzz_calls, have_to_give_the_same_bits_with_any_number_of_threads) {
     EXPECT_TRUE(is_finding_of_calls(1, [=](context& ctx, std::size_t) {
       return ctx.executor().workers() == wrong ? 2 : 1;
     })) << wrong;
+}
+
+/// What a list of these lines declares.
+std::set<std::string> declared(const std::string& lines) {
+  const std::string name = testing::TempDir() + "tightness.txt";
+  std::ofstream(name) << lines;
+  const auto out = fuzz::declared_outputs(name);
+  std::remove(name.c_str());
+  return out;
+}
+
+TEST(fuzz_tightness, declarations_have_outputs_and_a_reason) {
+  const auto all =
+      declared("# A comment.\n\nop: y, of two words\nA reason.\nMore of it.\n\n\nother f64: dx\nAnother.\n");
+  EXPECT_EQ(all, (std::set<std::string>{"op: y", "op: of two words", "other f64: dx"}));
+  EXPECT_THROW(declared("op: y\n\nother: x\nA reason.\n"), std::runtime_error);
+  EXPECT_THROW(declared("op: y\n"), std::runtime_error);
+  EXPECT_THROW(declared("op\nA reason.\n"), std::runtime_error);
+  EXPECT_THROW(fuzz::declared_outputs("no such file"), std::runtime_error);
+}
+
+TEST(fuzz_tightness, errors_far_below_a_bound_are_findings_unless_declared) {
+  const std::map<fuzz::output_name, double> parts{{{"op", "highway", "f32", "y"}, 0.05},
+                                                  {{"op", "highway", "f64", "y"}, 0.05},
+                                                  {{"op", "highway", "f32", "dx"}, 0.2}};
+  EXPECT_EQ(fuzz::loose_bounds(parts, {}), 2u);
+  EXPECT_EQ(fuzz::loose_bounds(parts, {"op f32: y"}), 1u);
+  EXPECT_EQ(fuzz::loose_bounds(parts, {"op: y"}), 0u);
+  EXPECT_EQ(fuzz::loose_bounds(parts, {"op: dx", "other: y"}), 2u);
+}
+
+TEST(fuzz_tightness, is_that_of_the_output_in_an_inputs_place) {
+  using backend = backends::generic;
+  fuzz::tightness.clear();
+  fuzz::measure_tightness = true;
+  const std::vector<std::uint8_t> bytes(64, 3);  // one in four: in place
+  fuzz::source in(bytes);
+  fuzz::problem<backend, float> p(in, "op");
+  auto &x = p.matrix("x", 1, 1), &dx = p.matrix("dx", 1, 1);
+  auto& to = p.in_place(dx, {&x});
+  ASSERT_EQ(&to, &x);
+  *to.at(fuzz::on_tested<backend, float>{default_context()}).data = 1.0005f;
+  *to.at(fuzz::on_reference{default_context()}).data = 1;
+  p.compare(to, {.bound = 1e-3});
+  fuzz::measure_tightness = false;
+  ASSERT_EQ(fuzz::tightness.size(), 1u);
+  EXPECT_EQ(fuzz::tightness.begin()->first.output, "dx");
+  EXPECT_NEAR(fuzz::tightness.begin()->second, 0.25, 1e-3);
 }
 
 }  // namespace

@@ -29,7 +29,9 @@ struct softmax {
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp).
+/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For any
+///            input, where the terms of dx cancel: one rounding, and 1e-6 of scale y_j (|dy_j| + sum y |dy|)
+///            (tests/fuzz/activations.cpp).
 struct softmax_options {
   double scale = 1;
 };
