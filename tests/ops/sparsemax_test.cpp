@@ -339,6 +339,10 @@ TYPED_TEST(sparsemax, wide_lines) {
     p.check();
   }
   problem<T> p({70001, 3}, 0.5, guard::behind, 70001);
+  for (std::size_t i = 0; i < p.axis; ++i) {
+    p.x(i, 1) = from_f64<T>(64 + to_f64(p.x(i, 1)));
+    p.x(i, 2) = from_f64<T>(0.25), p.dy(i, 2) = from_f64<T>(i % 2 == 0 ? 0 : 0.1);  // all are in the support
+  }
   p.template both_ways<B>();
   p.check();
 }
