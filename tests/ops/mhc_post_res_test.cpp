@@ -187,6 +187,14 @@ TYPED_TEST(mhc_post_res, takes_the_workspace_that_it_names) {
         0, [&](context& ctx) { at_once.template forward<B>(ctx); }, threads);
     with_workspace_of(
         0, [&](context& ctx) { one_more.template backward<B>(one_more.all(), gradient::overwrite, ctx); }, threads);
+    with_workspace_of(
+        std::size_t{1} << 12,
+        [&](context& ctx) {
+          one_more.template forward<B>(ctx);
+          const std::size_t named = tigon::mhc_post_res_workspace<B, T>(35, 5, ctx);
+          EXPECT_TRUE(named > 0 && ctx.workspace().high_water() == named);
+        },
+        threads);
   }
 }
 
