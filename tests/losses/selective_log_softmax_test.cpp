@@ -185,8 +185,10 @@ TYPED_TEST(selective_log_softmax, masked_rows_and_the_last_positions_are_not_rea
     each->template backward<B>(each->dlogits.view());
   }
   EXPECT_EQ(bits_of(p.logp, p.dlogits), bits_of(q.logp, q.dlogits));
-  for (const std::size_t row : {1u, 2u, 5u})
+  for (const std::size_t row : {1u, 2u, 5u}) {
+    EXPECT_TRUE(q.saved[row].top == 0 && q.saved[row].rest == 0);
     for (std::size_t j = 0; j < 37; ++j) EXPECT_EQ(to_f64(q.dlogits(row, j)), 0);
+  }
 }
 
 TYPED_TEST(selective_log_softmax, bad_rows_stay_alone) {

@@ -348,6 +348,8 @@ TEST_F(tvd_doors, take_labels_of_32_bits) {
   const float got = loss[0];
   tigon::tvd_forward(q, t, loss, dq, {}, p.labels);
   EXPECT_EQ(got, loss[0]);
+  tigon::tvd_forward(q, t, loss, dq, {.ignore_index = -100}, narrow);  // as it is by default
+  EXPECT_EQ(got, loss[0]);
 }
 
 }  // namespace

@@ -245,12 +245,12 @@ TYPED_TEST(attn_res, blocks_may_lie_anywhere) {
   };
   // Each at a pointer of its own, in any order.
   std::vector<guarded_matrix<T>> v, dv;
-  std::vector<T*> pv, pdv;
+  guarded<T*> pv(t.blocks), pdv(t.blocks);
   for (std::size_t n = 0; n < t.blocks; ++n) v.emplace_back(t.rows, t.cols), dv.emplace_back(t.rows, t.cols);
   for (std::size_t n = 0; n < t.blocks; ++n) {
     const std::size_t at = n * 2 % t.blocks;
     std::copy_n(&p.v(n * t.rows, 0), t.rows * t.cols, v[at].view().data);
-    pv.push_back(v[at].view().data), pdv.push_back(dv[at].view().data);
+    pv[n] = v[at].view().data, pdv[n] = dv[at].view().data;
   }
   using blocks = tigon::blocks_view<T>;
   run(blocks::of_pointers(pv, t.rows, t.cols, t.cols), blocks::of_pointers(pdv, t.rows, t.cols, t.cols));
@@ -513,7 +513,8 @@ TEST_F(attn_res_doors, forward_refuses) {
   for (const double eps : {-1.0, nan})
     forward_refuses(v, q, g, y, alpha, rstd, "attn_res_forward: eps is", argument, eps);
 
-  forward_refuses(v, q, g, v[1], alpha, rstd, "attn_res_forward: y overlaps v", alias);
+  for (const std::size_t n : {0u, 1u})
+    forward_refuses(v, q, g, v[n], alpha, rstd, "attn_res_forward: y overlaps v", alias);
   forward_refuses(v, q, g, y, memory(v[1], 6), rstd, "attn_res_forward: alpha overlaps v", alias);
   forward_refuses(v, q, g, y, alpha, memory(v[1], 6), "attn_res_forward: rstd overlaps v", alias);
   forward_refuses(v, memory(y, 8), g, y, alpha, rstd, "attn_res_forward: y overlaps w_query", alias);

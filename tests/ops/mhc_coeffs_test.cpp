@@ -208,11 +208,14 @@ TYPED_TEST(mhc_coeffs, takes_the_workspace_that_it_names) {
     with_workspace_of(backward, run_backward, threads);
     p.check_backward(p.wanted());
   }
+  problem<T> square({1, 8, 1});
+  EXPECT_TRUE(touches_what_it_takes([&](context& ctx) { square.template forward<B>(ctx); }));
 }
 
 TEST(mhc_coeffs_types, phi_and_its_gradient_and_the_parameters_may_have_other_types) {
   using B = usual_backend;
-  for (const mhc_shape s : {mhc_shape{9, 2, 17, 1}, {3, 4, 40}}) {
+  // Of the last, dx is made of 256 tokens and of the others.
+  for (const mhc_shape s : {mhc_shape{9, 2, 17, 1}, {3, 4, 40}, {300, 1, 8192}}) {
     problem<bfloat16, float> p(s);
     p.both_ways<B>();
     const mhc_reference want = p.wanted();

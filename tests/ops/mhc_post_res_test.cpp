@@ -182,6 +182,19 @@ TYPED_TEST(mhc_post_res, takes_the_workspace_that_it_names) {
                        "mhc_post_res_backward: workspace is of", p.dx, p.df, p.dh_post, p.dh_res);
     with_workspace_of(backward, back, threads);
     check(p);
+    problem<T> at_once({7, 4, 35}), one_more({7, 5, 35});
+    with_workspace_of(
+        0, [&](context& ctx) { at_once.template forward<B>(ctx); }, threads);
+    with_workspace_of(
+        0, [&](context& ctx) { one_more.template backward<B>(one_more.all(), gradient::overwrite, ctx); }, threads);
+    with_workspace_of(
+        std::size_t{1} << 12,
+        [&](context& ctx) {
+          one_more.template forward<B>(ctx);
+          const std::size_t named = tigon::mhc_post_res_workspace<B, T>(35, 5, ctx);
+          EXPECT_TRUE(named > 0 && ctx.workspace().high_water() == named);
+        },
+        threads);
   }
 }
 

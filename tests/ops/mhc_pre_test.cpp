@@ -151,6 +151,9 @@ TYPED_TEST(mhc_pre, takes_the_workspace_that_it_names) {
     with_workspace_of(
         0, [&](context& ctx) { p.template backward<B>(p.all(), gradient::overwrite, ctx); }, threads);
     check(p);
+    problem<T> at_once({7, 5, 35});
+    with_workspace_of(
+        0, [&](context& ctx) { at_once.template forward<B>(ctx); }, threads);
   }
 }
 

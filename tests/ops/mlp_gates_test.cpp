@@ -249,6 +249,16 @@ TEST(mlp_biases, workspace_is_what_the_call_says) {
   }
 }
 
+TEST(mlp_biases, workspace_over_shards_is_what_the_call_takes) {
+  problem<bfloat16, float, bfloat16, swiglu_options> p({20, 9, 13}, {});
+  const std::size_t bytes = tigon::tiled_mlp_backward_workspace<small_blocks, bfloat16, float, bfloat16>(
+      20, 9, 13, 3, 1, tigon::parameters::trained, true);
+  with_workspace_of(bytes, [&](context& ctx) {
+    p.sharded<small_blocks>(3, ctx);
+    EXPECT_EQ(ctx.workspace().high_water(), bytes);
+  });
+}
+
 /// The gate's product is rounded to bf16 first: seen in a, of sums that bf16 holds.
 TEST(mlp_round_gate, rounds_to_the_type_of_x) {
   constexpr std::size_t n = 400;

@@ -368,6 +368,22 @@ TYPED_TEST(modulated_rms_norm, bits_do_not_depend_on_threads) {
   }
 }
 
+/// At the largest rstd whose products are made as they are.
+TEST(modulated_rms_norm_range, a_row_times_a_power_of_two_has_dx_divided_by_it) {
+  variant v = variants[0];
+  v.opt.eps = 0;
+  problem<float> one({3, 37}, v), small({3, 37}, v);
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 37; ++j)
+      one.x(i, j) = j % 3 == 0 ? -1.0f : 1.0f, small.x(i, j) = one.x(i, j) * 0x1p-24f;
+  one.both_ways<tigon::default_backend>(), small.both_ways<tigon::default_backend>();
+  ASSERT_EQ(small.rstd[0], 0x1p24f);
+  EXPECT_EQ(bits_of(small.y), bits_of(one.y));
+  EXPECT_EQ(small.gradients(), one.gradients());
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t j = 0; j < 37; ++j) EXPECT_EQ(small.dx(i, j), one.dx(i, j) * 0x1p24f) << i << ", " << j;
+}
+
 TEST(modulated_rms_norm_mixed, parameters_keep_their_own_types) {
   for (const variant& v : {variants[0], variants[3]}) {
     problem<bfloat16, float, float> p({6, 67}, v);
@@ -541,7 +557,7 @@ TEST_F(modulated_rms_norm_doors, need_the_workspace_that_they_name) {
     std::size_t rows, groups, cols;
   };
   for (const kind k : {kind{6, 1, 8}, kind{6, 6, 9}, kind{6, 3, 37}, kind{80, 40, 37}, kind{640, 16, 37},
-                       kind{6400, 16, 8}, kind{6, 6, 8}})
+                       kind{18, 9, 9}, kind{6400, 16, 8}, kind{6, 6, 8}})
     for (const std::size_t threads : {1u, 3u}) {
       SCOPED_TRACE(testing::Message() << k.rows << ", " << k.groups << ", " << k.cols);
       variant v = variants[0];

@@ -30,7 +30,8 @@ struct sizes {
     return out << s.tokens << " tokens, " << s.k << " of " << s.experts << " experts, padding " << s.padding;
   }
 };
-const sizes every_size[] = {{1, 1, 1}, {5, 7, 2, 3}, {3, 64, 8}, {4, 33, 33, 1}, {9, 17, 1}, {0, 5, 2}, {3, 5, 0, 1}};
+const sizes every_size[] = {{1, 1, 1},   {5, 7, 2, 3}, {3, 64, 8}, {4, 33, 33, 1},
+                            {2, 16, 16}, {9, 17, 1},   {0, 5, 2},  {3, 5, 0, 1}};
 const moe_router_options every_option[] = {
     {},
     {.normalise = false, .scale = 2.5},
@@ -313,6 +314,8 @@ TEST(moe_router_doors, refuse_before_the_first_write) {
   backward(index, "indices[2, 1] is 5; expected at least 0 and below 5", [](auto&) {});
   p.indices(2, 1) = p.indices(2, 0);
   backward(index, "indices[2, 1] is " + std::to_string(p.indices(2, 0)) + " again", [](auto&) {});
+  p.indices(0, 1) = p.indices(0, 0);
+  backward(index, "indices[0, 1] is " + std::to_string(p.indices(0, 0)) + " again", [](auto&) {});
 }
 
 }  // namespace

@@ -141,7 +141,10 @@ TEST(moe_routing, refuses_before_the_first_write) {
     const I before = std::exchange(p.indices(2, 1), bad);
     refused(index, "indices[2, 1] is " + std::to_string(bad) + "; expected at least 0 and below 4",
             [](auto&, auto&, auto&) {});
-    p.indices(2, 1) = before;
+    p.indices(2, 1) = std::exchange(p.indices(0, 0), bad);
+    refused(index, "indices[0, 0] is " + std::to_string(bad) + "; expected at least 0 and below 4",
+            [](auto&, auto&, auto&) {});
+    p.indices(0, 0) = std::exchange(p.indices(2, 1), before);
   }
   p.run();
 }

@@ -4,6 +4,7 @@
 
 #include <tigon/ops/neighborhood_attention.hpp>
 
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -393,6 +394,8 @@ TEST(neighborhood_attention_memory, grows_with_the_window_and_not_with_the_squar
   const tigon::neighborhood_attention_options seven{.kernel_size = 7};
   const std::size_t n = 1 << 16, scores = n * 7 * sizeof(float);
   EXPECT_LT((tigon::neighborhood_attention_workspace<usual_backend, float>(n, seven, 1, false)), std::size_t{1} << 16);
+  EXPECT_EQ((tigon::neighborhood_attention_workspace<usual_backend, float>(n, seven)),
+            (tigon::neighborhood_attention_workspace<usual_backend, float>(n, seven, 1, true)));
   EXPECT_LT((tigon::neighborhood_attention_backward_workspace<usual_backend, float>(n, seven)), 2 * scores);
   EXPECT_LT((tigon::neighborhood_attention_backward_workspace<usual_backend, float>(n, seven, 1, false)), 3 * scores);
 }
@@ -416,6 +419,11 @@ struct tigon::kernel<tigon::op::softmax, mine::counting> : tigon::kernel<tigon::
   template <tigon::backend B, tigon::element T>
   static void forward(tigon::in_matrix<T> x, tigon::matrix_view<T> y, tigon::softmax_options opt, tigon::context& ctx) {
     mine::forward_rows += x.rows;
+    // All that its caller has left of the workspace may be written to.
+    tigon::workspace& left = ctx.workspace();
+    const std::size_t line = tigon::workspace::alignment, lines = (left.capacity() - left.used()) / line;
+    if (lines > 1)
+      std::memset(tigon::workspace::frame(left).take<std::byte>((lines - 1) * line), 0xff, (lines - 1) * line);
     parents::forward<B, T>(x, y, opt, ctx);
   }
   template <tigon::backend B, tigon::element T>
@@ -440,6 +448,9 @@ TEST(neighborhood_attention_softmax, is_that_of_the_backend) {
   EXPECT_EQ(mine::forward_rows, 48u);
   EXPECT_TRUE(close(p.o.f64(), p.wanted().o, forward_bound.f32));
   EXPECT_TRUE(close(p.dk.f64(), p.wanted().dk, gradient_bound.f32));
+  problem<float> wide({1, 2, 12, 8, 21, 1});
+  wide.forward<mine::counting>({});
+  EXPECT_TRUE(close(wide.o.f64(), wide.wanted().o, forward_bound.f32));
 }
 
 /// The doors, which are the same for every backend: refused before the first write.

@@ -199,6 +199,11 @@ TYPED_TEST(poly_norm, sixth_powers_may_be_too_large_or_too_small) {
       p.template both_ways<B>();
       const auto y = p.y_wanted();
       EXPECT_TRUE(close(p.y.f64(), y, forward_bound.of<T>()));
+      using A = accumulator_t<T>;
+      const auto rstd = rstd_reference(p.x.f64(), s.cols, p.opt.eps);
+      for (std::size_t k = 3; k < 6; ++k)
+        EXPECT_TRUE(
+            close({{to_f64(p.rstd[k])}}, {{rstd[k]}}, forward_bound.of<A>(), {.scale = std::numeric_limits<A>::min()}));
       for (std::size_t& k : at) k += s.cols;
       EXPECT_TRUE(close(pick(p.dx.f64(), at), p.dx_wanted(at), gradient_bound.of<T>(), {.scale = p.dx_scale()}));
       p.check_parameters(p.parameters_wanted());
@@ -315,6 +320,14 @@ TYPED_TEST(poly_norm, bits_do_not_depend_on_threads) {
       return bits_of(p.y, p.rstd, p.dx, p.dw, p.db);
     }));
   }
+}
+
+TEST(poly_norm_mixed, gradients_of_parameters_of_small_problems_are_rounded_once) {
+  problem<float> p({1, 4000});
+  p.both_ways<tigon::default_backend>();
+  const sums wanted = p.parameters_wanted();
+  for (std::size_t k = 0; k < 3; ++k) EXPECT_LE(std::abs(p.dw[k] - wanted.dw[k]), 6e-8 * std::abs(wanted.dw[k]));
+  EXPECT_LE(std::abs(p.db[0] - wanted.db[0]), 6e-8 * std::abs(wanted.db[0]));
 }
 
 TEST(poly_norm_mixed, gradients_have_the_type_of_their_parameters) {

@@ -149,6 +149,9 @@ TYPED_TEST(tiled_mlp, takes_the_workspace_that_it_names) {
       const std::size_t H = s.hidden, I = s.intermediate;
       const std::size_t forward = tigon::tiled_mlp_workspace<B, T>(s.tokens, H, I, k, threads),
                         backward = tigon::tiled_mlp_backward_workspace<B, T>(s.tokens, H, I, k, threads);
+      if (threads == 1) {
+        EXPECT_EQ((tigon::tiled_mlp_workspace<B, T>(s.tokens, H, I, k)), forward);
+      }
       const auto run_forward = [&p](context& ctx) { p.template forward<B>(ctx); };
       const auto run_backward = [&p](context& ctx) { p.template backward<B>(ctx); };
       EXPECT_TIGON_ERROR(with_workspace_of(forward - 1, run_forward, threads), workspace,

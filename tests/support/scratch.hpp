@@ -23,6 +23,19 @@ void with_workspace_of(std::size_t bytes, Call&& call, std::size_t threads = 1) 
     EXPECT_EQ(memory[i], std::byte{canary<std::byte>}) << i - bytes << " bytes behind the workspace";
 }
 
+/// Whether call(ctx) leaves alone what lies in the workspace behind the most that it takes.
+template <class Call>
+testing::AssertionResult touches_what_it_takes(Call&& call) {
+  guarded<std::byte> memory(std::size_t{1} << 16);
+  workspace scratch(std::span(memory.data(), memory.size()));
+  context ctx(serial(), scratch);
+  call(ctx);
+  for (std::size_t i = scratch.high_water(); i < memory.size(); ++i)
+    if (memory[i] != std::byte{canary<std::byte>})
+      return testing::AssertionFailure() << i - scratch.high_water() << " bytes behind " << scratch.high_water();
+  return testing::AssertionSuccess();
+}
+
 }  // namespace tigon::test
 
 #endif  // TIGON_TESTS_SUPPORT_SCRATCH_HPP

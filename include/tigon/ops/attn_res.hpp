@@ -165,7 +165,7 @@ struct kernel<op::attn_res, backends::generic> {
     const std::size_t width = row.cols <= 512 ? 64 : row.cols;
     for (std::size_t first = 0; first < row.cols; first += width) {
       const auto part = row.part(first, std::min(width, row.cols - first)).sum(reads(x...), f);
-      for (std::size_t k = 0; k < 2 * together; ++k) total[k] += part[k];
+      for (std::size_t k = 0; k < total.size(); ++k) total[k] += part[k];
     }
     return total;
   }
