@@ -163,4 +163,39 @@ TEST_F(arguments_of_a_door, too_many_are_refused) {
             "state: tigon: door: x is one argument too many; expected at most 28");
 }
 
+TEST(error_codes, are_said_by_name) {
+  const std::array<const char*, 8> names{"shape",    "dtype", "stride", "alias",
+                                         "argument", "index", "state",  "workspace"};
+  for (std::size_t k = 0; k < names.size(); ++k) EXPECT_EQ(error_code_name(static_cast<error_code>(k)), names[k]);
+  EXPECT_EQ(error_code_name(static_cast<error_code>(names.size())), "unknown");
+}
+
+// What a vendor's door says of two views at a time.
+TEST_F(arguments_of_a_door, pairs_of_views) {
+  const expects expect("door");
+  const auto heads = [&](std::size_t first) { return heads_view<float>::of_heads(memory.data() + first, 1, 2, 2, 4); };
+  const auto overlaps = [](const char* b, const char* expected) {
+    return std::string("alias: tigon: door: a overlaps ") + b + "; expected " + expected;
+  };
+  const char* const apart = "no common memory";
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", at(0), "b", at(8)); }), "");
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", at(0), "b", at(7)); }), overlaps("b", apart));
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", heads(0), "b", heads(16)); }), "");
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", heads(0), "b", heads(15)); }), overlaps("b", apart));
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", heads(0), "b", at(16)); }), "");
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", heads(0), "b", at(15)); }), overlaps("b", apart));
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", at(8), "b", heads(16)); }), "");
+  EXPECT_EQ(thrown([&] { expect.disjoint("a", at(9), "b", heads(16)); }), overlaps("b", apart));
+  EXPECT_EQ(thrown([&] { expect.outside("a", at(0), "b", at(8), "c", heads(7)); }), overlaps("c", apart));
+  EXPECT_EQ(thrown([&] { expect.outside("a", heads(0), "b", heads(16), "c", at(12)); }), overlaps("c", apart));
+
+  const char* const one_buffer = "the same buffer or no common memory";
+  EXPECT_EQ(thrown([&] { expect.same_or_disjoint("a", at(0), "b", at(0)); }), "");
+  EXPECT_EQ(thrown([&] { expect.same_or_disjoint("a", at(0), "b", at(8)); }), "");
+  EXPECT_EQ(thrown([&] { expect.same_or_disjoint("a", at(0), "b", at(4)); }), overlaps("b", one_buffer));
+  EXPECT_EQ(thrown([&] { expect.same_or_disjoint("a", at(0), "b", at(0, 2, 4, 8)); }), overlaps("b", one_buffer));
+  EXPECT_EQ(thrown([&] { expect.same_or_disjoint("a", at(0, 1, 4, 4), "b", at(0, 1, 4, 8)); }), "")
+      << "the stride of a single row";
+}
+
 }  // namespace

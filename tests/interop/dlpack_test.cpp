@@ -233,6 +233,10 @@ TEST_F(dlpack, refuses_what_is_not_on_the_cpu) {
       matrix_from_dlpack<float>(t, "x"), argument,
       "tigon: matrix_from_dlpack: x is on a device of type 2 (CUDA); expected memory of the CPU; move the "
       "tensor there");
+  for (const auto& [type, name] : {std::pair(8, "8 (Metal)"), {10, "10 (ROCm)"}, {14, "14 (oneAPI)"}}) {
+    t.dl_tensor.device = {static_cast<DLDeviceType>(type), 0};
+    EXPECT_TIGON_ERROR(span_from_dlpack<float>(t), argument, std::string("is on a device of type ") + name);
+  }
   t.dl_tensor.device = {static_cast<DLDeviceType>(99), 0};
   EXPECT_TIGON_ERROR(span_from_dlpack<float>(t), argument, "tensor is on a device of type 99; expected");
 }
@@ -249,6 +253,8 @@ TEST_F(dlpack, refuses_other_types_and_lanes) {
   refused({kDLFloat, 32, 4}, "of type float32 in 4 lanes; expected float32");
   refused({kDLFloat, 32, 0}, "of type float32 in 0 lanes; expected float32");
   refused({10, 8, 1}, "of type type code 10 of bits 8; expected float32");
+  EXPECT_FALSE(dlpack_holds<float>(tensor(data(), {kDLFloat, 64, 1}, {4}).dl_tensor));
+  EXPECT_FALSE(dlpack_holds<float>(tensor(data(), {kDLFloat, 32, 4}, {4}).dl_tensor));
   const auto as_bf16 = [&](DLDataType type, const char* sentence) {
     EXPECT_TIGON_ERROR(matrix_from_dlpack<bfloat16>(tensor(data(), type, {2, 2})), dtype, sentence);
   };

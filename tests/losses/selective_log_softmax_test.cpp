@@ -381,6 +381,15 @@ TEST(selective_log_softmax_doors, refuse_before_the_first_write) {
     refused("ids[1, 2] is " + std::to_string(bad) + "; expected at least 0 and below 6", index,
             [=](auto& q, auto&, auto&, auto&) { q.ids(1, 2) = bad; });
   refused("mask[1, 0] is 2; expected 0 or 1", index, [](auto& q, auto&, auto&, auto&) { q.mask(1, 0) = 2; });
+  const auto with_mask = [&](matrix_view<std::uint8_t> mask, const char* part) {
+    EXPECT_TRUE(refuses(
+        [&] {
+          tigon::selective_log_softmax_forward<B>(p.logits.view(), p.ids.view(), p.logp.view(), p.opt, mask, p.saved);
+        },
+        shape, part, p.logp));
+  };
+  with_mask(p.mask.view().rows_from(0, 1), "mask is 1 x 3; expected 2 x 3");
+  with_mask(p.mask.view().cols_from(0, 2), "mask is 2 x 2; expected 2 x 3");
 }
 
 }  // namespace

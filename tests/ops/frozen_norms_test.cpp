@@ -266,6 +266,20 @@ TYPED_TEST(frozen_norms, attn_res) {
       return tigon::attn_res_backward_workspace<B, T>(blocks, rows, 260, of);
     };
     check_frozen(c);
+    // One of the two, added to itself.
+    for (guarded<T>* one : {&p.dw, &p.db}) {
+      const auto backward = [&](tigon::attn_res_options opt) {
+        const unsigned given = one == &p.dw ? 1 : 2;
+        tigon::attn_res_backward<B>(p.dy, in, query, p.w, {alpha, rstd},
+                                    tigon::attn_res_gradients{out, if_given(given, 0, p.dw), if_given(given, 1, p.db)},
+                                    opt);
+        return one->f64();
+      };
+      const auto once = backward({}), twice = backward({.dparams = tigon::gradient::accumulate});
+      const double rounding = std::same_as<T, float> ? 0x1p-23 : 0x1p-7;
+      for (std::size_t j = 0; j < once.size(); ++j)
+        EXPECT_NEAR(twice[j], 2 * once[j], 2 * rounding * std::abs(once[j])) << j;
+    }
   }
 }
 

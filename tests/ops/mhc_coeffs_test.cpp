@@ -328,7 +328,7 @@ TEST(mhc_coeffs_doors, refuse_before_the_first_write) {
   forward([](auto&, auto&, auto&, auto& s, auto&) { s.rstd = s.rstd.first(2); }, error_code::shape,
           op + "rstd is of 2");
   forward([](auto&, auto&, auto&, auto&, auto& o) { o.tmax = 0; }, error_code::shape, op + "tmax is 0");
-  for (const double bad : {-1.0, nan}) {
+  for (const double bad : {-1.0, infinity, nan}) {
     forward([=](auto&, auto&, auto&, auto&, auto& o) { o.rms_eps = bad; }, error_code::argument, op + "rms_eps is");
     forward([=](auto&, auto&, auto&, auto&, auto& o) { o.sinkhorn_eps = bad; }, error_code::argument,
             op + "sinkhorn_eps is");
@@ -350,6 +350,14 @@ TEST(mhc_coeffs_doors, refuse_before_the_first_write) {
   backward(dh, p.x.view(), p.dphi.view(), error_code::alias, "mhc_coeffs_backward: dx overlaps x");
   backward(dh, p.dx.view().rows_from(0, 2), p.dphi.view(), error_code::shape, "mhc_coeffs_backward: dx is 2 x 8");
   backward(dh, p.dx.view(), p.dphi.view().rows_from(0, 2), error_code::shape, "mhc_coeffs_backward: dphi is 2 x 8");
+  for (const std::size_t cols : {0, 7}) {  // n (n + 2) of no n
+    auto saved = p.saved();
+    saved.mix.cols = cols;
+    const tigon::mhc_coeffs_gradients to{p.dx.view(), p.dphi.view(), p.db, p.dalpha};
+    EXPECT_TRUE(refuses([&] { tigon::mhc_coeffs_backward<B>(dh, p.x.view(), p.weights(), saved, to, p.opt); },
+                        error_code::shape, "mhc_coeffs_backward: streams is 0; expected at least 1", p.dx, p.dphi, p.db,
+                        p.dalpha));
+  }
   dh.h_res.cols = 3;
   backward(dh, p.dx.view(), p.dphi.view(), error_code::shape, "mhc_coeffs_backward: dh_res is 3 x 3");
 }

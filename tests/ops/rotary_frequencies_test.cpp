@@ -194,7 +194,9 @@ void expect_refused(const char* part, error_code code, std::size_t r, double the
 TEST(rotary_frequencies, refuse_what_has_no_meaning) {
   using enum error_code;
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double theta : {1.0, 0.0, -2.0, nan}) expect_refused("rotary_frequencies: theta is", argument, 8, theta);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double theta : {1.0, 0.0, -2.0, infinity, nan})
+    expect_refused("rotary_frequencies: theta is", argument, 8, theta);
   expect_refused("theta is nan", argument, 8, nan, llama3_rotary{});
   expect_refused("factor is 0; expected a positive number", argument, 8, 1e4, linear_rotary{0});
   expect_refused("factor is 0.5; expected a number of at least 1", argument, 8, 1e4, dynamic_ntk_rotary{0.5, 8});
@@ -207,12 +209,19 @@ TEST(rotary_frequencies, refuse_what_has_no_meaning) {
   expect_refused("mscale is nan", argument, 8, 1e4, yarn_rotary{.factor = 2, .original_positions = 8, .mscale = nan});
   expect_refused("high_freq_factor is 1; expected above low_freq_factor", argument, 8, 1e4,
                  llama3_rotary{.high_freq_factor = 1});
-  const std::vector<double> four(4, 1.0), three(3, 1.0), bad(4, 0.0);
+  expect_refused("factor is inf", argument, 8, 1e4, linear_rotary{infinity});
+  expect_refused("factor is inf", argument, 8, 1e4, dynamic_ntk_rotary{infinity, 8});
+  expect_refused("beta_fast is inf", argument, 8, 1e4,
+                 yarn_rotary{.factor = 2, .original_positions = 8, .beta_fast = infinity});
+  expect_refused("high_freq_factor is inf", argument, 8, 1e4, llama3_rotary{.high_freq_factor = infinity});
+  const std::vector<double> four(4, 1.0), three(3, 1.0), bad(4, 0.0), endless(4, infinity);
   expect_refused("short_factors is of 3 elements; expected 4", shape, 8, 1e4, long_rotary{three, four, 2, 8});
   expect_refused("long_factors is of 3 elements; expected 4", shape, 8, 1e4, long_rotary{four, three, 2, 8});
   expect_refused("a factor of a pair is 0", argument, 8, 1e4, long_rotary{four, bad, 2, 8});
-  expect_refused("share is 1.5", argument, 8, 1e4, proportional_rotary{1.5});
+  expect_refused("a factor of a pair is inf", argument, 8, 1e4, long_rotary{endless, four, 2, 8});
+  for (const double share : {-0.5, 1.5, nan}) expect_refused("share is", argument, 8, 1e4, proportional_rotary{share});
   EXPECT_THROW(partial_rotary_dim(10, 0.5), error);
+  EXPECT_THROW(partial_rotary_dim(10, -0.5), error);
   EXPECT_THROW(partial_rotary_dim(10, nan), error);
 }
 

@@ -155,16 +155,23 @@ TEST(rotary_tables_doors, refuse_before_the_first_write) {
   refused(shape, "cos is 3 x 5; expected 3 x 6", positions_from{}, c.cols_from(0, 5), z);
   refused(shape, "sin is 2 x 6; expected 3 x 6", positions_from{}, c, z.rows_from(0, 2));
   refused(alias, "sin overlaps cos", positions_from{}, c, c);
-  const std::int64_t two[] = {1, 2}, far[] = {0, 1, (std::int64_t{1} << 32) + 1};
+  const std::int64_t two[] = {1, 2}, far[] = {0, 1, (std::int64_t{1} << 32) + 1},
+                     before[] = {0, 1, -(std::int64_t{1} << 32) - 1};
   refused(shape, "positions is of 2 elements; expected 3", positions_in{two}, c, z);
   refused(index, "a position is beyond 2^32", positions_in{far}, c, z);
+  refused(index, "a position is beyond 2^32", positions_in{before}, c, z);
   refused(index, "a position is beyond 2^32", positions_from{(std::int64_t{1} << 32) - 1}, c, z);
   refused(argument, "factor is nan", positions_from{}, c, z, NAN);
   const std::vector<double> infinite(6, INFINITY);
   refused(argument, "a frequency is inf", positions_from{}, c, z, 1, infinite);
+  refused(argument, "a frequency is -257", positions_from{}, c, z, 1, std::vector<double>(6, -257));
   const std::vector<std::int64_t> of(9, 1);
   tigon::multimodal_positions three{{of.data(), 3, 3}, {2, 2, 1}};
   refused(argument, "sum of the sections is not r / 2", three, c, z);
+  for (const std::size_t time : {2, 7}) {  // the sum is right after it has passed 2^64
+    three.sections = {time, 6, 0 - time};
+    refused(argument, "sum of the sections is not r / 2", three, c, z);
+  }
   three.interleaved = true;
   for (const auto& too_long : {std::array<std::size_t, 3>{1, 2, 3}, {1, 3, 2}}) {
     three.sections = too_long;
