@@ -99,7 +99,7 @@ class softmax_rows {
       const key_range columns = seen.of(row.i);
       clear_outside(s.row(row.i), s.cols, columns);
       if (columns.empty()) {
-        state.factor[row.i] = A(1);
+        if (row.first()) state.factor[row.i] = A(1);
         return;
       }
       const auto part = row.part(columns.first, columns.size());

@@ -80,8 +80,8 @@ struct tile_extents {
   static constexpr std::size_t unit = 16;
   static constexpr std::size_t padded_rows(std::size_t count) { return std::min(rows, round_up(count, unit)); }
   static constexpr std::size_t padded_keys(std::size_t count) { return std::min(keys, round_up(count, unit)); }
-  /// The largest f(m, n, d) of all extents that a tile may have. It is remembered for the last d, because doors and kernels
-  /// ask for it in every call.
+  /// The largest f(m, n, d) of all extents that a tile may have. It is kept for the last d, because every call needs it
+  /// twice.
   template <class F>
   static std::size_t most(std::size_t d, F f) {
     static std::uint64_t last = 0;  // d and the bytes
