@@ -40,7 +40,8 @@ class chunk_sums {
   }
   /// Bytes that it takes for sums of `elements` numbers. `in_place`: where begin() is given what they are sums for.
   static constexpr std::size_t bytes(std::size_t elements, std::size_t chunks, bool in_place) {
-    return ((many(elements, chunks, in_place) ? 3 : 1) - (in_place ? 1 : 0)) * workspace::bytes_for<A>(elements);
+    const std::size_t arrays = many(elements, chunks, in_place) ? 3 : 1, there = in_place ? 1 : 0;
+    return (arrays - there) * workspace::bytes_for<A>(elements);
   }
 
   /// Where a chunk's share goes, and whether it is added to what is there.

@@ -97,7 +97,7 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
     return t == opt.ignore_index ? -1 : t;
   };
   std::size_t nll_count = 0;
-  for (std::size_t i = 0; i < pairs * length; ++i) nll_count += id(second ? nll_target : target, i) >= 0 ? 1 : 0;
+  for (std::size_t i = 0; i < pairs * length; ++i) nll_count += id(second ? nll_target : target, i) >= 0 ? 1u : 0u;
   tokens.list([&](std::size_t i) { return id(target, i); },
               [&](std::size_t i) { return i < pairs * length ? id(nll_target, i) : -1; });
   pair_losses<A> losses{

@@ -50,7 +50,7 @@ struct sequence_tokens {
   }
   /// Bytes of the arrays.
   static std::size_t bytes(std::size_t g, std::size_t e, std::size_t l, bool second, bool reference) {
-    const std::size_t rows = workspace::product(g, e, l), logps = 1 + (reference ? 1 : 0) + (second ? 1 : 0);
+    const std::size_t rows = workspace::product(g, e, l), logps = 1u + (reference ? 1u : 0u) + (second ? 1u : 0u);
     return workspace::bytes_for<std::size_t>(workspace::product(g, e) + 1) + workspace::bytes_for<std::size_t>(rows) +
            workspace::bytes_for<lse_parts<A>>(rows) + logps * workspace::bytes_for<double>(rows) +
            (second ? 2 : 1) * (workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<A>(rows));
