@@ -288,7 +288,7 @@ void attn_res(P& p) {
     score = std::max(score, terms * rstd.wanted(k % rows * blocks + k / rows));
   }
   const double of_score = (std::same_as<A, float> ? forward.f32 : forward.of<double>()) * std::max(0.0, score / 64 - 1);
-  p.compare(y, {.bound = forward.of<T>() + of_score});
+  p.compare(y, {.bound = forward.of<T>() + of_score, .scale = p.size_of_terms({&v})});  // blocks may cancel
   alpha.hand_over(), rstd.hand_over();
   double largest_rstd = 0;
   for (std::size_t i = 0; i < rstd.size(); ++i) largest_rstd = std::max(largest_rstd, rstd.wanted(i));
