@@ -437,9 +437,9 @@ def use_in_trl(trainer) -> None:
     if use is None:
         raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, "
                          f"not a {type(trainer).__name__}")
-    kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
+    kind = trainer.accelerator.distributed_type.value
     _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"),
-            (kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP"), f"processes of {kind}"))
+            (kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"), f"processes of {kind}"))
     for name, function in use(trainer).items():
         setattr(trainer, name, _as_forward(trainer, function))
 

@@ -46,7 +46,7 @@ TIGON_INLINE A finite_top(A top) {
 template <class A>
 TIGON_INLINE A factor_of(A before, A top) {
   if (before == top) return A(1);
-  return before == -std::numeric_limits<A>::infinity() ? A(0) : math::exp_nonpositive(before - finite_top(top));
+  return before == -std::numeric_limits<A>::infinity() ? A(0) : math::exp_nonpositive(before - top);
 }
 
 /// Rows of a part that have one tile of scores at a time.
