@@ -1,9 +1,12 @@
 // The matrix product on every backend: each promise of gemm_options, against sums in f64.
 #include <tigon/gemm/gemm.hpp>
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <mutex>
 #include <random>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -583,7 +586,8 @@ struct schedule {
 
   void add(shape s, double workers) {
     using P = packed::widened<backends::highway, float, float>;
-    const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway, P>());
+    const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway, P>(),
+                                      static_cast<std::size_t>(workers));
     const auto depth = static_cast<double>(s.k);
     for (std::size_t first = 0; first < plan.shared_extent(); first += plan.shared) {
       const std::size_t shared = std::min(plan.shared, plan.shared_extent() - first);
@@ -602,7 +606,7 @@ struct schedule {
 
 // Forward and both gradients of the layers of a Llama: hidden 768, vocabulary 32000, 2048 tokens, 512 of logits.
 TEST(gemm_tasks, of_a_training_step_are_shared_evenly) {
-  for (const double workers : {16.0, 64.0}) {
+  for (const double workers : {2.0, 4.0, 16.0, 64.0}) {
     schedule step;
     const auto layer = [&](std::size_t tokens, std::size_t out, std::size_t in) {
       for (const shape s : {shape{tokens, out, in}, shape{tokens, in, out}, shape{out, in, tokens}}) {
@@ -621,6 +625,61 @@ TEST(gemm_tasks, of_a_training_step_are_shared_evenly) {
     for (int chunk = 0; chunk < 4; ++chunk) layer(512, 32000, 768);
     EXPECT_LE(step.time, 1.1 * step.shared_evenly) << workers << " workers";
   }
+}
+
+TEST(gemm_tasks, of_few_workers_are_long_and_take_all_that_is_shared) {
+  using P = packed::widened<backends::highway, float, float>;
+  constexpr gemm_tuning tuning = packed::tuning_of<backends::highway, P>();
+  for (const shape s : {shape{1024, 576, 576}, {576, 1024, 576}}) {
+    const packed::plan<P, float> few(s.m, s.n, s.k, tuning, 2), many(s.m, s.n, s.k, tuning, 64);
+    EXPECT_EQ(few.part, 96u);
+    EXPECT_EQ(few.segments(), 1u);
+    EXPECT_FALSE(few.share_both);
+    EXPECT_LT(many.part, few.part);
+    EXPECT_GT(many.segments(), 1u);
+    EXPECT_EQ(few.block, many.block);
+    EXPECT_EQ(few.chunk, many.chunk);
+    const packed::plan<P, float> five(s.m, s.n, s.k, tuning, tuning.few_workers + 1);
+    EXPECT_EQ(five.part, many.part);
+    EXPECT_EQ(five.segment, many.segment);
+  }
+}
+
+TEST(gemm_tasks, of_fewer_workers_fit_into_the_workspace_of_more) {
+  for (const shape s : {shape{1024, 576, 576}, {576, 1024, 1500}, {3000, 64, 64}, {64, 3000, 2500}, {40, 300, 90}})
+    for (std::size_t workers = 2; workers <= 64; ++workers) {
+      const auto takes = [&](std::size_t of) { return gemm_workspace<backends::highway, float>(s.m, s.n, s.k, of); };
+      const auto takes_packed = [&](std::size_t of) {
+        return gemm_packed_workspace<backends::highway, float>(s.m, s.n, s.k, of);
+      };
+      ASSERT_LE(takes(workers - 1), takes(workers)) << s.m << 'x' << s.n << 'x' << s.k << " on " << workers;
+      ASSERT_LE(takes_packed(workers - 1), takes_packed(workers)) << s.m << 'x' << s.n << 'x' << s.k;
+    }
+}
+
+TEST(gemm_tasks, show_an_epilogue_the_same_parts_for_any_number_of_workers) {
+  using part = std::array<std::size_t, 4>;
+  const operand<float> a(800, 20, kNo, 1), b(20, 300, kNo, 2);
+  guarded_matrix<float> c(800, 300);
+  const auto parts_on = [&](std::size_t threads) {
+    thread_pool pool(threads);
+    workspace scratch;
+    context ctx(pool, scratch);
+    std::mutex one_at_a_time;
+    std::set<part> parts;
+    gemm<backends::highway>(
+        a.view(), b.view(), c.view(), absent,
+        [&](matrix_view<float> of, std::size_t row, std::size_t col, std::size_t) {
+          const std::lock_guard lock(one_at_a_time);
+          parts.insert({row, col, of.rows, of.cols});
+        },
+        {}, ctx);
+    return parts;
+  };
+  const std::set<part> of_one = parts_on(1);
+  EXPECT_GT(of_one.size(), 8u);
+  EXPECT_EQ(parts_on(2), of_one);
+  EXPECT_EQ(parts_on(7), of_one);
 }
 
 #endif

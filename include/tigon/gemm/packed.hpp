@@ -333,7 +333,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   template <backend B, element TA, element TB, element TC>
   static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
     using P = Policy<B, TA, TB>;
-    return plan<P, TC>(m, n, k, tuning_of<B, P>()).workspace_bytes(workers, packed_b);
+    return most_workspace_bytes<P, TC>(m, n, k, tuning_of<B, P>(), workers, packed_b);
   }
 
   template <backend B, element TA, element TB, element TC, class Epilogue>
@@ -341,7 +341,10 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
     using P = Policy<B, TA, TB>;
     using A = typename P::value;
-    const plan<P, TC> p(c.rows, c.cols, gemm_detail::cols_of(a, opt.a), tuning_of<B, P>());
+    // The parts that an epilogue sees are the same for any number of workers.
+    const std::size_t workers =
+        std::same_as<Epilogue, no_epilogue> ? ctx.executor().workers() : plan<P, TC>::any_workers;
+    const plan<P, TC> p(c.rows, c.cols, gemm_detail::cols_of(a, opt.a), tuning_of<B, P>(), workers);
     product<P, TA, TB, TC, Epilogue>(p, {a.data, a.row_stride, opt.a == transpose::no},
                                      {b.view.data, b.view.row_stride, opt.b == transpose::yes},
                                      reinterpret_cast<const typename P::word*>(b.packed), bias, c, epilogue,

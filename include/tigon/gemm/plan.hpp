@@ -1,5 +1,5 @@
-// How the packed product (gemm/packed.hpp) is cut: its tuning, and the plan, every number of which depends on the shape
-// and the tuning alone.
+// How the packed product (gemm/packed.hpp) is cut: its tuning, and the plan. What decides the order of sums, blocks and
+// chunks of depth, depends on the shape and the tuning alone; how the tasks are cut, on the number of workers as well.
 #ifndef TIGON_GEMM_PLAN_HPP
 #define TIGON_GEMM_PLAN_HPP
 
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 
 namespace tigon {
 
@@ -17,10 +18,18 @@ namespace tigon {
 /// PyTorch 2.11's in the same run: 2048 x 768 x 768 1.3 (parts of 256 rows, one segment: 0.6), 768 x 768 x 2048 1.0
 /// (0.6), 768 x 4096 x 2048 1.2 (1.1). One thread, Zen 4: parts of 32 rows or 48 columns are as fast as longer ones
 /// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
+///
+/// Speed of long tasks without segments relative to short ones, calls alternating: medians of 8 shapes of a Llama with
+/// hidden 576 on Intel with AVX-512 (family 6, model 207), f32: one worker 1.10 (hidden 768: 1.06), two 1.08, four 1.05,
+/// six 1.00; with 16 workers tasks without segments reached 0.9 to 1. AMX, bf16: one worker 1.09, two 1.06, four 1.00.
+/// AVX-512 with bf16 instructions, bf16: 1.00 to 1.02.
 struct gemm_tuning {
   std::size_t depth = 512;         ///< most depth of a block
   std::size_t rows_per_task = 32;  ///< rows of a in a task, where b is shared
   std::size_t cols_per_task = 48;  ///< columns of b in a task, where a is shared
+  std::size_t few_workers = 4;     ///< up to so many, tasks are long where each of them has four
+  std::size_t long_rows = 96;      ///< rows_per_task of long tasks, which take all that is shared
+  std::size_t long_cols = 96;      ///< cols_per_task of long tasks
   std::size_t segment = 192;       ///< least rows (columns) of the shared operand in a task; a third for 64 tasks
   std::size_t shared_rows = 1024;  ///< most rows of a shared a
   std::size_t shared_cols = 2048;  ///< most columns of a shared b
@@ -52,7 +61,12 @@ struct plan {
   static constexpr std::size_t plain_blocks = plain_blocks_of<P>;
   static constexpr std::size_t words_of(bool a) { return a ? words_of_a<P> : 1; }
 
-  constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t) : m(rows), n(cols), k(depth) {
+  /// Workers that a plan is cut for where their number must not matter.
+  static constexpr std::size_t any_workers = SIZE_MAX / 4;
+
+  constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t,
+                 std::size_t workers = any_workers)
+      : m(rows), n(cols), k(depth) {
     const std::size_t quantum = 4 * P::group;
     block = std::max(quantum, block_of(k, t));
     share_a = m <= n;
@@ -62,19 +76,33 @@ struct plan {
     const std::size_t step_bytes = shared * words_of(share_a) * sizeof(typename P::word);
     const std::size_t fit = t.shared_bytes / (block / P::group * step_bytes);
     chunk = std::min(std::max<std::size_t>(1, fit), std::max<std::size_t>(1, ceil_div(k, block))) * block;
-    part = share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U);
-    // Small products: at least eight tasks where the extent allows.
-    const std::size_t extent = share_a ? n : m, unit = share_a ? W : U;
-    part = std::min(part, std::max(unit, round_up(ceil_div(extent, 8), unit)));
+    workers = workers > t.few_workers ? any_workers : workers;
+    part = long_part(t);
+    if (!enough(part, workers)) part = short_part(t);
     carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_chunks_of<P>);
     total = ceil_div(carry ? k : chunk, block) > plain_blocks;
-    super = extent;
+    super = extent();
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
-    super = std::min(super, round_up(std::max<std::size_t>(extent, 1), part));
-    const std::size_t parts = ceil_div(extent, part), count = std::min(share_a ? m : n, shared);
+    super = std::min(super, round_up(std::max<std::size_t>(extent(), 1), part));
+    const std::size_t count = std::min(shared_extent(), shared);
     share_both = all_part_words() * sizeof(typename P::word) <= t.shared_bytes;
-    segment = segment_of(count, parts, share_both ? t.segment / 2 : t.segment);
+    segment = enough(part, workers)
+                  ? shared
+                  : segment_of(count, ceil_div(extent(), part), share_both ? t.segment / 2 : t.segment);
     share_both = share_both && segment < count;
+  }
+
+  constexpr std::size_t long_part(gemm_tuning t) const {
+    return share_a ? round_up(t.long_cols, W) : round_up(t.long_rows, U);
+  }
+  /// Small products: at least eight tasks where the extent allows.
+  constexpr std::size_t short_part(gemm_tuning t) const {
+    const std::size_t eighth = std::max(part_unit(), round_up(ceil_div(extent(), 8), part_unit()));
+    return std::min(share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U), eighth);
+  }
+  /// Whether parts of `length` are four tasks a worker.
+  constexpr bool enough(std::size_t length, std::size_t workers) const {
+    return ceil_div(extent(), length) / 4 >= workers;
   }
 
   /// Segments, so that 64 workers share the tasks evenly: at least one task each, where segments do not become shorter
@@ -123,6 +151,18 @@ struct plan {
     return bytes;
   }
 };
+
+/// Bytes that a product takes on at most `workers` workers, with an epilogue or without.
+template <class P, class T>
+std::size_t most_workspace_bytes(std::size_t m, std::size_t n, std::size_t k, gemm_tuning t, std::size_t workers,
+                                 bool packed_b) {
+  const plan<P, T> many(m, n, k, t);
+  std::size_t bytes = many.workspace_bytes(workers, packed_b);
+  for (const std::size_t part : {many.long_part(t), many.short_part(t)})
+    if (const std::size_t few = std::min({workers, t.few_workers, ceil_div(many.extent(), part) / 4}); few != 0)
+      bytes = std::max(bytes, plan<P, T>(m, n, k, t, few).workspace_bytes(few, packed_b));
+  return bytes;
+}
 
 template <class P>
 constexpr std::size_t packed_words(std::size_t k, std::size_t n) {
