@@ -75,6 +75,20 @@ const kernel_table& within(const kernel_table* (*tables)(const char* set)) {
   if (found == nullptr) throw std::runtime_error("tigon_torch was built without some kernels for this CPU");
   return *found;
 }
+Tensor bytes_of(std::size_t n) {
+  Tensor made = torch::stable::empty(std::vector<int64_t>{static_cast<int64_t>(n)}, ScalarType::Byte);
+  prefer_huge_pages(made.data_ptr(), n);
+  return made;
+}
+/// The scratch memory of a thread's calls. A call within another one has its own, and so has what is small.
+struct kept_scratch {
+  static constexpr std::size_t least_bytes = std::size_t{256} << 10, most_bytes = std::size_t{32} << 20;
+  std::optional<Tensor> memory;
+  std::size_t bytes = 0;
+  bool taken = false;
+};
+thread_local kept_scratch kept;
+
 kernel_table with_rows(kernel_table products) {
   const kernel_table& rows = within(&row_kernels_for);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
@@ -136,13 +150,26 @@ call::call() {
       for (int64_t i = begin; i < end; ++i) work(of, static_cast<std::size_t>(i));
     });
   };
-  host_.scratch = [](void* memory, std::size_t bytes) {
-    auto& kept = *static_cast<std::vector<Tensor>*>(memory);
-    kept.push_back(torch::stable::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, ScalarType::Byte));
-    prefer_huge_pages(kept.back().data_ptr(), bytes);
-    return kept.back().data_ptr();
-  };
-  host_.memory = &memory_;
+  host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
+  host_.memory = this;
+}
+call::~call() {
+  if (has_kept_) kept.taken = false;
+}
+
+void* call::scratch(std::size_t bytes) {
+  if (bytes < kept_scratch::least_bytes || bytes > kept_scratch::most_bytes || kept.taken) {
+    memory_.push_back(bytes_of(bytes));
+    return memory_.back().data_ptr();
+  }
+  if (bytes > kept.bytes) {
+    kept.memory.reset();  // before there is more
+    kept.bytes = 0;
+    kept.memory = bytes_of(bytes);
+    kept.bytes = bytes;
+  }
+  kept.taken = has_kept_ = true;
+  return kept.memory->data_ptr();
 }
 
 const kernel_table& table(type of) {

@@ -99,14 +99,20 @@ Tensor heads_like(const Tensor& t);
 /// [batch, heads, seq_len, head_dim] in the memory order [batch, seq_len, heads, head_dim].
 Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq_len, int64_t head_dim);
 
-/// PyTorch's threads and memory for one call.
+/// PyTorch's threads and memory for one call. Scratch memory is kept for the next call of this thread, up to 32 MiB: of
+/// fresh memory every page costs its first touch, and what was used a moment ago is still in the cache.
 class call {
  public:
   call();
+  call(const call&) = delete;
+  ~call();
   operator const host&() const { return host_; }
 
  private:
+  void* scratch(std::size_t bytes);
+
   host host_;
+  bool has_kept_ = false;
   std::vector<Tensor> memory_;
 };
 
