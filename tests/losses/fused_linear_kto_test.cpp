@@ -292,6 +292,13 @@ TEST(kto, base_takes_any_function) {
   tigon::fused_linear_backward<tigon::op::fused_linear_kto, small_generic, double>({kto.dx, kto.dw}, 3,
                                                                                    {p.dx.view(), p.dw.view()});
   for (std::size_t k = 0; k < 28; ++k) EXPECT_EQ(p.dw.f64()[k], 3 * kto.dw.f64()[k]);
+  // A loss that gives no derivative has none.
+  tigon::fused_linear_unpaired_preference_forward<small_generic, double>(
+      {p.x, p.w}, {p.target.view(), p.desirable},
+      [](const tigon::preference_sequence&) { return tigon::sequence_value{.loss = 2}; }, {p.loss},
+      {p.dx.view(), p.dw.view()});
+  EXPECT_NEAR(p.loss[0], 2, 1e-15);
+  EXPECT_EQ(p.dw.f64(), std::vector<double>(28));
 }
 
 class kto_doors : public testing::Test {
