@@ -291,6 +291,11 @@ TEST(chunks, of_any_size_keep_the_error) {
 }
 
 /// A row of log-probabilities that the layer has too: nothing to learn, and kl_div of the two says the same.
+TEST(defaults, leave_loss_and_gradients_as_they_are) {
+  const options opt;
+  EXPECT_EQ((std::vector{opt.temperature, opt.upstream, opt.eps, opt.denominator}), (std::vector{1.0, 1.0, 0.0, 0.0}));
+}
+
 TEST(teacher, that_agrees_has_a_loss_near_zero) {
   problem<float> p({12, 9, 50}, {"", {.log_target = true}});
   const auto log_q = p.layer().log_probs();
