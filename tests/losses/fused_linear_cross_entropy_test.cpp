@@ -79,6 +79,13 @@ TYPED_TEST(fused_linear_cross_entropy, backward_takes_one_upstream_gradient_or_o
   }
 }
 
+TYPED_TEST(fused_linear_cross_entropy, backward_without_rows_needs_no_upstream_gradient) {
+  problem<typename TypeParam::element> p({0, 5, 7}, variants[1]);
+  const auto wanted = p.wanted();
+  p.template backward<typename TypeParam::backend>({});
+  p.expect_gradients(wanted);
+}
+
 TYPED_TEST(fused_linear_cross_entropy, each_gradient_may_be_left_out) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

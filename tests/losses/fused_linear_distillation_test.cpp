@@ -476,12 +476,13 @@ TYPED_TEST(fused_linear_distillation, bits_do_not_depend_on_threads) {
 TYPED_TEST(fused_linear_distillation, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const variant& v : {variants[3], variants[11]}) {
+  for (const auto& [v, hidden, teacher_hidden] :
+       {std::tuple(variants[3], 17u, 40u), {variants[11], 17u, 40u}, {variants[3], 3u, 900u}}) {
     SCOPED_TRACE(v.name);
-    problem<T> p({20, 17, 40, 67}, v);
+    problem<T> p({20, hidden, teacher_hidden, 67}, v);
     const auto bytes = [&](context& ctx) {
-      return tigon::fused_linear_distillation_workspace<B, T>(20, 17, 67, 40, p.wide, ctx, tigon::parameters::trained,
-                                                              v.opt.softcap != 0);
+      return tigon::fused_linear_distillation_workspace<B, T>(20, p.s.hidden, 67, p.s.teacher_hidden, p.wide, ctx,
+                                                              tigon::parameters::trained, p.v.opt.softcap != 0);
     };
     expect_takes_its_workspace("fused_linear_jsd_distillation_backward", p, bytes,
                                [&](context& ctx) { p.template backward<B>(1, ctx); });
@@ -675,6 +676,19 @@ TEST(ignored_rows, have_no_soft_loss_unless_asked) {
     }
 }
 
+TEST(ignored_rows, have_no_gradient_behind_bad_ones) {
+  problem<float> p({9, 5, 4, 30}, {"", which::jsd, 0.5, false, 0, {}});
+  p.x(4, 0) = static_cast<float>(nan);
+  p.target[4] = 3, p.target[5] = -100;
+  tigon::workspace scratch;
+  context ctx(tigon::serial(), scratch);
+  p.forward<small_chunks>(ctx);
+  for (std::size_t h = 0; h < 5; ++h) {
+    EXPECT_TRUE(std::isnan(p.dx(4, h)));
+    EXPECT_EQ(p.dx(5, h), 0);
+  }
+}
+
 TEST(parts, without_weight_are_not_computed_unless_asked) {
   problem<float> p({9, 5, 4, 30}, {"", which::jsd, 0.5, false, 0, {.weight_hard = 1, .weight_soft = 0}});
   const guarded<float> nothing(0);  // cannot be read
@@ -688,6 +702,12 @@ TEST(parts, without_weight_are_not_computed_unless_asked) {
   p.tx.assign(std::vector<double>(9 * 4, nan));
   p.forward<small_chunks>();
   EXPECT_TRUE(std::isfinite(p.loss[0]) && std::isfinite(p.dx(3, 3)) && std::isnan(p.soft[0]));
+}
+
+TEST(parts, are_halves_where_nothing_is_said) {
+  const options opt;
+  EXPECT_EQ((std::vector{opt.weight_hard, opt.weight_soft, opt.temperature, opt.upstream}),
+            (std::vector{0.5, 0.5, 1.0, 1.0}));
 }
 
 TEST(labels, of_jsd_alone_may_be_absent_or_anything) {

@@ -399,6 +399,42 @@ TEST(fused_linear_grpo_edges, masked_tokens_are_not_read_nor_multiplied) {
   }
 }
 
+TEST(fused_linear_grpo_edges, a_loss_of_ones_own_knows_the_reference_and_the_place_of_a_token) {
+  problem<double> p({3, 4, 2, 5}, {.type = own, .beta = 0});
+  p.in.sampling_ratio.clear();
+  const auto logp = p.log_probabilities(p.x.f64(), p.w.f64(), p.bias.f64(), 2, p.in.ids);
+  double wanted = 0, count = 0;
+  for (std::size_t i = 0; i < 12; ++i)
+    if (p.in.mask[i] != 0) wanted += static_cast<double>(i + 1) * (logp[i] - p.in.ref_logp[i]), ++count;
+  const auto f = [](const tigon::policy_token& t) -> tigon::policy_value {
+    return {.loss = static_cast<double>(4 * t.sequence + t.position + 1) * t.ref_ratio};
+  };
+  tigon::fused_linear_grpo_forward<small_generic, double>({p.x, p.w, p.bias}, p.given(), f, {p.loss}, {}, p.opt);
+  EXPECT_NEAR(p.loss[0], wanted / count, 1e-12);
+}
+
+TEST(fused_linear_grpo_edges, a_ratio_at_its_bound_is_not_clipped) {
+  const auto run = [](options opt) {
+    problem<float> p({4, 5, 9, 33}, opt);
+    p.in.old_logp.clear();  // every ratio is 1
+    p.forward<small_chunks>();
+    EXPECT_EQ(p.clipped[0], 0);
+    return bits_of(p.loss, p.dx, p.dw, p.dbias);
+  };
+  EXPECT_EQ(run({.type = cispo, .epsilon_high = 1}), run({.type = cispo, .epsilon_high = 2}));
+  EXPECT_EQ(run({.epsilon_high = 0, .delta = 0.5}), run({.epsilon_high = 0.2, .delta = 0.5}));
+}
+
+TEST(fused_linear_grpo_options, are_those_of_the_papers_where_nothing_is_said) {
+  const options opt;
+  EXPECT_EQ((std::vector{opt.tau_positive, opt.tau_negative}), (std::vector{1.0, 1.05}));
+  EXPECT_EQ((std::vector{opt.k_positive, opt.lambda_positive, opt.k_negative, opt.lambda_negative}),
+            (std::vector{2.0, 3.0, 3.0, 2.0}));
+  EXPECT_EQ((std::vector{opt.temperature, opt.beta, opt.epsilon_low, opt.epsilon_high, opt.delta, opt.max_log_ratio,
+                         opt.max_length, opt.denominator}),
+            (std::vector{1.0, 0.04, 0.2, 0.2, 0.0, 0.0, 0.0, 0.0}));
+}
+
 TEST(fused_linear_grpo_edges, nothing_counts_and_one_class) {
   for (const policy_loss type : {grpo, bnpo, dr_grpo, dapo, luspo, vespo})
     for (const auto& [batch, len] : {std::pair{3u, 4u}, {0u, 4u}, {3u, 0u}}) {

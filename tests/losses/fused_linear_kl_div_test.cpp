@@ -267,13 +267,17 @@ TYPED_TEST(fused_linear_kl_div, bits_do_not_depend_on_threads) {
 TYPED_TEST(fused_linear_kl_div, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  problem<T> p({20, 17, 67}, variants[1]);
-  const auto bytes = [](context& ctx) { return tigon::fused_linear_kl_div_workspace<B, T>(20, 17, 67, ctx); };
-  expect_takes_its_workspace("fused_linear_kl_div_backward", p, bytes,
-                             [&](context& ctx) { p.template backward<B>(ctx); });
-  p.clear();
-  expect_takes_its_workspace("fused_linear_kl_div_forward", p, bytes,
-                             [&](context& ctx) { p.template forward<B>(ctx); });
+  for (const linear_sizes s : {linear_sizes{20, 17, 67}, {5, 1, 700}}) {  // of the second, scratch is most
+    problem<T> p(s, variants[1]);
+    const auto bytes = [=](context& ctx) {
+      return tigon::fused_linear_kl_div_workspace<B, T>(s.rows, s.hidden, s.vocab, ctx);
+    };
+    expect_takes_its_workspace("fused_linear_kl_div_backward", p, bytes,
+                               [&](context& ctx) { p.template backward<B>(ctx); });
+    p.clear();
+    expect_takes_its_workspace("fused_linear_kl_div_forward", p, bytes,
+                               [&](context& ctx) { p.template forward<B>(ctx); });
+  }
 }
 
 TEST(chunks, of_any_size_keep_the_error) {
@@ -291,6 +295,11 @@ TEST(chunks, of_any_size_keep_the_error) {
 }
 
 /// A row of log-probabilities that the layer has too: nothing to learn, and kl_div of the two says the same.
+TEST(defaults, leave_loss_and_gradients_as_they_are) {
+  const options opt;
+  EXPECT_EQ((std::vector{opt.temperature, opt.upstream, opt.eps, opt.denominator}), (std::vector{1.0, 1.0, 0.0, 0.0}));
+}
+
 TEST(teacher, that_agrees_has_a_loss_near_zero) {
   problem<float> p({12, 9, 50}, {"", {.log_target = true}});
   const auto log_q = p.layer().log_probs();

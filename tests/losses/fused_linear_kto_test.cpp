@@ -234,6 +234,20 @@ TEST(kto, sums_are_over_the_sequences_of_a_label) {
   EXPECT_EQ(p.sums[3], 0);
 }
 
+TEST(kto, either_sum_of_logits_may_be_alone) {
+  problem<double> both({5, 3, 4, 7}, variants[0]), p({5, 3, 4, 7}, variants[0]);
+  both.forward<small_generic>();
+  for (const bool chosen : {false, true}) {
+    p.clear();
+    auto out = p.views();
+    out.logps = {}, (chosen ? out.rejected_logits_sum : out.chosen_logits_sum) = {};
+    tigon::fused_linear_kto_forward<small_generic>(p.layer(), {p.target.view(), p.desirable}, p.kl, out, p.gradients());
+    EXPECT_EQ(p.sums[chosen ? 2 : 3], both.sums[chosen ? 2 : 3]);
+    EXPECT_EQ(bits_of(p.loss, p.dx, p.dw), bits_of(both.loss, both.dx, both.dw));  // of the options' defaults
+  }
+  EXPECT_EQ(tigon::unpaired_options().upstream, 1);
+}
+
 TEST(kto, edges) {
   problem<float> p({4, 3, 5, 17}, variants[3]), clean({4, 3, 5, 17}, variants[3]);
   for (std::size_t t = 0; t < 3; ++t)
@@ -278,6 +292,13 @@ TEST(kto, base_takes_any_function) {
   tigon::fused_linear_backward<tigon::op::fused_linear_kto, small_generic, double>({kto.dx, kto.dw}, 3,
                                                                                    {p.dx.view(), p.dw.view()});
   for (std::size_t k = 0; k < 28; ++k) EXPECT_EQ(p.dw.f64()[k], 3 * kto.dw.f64()[k]);
+  // A loss that gives no derivative has none.
+  tigon::fused_linear_unpaired_preference_forward<small_generic, double>(
+      {p.x, p.w}, {p.target.view(), p.desirable},
+      [](const tigon::preference_sequence&) { return tigon::sequence_value{.loss = 2}; }, {p.loss},
+      {p.dx.view(), p.dw.view()});
+  EXPECT_NEAR(p.loss[0], 2, 1e-15);
+  EXPECT_EQ(p.dw.f64(), std::vector<double>(28));
 }
 
 class kto_doors : public testing::Test {

@@ -602,6 +602,20 @@ TEST(pairs, an_empty_sequence_leaves_the_others_alone) {
   EXPECT_GE(p.empty[0], 1);
 }
 
+TEST(pairs, either_mean_of_logits_may_be_alone) {
+  problem<float> both({6, 4, 5, 17}, variants[3]), p({6, 4, 5, 17}, variants[3]);
+  both.forward<small_chunks>();
+  for (const bool chosen : {false, true}) {
+    auto out = p.views();
+    (chosen ? out.rejected_logits_mean : out.chosen_logits_mean) = {};
+    tigon::fused_linear_dpo_forward<small_chunks>(p.layer(), {p.target.view()}, out, p.gradients(), {}, p.model());
+    EXPECT_EQ(chosen ? p.chosen_mean[0] : p.rejected_mean[0], chosen ? both.chosen_mean[0] : both.rejected_mean[0]);
+    if (!chosen) {
+      EXPECT_TRUE(p.chosen_mean.untouched());
+    }
+  }
+}
+
 TEST(pairs, rows_that_do_not_count_are_not_read) {
   problem<float> clean({6, 4, 5, 17}, variants[3]), p({6, 4, 5, 17}, variants[3]);
   for (std::size_t i = 0; i < 24; ++i)
@@ -872,6 +886,13 @@ TEST(pairs_workspace, stays_below_280_MiB_for_2048_tokens_of_128256_classes) {
   const std::size_t bytes = tigon::fused_linear_preference_workspace<B, float>(1, 1024, 2048, 128256, 2048);
   EXPECT_LE(bytes, std::size_t{280} << 20);
   EXPECT_LE(bytes, std::size_t{96} << 20) << "64 MiB of logits, and little else";
+}
+
+TEST(pairs_workspace, of_a_reference_of_one_column_has_its_bias) {
+  const auto bytes = [](std::size_t hidden) {
+    return tigon::fused_linear_preference_workspace<small_chunks, float>(4, 7, 5, 170, hidden);
+  };
+  EXPECT_GE(bytes(1), bytes(0) + 170 * sizeof(float));
 }
 
 TEST(pairs_workspace, is_taken_but_for_a_tenth) {

@@ -675,6 +675,23 @@ TEST(attention_sums, over_keys_do_not_grow_with_the_blocks_of_keys) {
   sums_over_keys_keep_their_error<B, tigon::bfloat16>(256, {0.1, 0.7}, forward_bound.bf16, gradient_bound.bf16);
 }
 
+/// One query of very many keys, whose exponentials are rounded: their sum is, too.
+TEST(attention_sums, of_exponentials_keep_their_error) {
+  using B = mine::plain_sums;
+  constexpr std::size_t n = std::size_t{1} << 17;
+  const float q = -0.35f;
+  std::vector<float> k(n, 1), v(n, 1);
+  k[0] = 0;  // a score of 0; all others are -0.35
+  float o = 0, lse = 0;
+  const auto of = [](auto* data, std::size_t keys) {
+    return heads_view<std::remove_reference_t<decltype(*data)>>::of_heads(data, 1, 1, keys, 1);
+  };
+  tigon::attention_forward<B, float>(of(&q, 1), of(std::as_const(k).data(), n), of(std::as_const(v).data(), n),
+                                     of(&o, 1), std::span(&lse, 1), {.mask = attention_mask::none});
+  EXPECT_NEAR(o, 1, 2 * forward_bound.f32);
+  EXPECT_NEAR(lse, std::log(1 + (n - 1) * std::exp(static_cast<double>(q))), 24 * lse_bound.f32);
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 class attention_doors : public testing::Test {
  protected:

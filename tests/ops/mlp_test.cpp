@@ -252,8 +252,8 @@ TYPED_TEST(mlp, bits_do_not_depend_on_threads) {
 TYPED_TEST(mlp, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  // The last: a shorter last chunk of inference wants more than the others.
-  for (const mlp_sizes s : {mlp_sizes{20, 17, 67}, mlp_sizes{37, 67, 5}, mlp_sizes{13, 5, 123}})
+  // The third: a shorter last chunk of inference wants more than the others. The last: no columns to sum over.
+  for (const mlp_sizes s : {mlp_sizes{20, 17, 67}, mlp_sizes{37, 67, 5}, mlp_sizes{13, 5, 123}, mlp_sizes{3, 0, 9}})
     for (const transpose weights : {transpose::no, transpose::yes})
       for (const std::size_t threads : {1u, 3u}) {
         problem<T> p(s, {.weights = weights});

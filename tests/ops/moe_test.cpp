@@ -420,6 +420,16 @@ TEST(moe_memory, is_a_chunk_and_no_copy_of_weights) {
   EXPECT_LE(bytes(bfloat16(), moe_pass::recompute), chunk + order + products + sums + of_expert);
 }
 
+// Sums of the gradients of an expert over its chunks.
+TEST(moe_memory, of_gradients_is_for_those_who_want_them) {
+  constexpr moe_pass recompute = moe_pass::recompute;
+  const tigon::moe_shape s{700, 2, 2, 512, 512};
+  const std::size_t sums = 3 * s.hidden * s.intermediate * sizeof(float);
+  const std::size_t trained = tigon::moe_workspace<few_pairs, bfloat16>(recompute, s);
+  EXPECT_LE((tigon::moe_workspace<few_pairs, bfloat16>(moe_pass::inference, s)) + sums, trained);
+  EXPECT_LE((tigon::moe_workspace<few_pairs, bfloat16>(recompute, s, 1, tigon::parameters::frozen)) + sums, trained);
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 class moe_doors : public testing::Test {
  protected:

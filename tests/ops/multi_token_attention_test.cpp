@@ -551,6 +551,8 @@ TEST(multi_token_attention_memory, does_not_grow_with_the_square_of_the_length) 
   EXPECT_LT((tigon::multi_token_attention_workspace<usual_backend, float>(n, p.w, opt)), 8 * n * sizeof(float) + few);
   EXPECT_LT(backward(64, n, true), 32 * n * sizeof(float) + few);
   EXPECT_LT(backward(64, 8, false), backward(64, 8, true));  // nothing is summed for frozen parameters
+  EXPECT_EQ((tigon::multi_token_attention_backward_workspace<usual_backend, float>(64, 8, p.w, opt)),
+            backward(64, 8, true));  // unless it is said
 }
 
 /// The doors, which are the same for every backend: refused before the first write.

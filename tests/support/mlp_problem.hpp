@@ -52,8 +52,8 @@ struct mlp_sizes {
                << s.padding;
   }
 };
-inline const mlp_sizes every_mlp_size[] = {{0, 5, 7}, {1, 1, 1},      {5, 3, 2, 1},  {3, 0, 9},
-                                           {4, 6, 0}, {7, 33, 65, 3}, {40, 16, 123}, {3, 17, 431, 1}};
+inline const mlp_sizes every_mlp_size[] = {{0, 5, 7},      {1, 1, 1},     {5, 3, 2, 1},    {3, 0, 9},    {4, 6, 0},
+                                           {7, 33, 65, 3}, {40, 16, 123}, {3, 17, 431, 1}, {37, 9, 5, 2}};
 
 struct mlp_variant {
   const char* name;

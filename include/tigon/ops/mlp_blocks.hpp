@@ -21,7 +21,7 @@ struct mlp_values {
 };
 
 struct mlp_block {
-  std::size_t row = 0, col = 0, rows = 0, cols = 0;
+  std::size_t row, col, rows, cols;
 
   template <class T>
   matrix_view<T> of(matrix_view<T> m) const {
