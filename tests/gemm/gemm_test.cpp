@@ -267,7 +267,7 @@ TYPED_TEST(gemm_on, gives_a_packed_b_the_bits_of_an_unpacked_one) {
   using T = typename TypeParam::element;
   for (const transpose tb : kBoth)
     for (const shape s :
-         {shape{33, 100, 385}, {300, 50, 1100}, {1, 300, 700}, {300, 1, 700}, {50, 300, 513}, {4, 4, 0}}) {
+         {shape{33, 100, 385}, {300, 50, 1100}, {1, 300, 700}, {300, 1, 700}, {50, 300, 513}, {4, 4, 0}, {4, 0, 4}}) {
       const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, tb, 2);
       guarded_matrix<T> plain(s.m, s.n), packed(s.m, s.n);
       gemm<B>(a.view(), b.view(), plain.view(), {.b = tb});
@@ -452,6 +452,7 @@ TYPED_TEST(gemm_on, refuses_what_does_not_fit) {
   alignas(64) std::byte memory[1 << 14];
   const packed_operand<T> p = gemm_pack<B, T>(b.view(), memory);
   EXPECT_TIGON_ERROR(gemm<B>(c.view(), p, wide.view()), shape, "gemm: b is packed from 6 x 5; expected 5 x 6", wide);
+  EXPECT_TIGON_ERROR(gemm<B>(a.view(), p, wide.view()), shape, "gemm: b is packed from 6 x 5; expected 6 x 6", wide);
   packed_operand<T> other = p;
   other.layout = "of another kernel";
   EXPECT_TIGON_ERROR(gemm<B>(a.view(), other, c.view()), state, "gemm: b is packed as \"of another kernel\"", c);

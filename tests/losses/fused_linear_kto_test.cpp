@@ -346,10 +346,11 @@ TEST_F(kto_doors, refuse_wrong_shapes) {
 
 TEST_F(kto_doors, refuse_wrong_numbers_and_labels) {
   using enum tigon::error_code;
-  refuses_all(argument, "beta is", [](auto& a) { a.opt.beta = 0; });
+  for (const double bad : {0.0, HUGE_VAL}) refuses_all(argument, "beta is", [=](auto& a) { a.opt.beta = bad; });
   refuses_all(argument, "desirable_weight is", [](auto& a) { a.opt.desirable_weight = nan; });
   refuses_all(argument, "undesirable_weight is", [](auto& a) { a.opt.undesirable_weight = nan; });
-  refuses_all(argument, "denominator is", [](auto& a) { a.opt.sequences.denominator = -1; });
+  for (const double bad : {nan, -1.0, HUGE_VAL})
+    refuses_all(argument, "denominator is", [=](auto& a) { a.opt.sequences.denominator = bad; });
   for (const double bad : {nan, -1.0, 1e-40})
     refuses_all(argument, "softcap is", [=](auto& a) {
       a.opt.sequences.softcap = bad, a.out.chosen_logits_sum = a.out.rejected_logits_sum = {};

@@ -473,6 +473,17 @@ TEST(pairs, options_of_a_batch_in_several_calls) {
   EXPECT_EQ(once.nll[0], none.nll[0]);
 }
 
+TEST(pairs, may_be_given_nll_labels_of_the_chosen_half_alone) {
+  variant v = variants[2];
+  v.dparams = gradient::overwrite;
+  problem<double> whole({6, 3, 5, 17}, v), half({6, 3, 5, 17}, v);
+  whole.forward<small_generic>();
+  tigon::fused_linear_dpo_forward<small_generic>(
+      half.layer(), {half.target.view(), std::as_const(half).nll_target.view().rows_from(0, 3)}, half.views(),
+      half.gradients(v.dparams), {half.opt, v.loss, v.beta, v.e, tau, v.nll, v.average}, half.model());
+  EXPECT_EQ(half.bits(), whole.bits());
+}
+
 TEST(pairs, a_policy_like_its_reference_is_exactly_even) {
   // Two sums of hundreds would differ in their last bits, and the rewards with them.
   problem<float> p({2, 60, 12, 90}, variants[1]);
@@ -690,6 +701,8 @@ TEST(pair_functions, exo_is_a_divergence_that_does_not_cancel) {
     const double e = 1e-3;
     EXPECT_NEAR(of_ratio(dpo_loss::exo_pair, u, e).loss, variants[4].f({0, 0, u, 0, 1, 1}, 1, e), 1e-15) << u;
   }
+  EXPECT_NEAR(of_ratio(dpo_loss::exo_pair, -0.01, 0.48).loss, variants[4].f({0, 0, -0.01, 0, 1, 1}, 1, 0.48), 1e-15)
+      << "the other class has more than half";
 }
 
 TEST(pair_functions, large_ratios_are_finite) {
@@ -828,28 +841,39 @@ TEST_F(pair_doors, refuse_wrong_shapes) {
 
 TEST_F(pair_doors, refuse_wrong_numbers_and_labels) {
   using enum tigon::error_code;
-  for (const double bad : {nan, 0.0, -1.0}) refuses_all(argument, "beta is", [=](auto& a) { a.opt.beta = bad; });
+  for (const double bad : {nan, 0.0, -1.0, infinity})
+    refuses_all(argument, "beta is", [=](auto& a) { a.opt.beta = bad; });
   refuses_all(argument, "alpha is", [](auto& a) { a.opt.pairs.alpha = nan; });
   refuses_all(argument, "upstream is", [](auto& a) { a.opt.pairs.upstream = infinity; });
-  refuses_all(argument, "denominator is", [](auto& a) { a.opt.pairs.denominator = -1; });
-  refuses_all(argument, "nll_denominator is", [](auto& a) { a.opt.pairs.nll_denominator = nan; });
+  for (const double bad : {nan, -1.0, infinity}) {
+    refuses_all(argument, "denominator is", [=](auto& a) { a.opt.pairs.denominator = bad; });
+    refuses_all(argument, "nll_denominator is", [=](auto& a) { a.opt.pairs.nll_denominator = bad; });
+  }
   for (const double bad : {nan, -1.0, infinity, 1e-40})
     refuses_all(argument, "softcap is", [=](auto& a) {
       a.opt.pairs.softcap = bad, a.out.chosen_logits_mean = a.out.rejected_logits_mean = {};
     });
   refuses_all(argument, "chosen_logits_mean is requested with a softcap; expected no memory for it",
               [](auto& a) { a.opt.pairs.softcap = 30, a.out.chosen_logits_mean = {}; });
-  refuses_all(argument, "discopop_tau is", [](auto& a) { a.opt.discopop_tau = 0; });
+  refuses_all(argument, "chosen_logits_mean is requested with a softcap; expected no memory for it",
+              [](auto& a) { a.opt.pairs.softcap = 30, a.out.rejected_logits_mean = {}; });
+  for (const double bad : {nan, 0.0, infinity})
+    refuses_all(argument, "discopop_tau is", [=](auto& a) { a.opt.discopop_tau = bad; });
   refuses_all(argument, "label_smoothing is 0.6", [](auto& a) { a.opt.label_smoothing = 0.6; });
+  for (const dpo_loss loss : {dpo_loss::sigmoid, dpo_loss::robust, dpo_loss::exo_pair})
+    refuses_all(argument, "label_smoothing is -0.1", [=](auto& a) { a.opt.loss = loss, a.opt.label_smoothing = -0.1; });
   // Not ignored where it has no meaning.
   refuses_all(argument, "label_smoothing is 0.1; expected 0: only",
               [](auto& a) { a.opt.loss = dpo_loss::hinge, a.opt.label_smoothing = 0.1; });
   refuses_all(argument, "label_smoothing is 0;", [](auto& a) { a.opt.loss = dpo_loss::exo_pair; });
-  refuses_all(argument, "label_smoothing is 0.5;",
-              [](auto& a) { a.opt.loss = dpo_loss::robust, a.opt.label_smoothing = .5; });
-  EXPECT_TIGON_ERROR((tigon::fused_linear_cpo_forward<small_chunks, float>(
-                         {p.x, p.w}, p.target.view(), {p.loss}, {p.dx.view(), p.dw.view()}, {.label_smoothing = 1.5})),
-                     argument, "fused_linear_cpo_forward: label_smoothing is 1.5", p.dx, p.loss);
+  for (const dpo_loss loss : {dpo_loss::robust, dpo_loss::exo_pair})
+    refuses_all(argument, "label_smoothing is 0.5;", [=](auto& a) { a.opt.loss = loss, a.opt.label_smoothing = .5; });
+  for (const double bad : {1.5, -0.5})
+    EXPECT_TIGON_ERROR(
+        (tigon::fused_linear_cpo_forward<small_chunks, float>({p.x, p.w}, p.target.view(), {p.loss},
+                                                              {p.dx.view(), p.dw.view()}, {.label_smoothing = bad})),
+        argument, "fused_linear_cpo_forward: label_smoothing is " + std::string(bad < 0 ? "-0.5" : "1.5"), p.dx,
+        p.loss);
   EXPECT_TIGON_ERROR((tigon::fused_linear_simpo_forward<small_chunks, float>(
                          {p.x, p.w}, p.target.view(), {p.loss}, {p.dx.view(), p.dw.view()}, {.gamma = infinity})),
                      argument, "fused_linear_simpo_forward: gamma is inf", p.dx, p.loss);

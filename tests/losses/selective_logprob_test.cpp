@@ -205,6 +205,23 @@ TEST(selective_logprob_rows, none_of_them_counts) {
     EXPECT_EQ(std::ranges::count(zeros, 0.0), std::ssize(zeros));
 }
 
+TEST(selective_logprob_rows, have_the_same_gradients_one_at_a_time) {
+  problem<float> all({12, 1, 5, 17}, true), one({12, 1, 5, 17}, true);
+  all.target[7] = one.target[7] = -100;
+  all.run<small_chunks>(), one.forward<small_chunks>();
+  const auto backward = [&](const auto& to) {
+    tigon::selective_logprob_backward<small_chunks>(one.layer(), one.target, one.upstream, one.saved, to, one.opt);
+  };
+  auto to = one.gradients();
+  to.dx = {};
+  backward(to);
+  EXPECT_EQ(bits_of(one.dw, one.dbias), bits_of(all.dw, all.dbias));
+  to = one.gradients();
+  to.dw = {}, to.dbias = {};
+  backward(to);
+  EXPECT_EQ(bits_of(one.dx), bits_of(all.dx));
+}
+
 TEST(selective_logprob_rows, of_a_wide_vocabulary) {
   problem<float> p({2, 1, 2, 256000}, true);
   p.target = {255999, 128};

@@ -35,7 +35,7 @@ inline namespace TIGON_ABI {
 template <class P, element T>
 void pack_operand(source<T> b, std::size_t k, std::size_t n, gemm_tuning t, typename P::word* to, context& ctx) {
   constexpr std::size_t W = tile_shape<P>::cols;
-  if (k == 0 || n == 0) return;
+  if (k == 0) return;
   const std::size_t block = plan<P, typename P::value>::block_of(k, t), panels = 4;
   const std::size_t groups = ceil_div(n, W * panels), width = round_up(n, W);
   ctx.executor().run(ceil_div(k, block) * groups, [&](std::size_t task, std::size_t) {
@@ -108,7 +108,7 @@ class product {
   void pack_for_all(const executor_ref& executor, std::size_t count) {
     const rows_for_all shared{plan_.share_a, shared_first_, shared_count_, shared_};
     // Of a chunk that is the whole depth they serve all of what is shared.
-    const bool again = shared_first_ == 0 || plan_.chunk < plan_.k || plan_.super < plan_.extent();
+    const bool again = shared_first_ == 0 || plan_.chunk < plan_.k;
     const rows_for_all parts{!plan_.share_a, super_first_, count, plan_.share_both && again ? parts_ : nullptr};
     const std::size_t groups = shared.spans() + parts.spans();
     executor.run(groups * ceil_div(chunk_depth_, plan_.block), [&](std::size_t task, std::size_t) {

@@ -37,7 +37,7 @@ struct sequence_kernel {
     using R = row_backend<B>;
     using rows_of_logits = kernel_for<op::selective_log_softmax, R>;
     const auto& t = call.tokens;
-    const bool gradients = call.out.any(), reference = t.reference_logp != nullptr && call.reference.w.data != nullptr;
+    const bool gradients = call.out.any(), reference = t.reference_logp != nullptr;
     const std::size_t vocab = call.head.w.rows,
                       chunk = chunk_rows<B, A>(call.head.x.rows, call.head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
@@ -230,7 +230,7 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
   std::size_t other = 0;
   if (reference_hidden != 0)
     other = workspace::bytes_for<A>(vocab) + workspace::bytes_for<input_t<T>>(chunk, reference_hidden);
-  return sequence_tokens<A>::bytes(groups, ends, length, makes.second, true) + workspace::bytes_for<A>(chunk, vocab) +
+  return sequence_tokens<A>::bytes(groups, ends, length, makes.second) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other +
          gathered_linear_workspace<B, T>(

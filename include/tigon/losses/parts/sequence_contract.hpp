@@ -48,9 +48,9 @@ struct sequence_tokens {
     second_logp = second ? frame.template take<double>(rows) : nullptr;
     second_u = second ? frame.template take<A>(rows) : nullptr;
   }
-  /// Bytes of the arrays.
-  static std::size_t bytes(std::size_t g, std::size_t e, std::size_t l, bool second, bool reference) {
-    const std::size_t rows = workspace::product(g, e, l), logps = 1u + (reference ? 1u : 0u) + (second ? 1u : 0u);
+  /// Bytes of the arrays, with log-probabilities of a reference.
+  static std::size_t bytes(std::size_t g, std::size_t e, std::size_t l, bool second) {
+    const std::size_t rows = workspace::product(g, e, l), logps = second ? 3u : 2u;
     return workspace::bytes_for<std::size_t>(workspace::product(g, e) + 1) + workspace::bytes_for<std::size_t>(rows) +
            workspace::bytes_for<lse_parts<A>>(rows) + logps * workspace::bytes_for<double>(rows) +
            (second ? 2 : 1) * (workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<A>(rows));
