@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -847,6 +848,27 @@ ERRORS = {
 def test_errors_are_sentences(sentence):
     with pytest.raises((ValueError, RuntimeError), match="tigon: .*" + sentence):
         ERRORS[sentence](torch.ones(4, 16))
+
+
+def test_callers_at_once_have_scratch_memory_of_their_own():
+    """It is kept from call to call, and grows: 1 to 5 MiB here."""
+    cases = [(torch.randn(rows, 300), torch.randn(700, 300)) for rows in (400, 1000, 700, 900)]
+    expected = [ops.linear(x, w) for x, w in cases]
+    failed = []
+
+    def call(k):
+        for _ in range(20):
+            for j in range(len(cases)):
+                which = (j + k) % len(cases)
+                if not torch.equal(ops.linear(*cases[which]), expected[which]):
+                    failed.append(which)
+
+    callers = [threading.Thread(target=call, args=(k,)) for k in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failed
 
 
 def test_errors_of_tasks_leave_the_threads_usable():

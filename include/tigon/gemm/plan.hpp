@@ -20,8 +20,8 @@ namespace tigon {
 /// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
 ///
 /// Speed of long tasks without segments relative to short ones, calls alternating: medians of 8 shapes of a Llama with
-/// hidden 576 on Intel with AVX-512 (family 6, model 207), f32: one worker 1.10 (hidden 768: 1.06), two 1.08, four 1.05,
-/// six 1.00; with 16 workers tasks without segments reached 0.9 to 1. AMX, bf16: one worker 1.09, two 1.06, four 1.00.
+/// hidden 576 on Intel with AVX-512 (family 6, model 207), f32: one worker 1.08 (hidden 768: 1.03), two 1.06, four 1.02,
+/// six 1.00; with 16 workers tasks without segments reached 0.9 to 1. AMX, bf16: one worker 1.09, two 1.06, four 1.02.
 /// AVX-512 with bf16 instructions, bf16: 1.00 to 1.02.
 struct gemm_tuning {
   std::size_t depth = 512;         ///< most depth of a block
