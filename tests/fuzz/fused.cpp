@@ -145,7 +145,7 @@ void vocab_parallel_fused_linear_cross_entropy(P& p) {
         alone, tigon::linear_shard<E>{l.layer(s), tigon::vocab_shard{0, l.vocab}}, target.vec(s), {.loss = loss.vec(s)},
         l.gradients(s), opt, tigon::absent, s.ctx);
   });
-  const double one = opt.loss.reduction == tigon::reduction::mean ? 1 / static_cast<double>(l.rows + 1) : 1;
+  const double one = opt.loss.reduction == tigon::reduction::mean ? 1 / counted_labels(target) : 1;
   p.compare(loss, {.bound = l.stretch() * of_loss.of<T>(),
                    .scale = one * loss_of_logits(l.x, l.w, opt.loss.lse_square_scale)});
   l.compare(of_gradient.of<T>(), one);

@@ -4,6 +4,7 @@
 
 #include <tigon/losses/parts/policy_contract.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -23,6 +24,13 @@ twin<std::int64_t>& some_labels(P& p, twin<std::int64_t>& target, std::size_t cl
     p.may_refuse = true;
   }
   return target;
+}
+
+/// What a mean over labels divides by.
+inline double counted_labels(const argument& target, std::int64_t ignored = -100) {
+  double counted = 0;
+  for (std::size_t k = 0; k < target.size(); ++k) counted += target.wanted(k) != static_cast<double>(ignored);
+  return std::max(counted, 1.0);
 }
 
 /// Options of a policy's loss, and batch sequences of len tokens. Near the clipping bounds a ratio decides by a hair: old

@@ -150,7 +150,7 @@ void fused_linear_cross_entropy(P& p) {
   });
   const double stretch = p.stretch() * p.stretch();
   // Sums of both signs over classes, or over rows.
-  const double one = opt.loss.reduction == tigon::reduction::mean ? 1 / static_cast<double>(rows + 1) : 1;
+  const double one = opt.loss.reduction == tigon::reduction::mean ? 1 / counted_labels(target) : 1;
   const double of_w = p.size_of_terms({&w}) * one, of_x = p.size_of_terms({&x}) * one;
   const double of_logits = one * loss_of_logits(x, w, opt.loss.lse_square_scale);
   p.compare(loss, {.bound = stretch * of_loss.of<T>(), .scale = opt.token_scaling ? 1.0 : of_logits});

@@ -210,7 +210,7 @@ class product {
       p = 0;
       first += plan_.part;
     }
-    if (first >= plan_.extent()) return {};
+    if (first >= plan_.extent() || chunk_depth_ == 0) return {};
     return {s, first, std::min(plan_.part, plan_.extent() - first), chunk_first_ + p,
             std::min(plan_.block, chunk_depth_ - p)};
   }
