@@ -127,7 +127,7 @@ void attention(P& p) {
   p.compare(dq, {.bound = of_ds, .terms = terms.dq});
   p.compare(dk, {.bound = of_ds, .terms = terms.dk});
   p.compare(dv, {.bound = bound, .terms = terms.dv});
-  p.compare(dsinks, {.bound = 0.6 * bound + q.unit(), .terms = terms.dsinks});  // of the rounded o
+  p.compare(dsinks, {.bound = bound + q.unit(), .terms = terms.dsinks});  // of the rounded o
 }
 
 template <class P>

@@ -40,8 +40,9 @@ struct adamw {
 ///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
 ///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
 ///            from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
-/// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square; where they are stored as bf16 4e-3, by
-///            stochastic rounding 8e-3, as f16 6e-4. norm 1e-14 (tests/ops/adamw_test.cpp)
+/// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
+///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
+///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
 struct adamw_options {
   double learning_rate = 1e-3;
   double beta1 = 0.9;

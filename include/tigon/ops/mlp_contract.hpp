@@ -54,7 +54,8 @@ struct mlp {
 /// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite, and as swiglu), state
 ///            (saved holds no forward, or backward used it), workspace; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
-///            mlp_gates_test.cpp); twice that in 16 bits with round_gate.
+///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the root
+///            of the sum of their squares, and up to twice as much (tests/fuzz/mlp.cpp).
 template <class Gate = mlp_gate>
 struct mlp_options_for {
   Gate gate = {};  ///< mlp_gate, swiglu_options or geglu_options
