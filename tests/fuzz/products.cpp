@@ -157,7 +157,7 @@ void fused_linear_cross_entropy(P& p) {
   p.compare(loss, {.bound = stretch * of_loss.of<T>(), .scale = opt.token_scaling ? 1.0 : of_logits});
   p.compare(dx, {.bound = stretch * of_gradient.of<T>(), .scale = of_w});
   p.compare(dw, {.bound = stretch * of_gradient.of<T>(), .scale = of_x});
-  p.compare(dbias, {.bound = stretch * of_gradient.of<T>(), .scale = one * 0.1});
+  p.compare(dbias, {.bound = stretch * of_gradient.of<T>(), .scale = one * 0.2});
 }
 
 constexpr target all[] = {TIGON_FUZZ_TARGET(embedding), TIGON_FUZZ_TARGET(adamw), TIGON_FUZZ_TARGET(gemm),

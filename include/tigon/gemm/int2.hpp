@@ -144,7 +144,8 @@ class product {
     codes_ = frame.template take<std::uint32_t>(ctx.executor().workers() * plan_.depth * W);
     for (first_ = 0; first_ < plan_.m; first_ += plan_.chunk) {
       count_ = std::min(plan_.chunk, plan_.m - first_);
-      ctx.executor().run(ceil_div(count_, U), [&](std::size_t task, std::size_t) { pack(task * U); });
+      if (plan_.quarter != 0)
+        ctx.executor().run(ceil_div(count_, U), [&](std::size_t task, std::size_t) { pack(task * U); });
       ctx.executor().run(plan_.tasks(count_), [&](std::size_t task, std::size_t worker) { compute(task, worker); });
     }
   }

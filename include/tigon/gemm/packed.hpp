@@ -183,6 +183,7 @@ class product {
       return parts_ + (before + (first - super_first_) * length_of(depth)) * plan_.words_of(!plan_.share_a);
     }
     word* part = parts_ + worker * part_step_;
+    if (depth == 0) return part;  // an operand may be null
     if (plan_.share_a) {
       pack_b<P>(b_, first, count, at, depth, part);
       cursor = after(b_, first, p);
@@ -210,7 +211,7 @@ class product {
       p = 0;
       first += plan_.part;
     }
-    if (first >= plan_.extent() || chunk_depth_ == 0) return {};
+    if (first >= plan_.extent()) return {};
     return {s, first, std::min(plan_.part, plan_.extent() - first), chunk_first_ + p,
             std::min(plan_.block, chunk_depth_ - p)};
   }
