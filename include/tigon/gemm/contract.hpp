@@ -85,7 +85,8 @@ struct gemm_operand {
   const std::byte* packed = nullptr;
 };
 
-/// How a kernel cuts a product, for whoever wants to see it (tigon_info --plans). A kernel says so by a function
+/// How a kernel cuts a product for many workers, for whoever wants to see it (tigon_info --plans). A kernel says so by a
+/// function
 ///   template <backend B, element TA, element TB, element TC>
 ///   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k);
 struct gemm_cut {

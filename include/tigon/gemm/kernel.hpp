@@ -216,7 +216,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   }
 };
 
-/// Bytes of workspace that a product takes on `workers` workers: ctx.executor().workers().
+/// Bytes of workspace that a product takes on `workers` workers or fewer: ctx.executor().workers().
 template <class B = default_backend, element TA, element TB = TA, element TC = TA>
 std::size_t gemm_workspace(std::size_t m, std::size_t n, std::size_t k, std::size_t workers = 1) {
   return kernel_for<op::gemm, B>::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, false);

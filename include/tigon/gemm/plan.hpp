@@ -62,7 +62,7 @@ struct plan {
   static constexpr std::size_t words_of(bool a) { return a ? words_of_a<P> : 1; }
 
   /// Workers that a plan is cut for where their number must not matter.
-  static constexpr std::size_t any_workers = SIZE_MAX / 4;
+  static constexpr std::size_t any_workers = SIZE_MAX;
 
   constexpr plan(std::size_t rows, std::size_t cols, std::size_t depth, gemm_tuning t,
                  std::size_t workers = any_workers)
@@ -76,9 +76,7 @@ struct plan {
     const std::size_t step_bytes = shared * words_of(share_a) * sizeof(typename P::word);
     const std::size_t fit = t.shared_bytes / (block / P::group * step_bytes);
     chunk = std::min(std::max<std::size_t>(1, fit), std::max<std::size_t>(1, ceil_div(k, block))) * block;
-    workers = workers > t.few_workers ? any_workers : workers;
-    part = long_part(t);
-    if (!enough(part, workers)) part = short_part(t);
+    part = has_enough(long_part(t), t, workers) ? long_part(t) : short_part(t);
     carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_chunks_of<P>);
     total = ceil_div(carry ? k : chunk, block) > plain_blocks;
     super = extent();
@@ -86,7 +84,7 @@ struct plan {
     super = std::min(super, round_up(std::max<std::size_t>(extent(), 1), part));
     const std::size_t count = std::min(shared_extent(), shared);
     share_both = all_part_words() * sizeof(typename P::word) <= t.shared_bytes;
-    segment = enough(part, workers)
+    segment = has_enough(part, t, workers)
                   ? shared
                   : segment_of(count, ceil_div(extent(), part), share_both ? t.segment / 2 : t.segment);
     share_both = share_both && segment < count;
@@ -100,9 +98,9 @@ struct plan {
     const std::size_t eighth = std::max(part_unit(), round_up(ceil_div(extent(), 8), part_unit()));
     return std::min(share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U), eighth);
   }
-  /// Whether parts of `length` are four tasks a worker.
-  constexpr bool enough(std::size_t length, std::size_t workers) const {
-    return ceil_div(extent(), length) / 4 >= workers;
+  /// Whether each of a few workers has four parts of `length`.
+  constexpr bool has_enough(std::size_t length, gemm_tuning t, std::size_t workers) const {
+    return workers <= t.few_workers && ceil_div(extent(), length) / 4 >= workers;
   }
 
   /// Segments, so that 64 workers share the tasks evenly: at least one task each, where segments do not become shorter
