@@ -10,7 +10,8 @@
 
 namespace tigon {
 
-/// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent.
+/// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent. `data` may be null where there are
+/// no elements: then parts of the view begin there, too.
 template <class T>
 struct matrix_view {
   T* data = nullptr;
@@ -34,11 +35,11 @@ struct matrix_view {
 
   /// Rows [first, first + count).
   constexpr TIGON_INLINE matrix_view rows_from(std::size_t first, std::size_t count) const {
-    return {data + first * row_stride, count, cols, row_stride};
+    return {cols == 0 ? data : data + first * row_stride, count, cols, row_stride};
   }
   /// Columns [first, first + count), for example the gate half of a fused gate-up buffer.
   constexpr TIGON_INLINE matrix_view cols_from(std::size_t first, std::size_t count) const {
-    return {data + first, rows, count, row_stride};
+    return {rows == 0 ? data : data + first, rows, count, row_stride};
   }
 };
 
@@ -87,7 +88,7 @@ struct heads_view {
   }
   /// One head of one sequence, a row a token.
   constexpr TIGON_INLINE matrix_view<T> head(std::size_t b, std::size_t h) const {
-    return {at(b, h, 0), seq_len, head_dim, seq_stride};
+    return {seq_len == 0 || head_dim == 0 ? data : at(b, h, 0), seq_len, head_dim, seq_stride};
   }
 };
 

@@ -152,7 +152,8 @@ struct kernel<op::attn_res, backends::ascend> {
   static TIGON_INLINE void add_products(Core& core, V v, A* of, Tile&... t) {
     const std::tuple<Tile&...> tiles(t...);
     auto &t0 = std::get<0>(tiles), &t1 = std::get<1>(tiles), &t2 = std::get<2>(tiles), &t3 = std::get<3>(tiles);
-    auto &dt = std::get<4>(tiles), &qt = std::get<5>(tiles), &gt = std::get<6>(tiles);
+    auto& dt = std::get<4>(tiles);
+    auto &qt = std::get<5>(tiles), &gt = std::get<6>(tiles);
     for (std::size_t n = 0; n < v.blocks; n += together) {
       aim(core, v, n, t0, t1, t2, t3);
       std::array<double, 2 * together> s{};

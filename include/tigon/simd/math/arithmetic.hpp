@@ -24,6 +24,23 @@ TIGON_INLINE V reciprocal_estimate(V v) {
     return V(1) / v;
 }
 
+// c - a b for c so near a b that c less the rounded product is exact, as a fused operation rounds it: without one the
+// product's rounding error is made from the halves of a and b (Dekker, Veltkamp). |a| and |b| below 2^100.
+template <class V>
+TIGON_INLINE V fnma_near(V a, V b, V c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return fnma(a, b, c);
+#else
+  using A = typename V::value_type;
+  const auto high = [](V v) {
+    const V scaled = v * V(sizeof(A) == 4 ? A(0x1p12 + 1) : A(0x1p27 + 1));
+    return scaled - (scaled - v);
+  };
+  const V product = a * b, ah = high(a), al = a - ah, bh = high(b), bl = b - bh;
+  return (c - product) - (((ah * bh - product) + ah * bl + al * bh) + al * bl);
+#endif
+}
+
 // num / (greater + lesser). The remainder is taken against the sum before its rounding, which would cost up to one ULP;
 // the same step squares the error of the estimate, so that 2^-28 is left of it.
 template <class V>

@@ -104,9 +104,12 @@ struct scaled_gate : times_log2e<A> {
     using V = vec<E, A>;
     constexpr A parts = detail::exp2_parts<V>;
     const V magic(detail::gate_magic<V>), by(parts * high), power = fnma(z, by, magic);
-    V f = fnma(z, by, magic - power);
-    if constexpr (sizeof(A) == 8 || Bits >= 24) f = fnma(z, V(parts * low), f);
-    return detail::gate_of_parts<Bits>(power, f);
+    if constexpr (sizeof(A) == 8 || Bits >= 24) {
+      const V f = fnma(z, V(parts * low), detail::fnma_near(z, by, magic - power));
+      return detail::gate_of_parts<Bits>(power, f);
+    } else {
+      return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
+    }
   }
 };
 
@@ -117,7 +120,10 @@ using detail::exp2_parts;
 template <std::size_t Bits, class V>
 TIGON_INLINE gate_parts<V> gate_of_log2(V z, V by) {
   const V magic(detail::gate_magic<V>), power = fnma(z, by, magic);
-  return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
+  if constexpr (sizeof(typename V::value_type) == 8 || Bits >= 24)
+    return detail::gate_of_parts<Bits>(power, detail::fnma_near(z, by, magic - power));
+  else
+    return detail::gate_of_parts<Bits>(power, fnma(z, by, magic - power));
 }
 
 /// sigmoid(ln(2) z by) for factors of 8 bits, -128.4 <= z by <= 127.4 or NaN: no scale has to be removed. Error: 1.6e-4
