@@ -276,7 +276,7 @@ struct problem : linear_problem<T> {
     const std::vector<double> even(s.vocab, 1);
     for (std::size_t i = 0; i < s.rows; ++i) {
       const bool kept = target[i] != v.opt.ignore_index;
-      const auto own = logits_of<N>(&student.x[i * s.hidden], student.w, student.bias, s.hidden, s.vocab);
+      const auto own = logits_of<N>(student.x.data() + i * s.hidden, student.w, student.bias, s.hidden, s.vocab);
       const auto z = capped(own, v.opt.softcap);
       const auto t = capped(logits_of<N>(txv.data() + i * s.teacher_hidden, twv, tbv, s.teacher_hidden, wide),
                             v.opt.teacher_softcap);

@@ -383,13 +383,13 @@ TEST(adamw_doors, find_the_two_arrays_that_overlap) {
   using parameter = adamw_parameter<float, float, float, bfloat16>;
   constexpr const char* names[] = {"w", "g", "m", "v", "rounded"};
   const std::vector<std::size_t> sizes{6, 2, 0, 4};
-  std::vector<float> memory(5 * (6 + 2 + 4));
+  std::vector<float> memory(1 + 5 * (6 + 2 + 4));
   std::vector<std::size_t> order;  // array k of parameter i: 5 i + k
   for (std::size_t a = 0; a < 5 * sizes.size(); ++a)
     if (sizes[a / 5] != 0) order.push_back(a);
   const auto step = [&](std::size_t moved) {
     std::vector<parameter> list(sizes.size());
-    float* at = memory.data();
+    float* at = memory.data() + 1;
     for (std::size_t n = 0; n < order.size(); ++n) {
       parameter& p = list[order[n] / 5];
       const std::size_t size = sizes[order[n] / 5], k = order[n] % 5;

@@ -32,7 +32,11 @@ struct swiglu_gate {
   }
   static double inner(options opt) { return opt.gate_multiplier; }
   static double factor(options opt) { return opt.down_multiplier; }
-  static options without_factor(options opt) { return opt.down_multiplier = 1, opt.up_offset = 0, opt; }
+  // Held by an offset alone, it stays with the kernel of limits, whose last bits are not those of the other.
+  static options without_factor(options opt) {
+    if (held(opt)) opt.limit = std::min<double>(opt.limit, 99);
+    return opt.down_multiplier = 1, opt.up_offset = 0, opt;
+  }
   template <class A>
   static A up(A b, options opt) {
     const A limit = static_cast<A>(opt.limit);

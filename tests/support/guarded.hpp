@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <new>
@@ -48,7 +49,7 @@ T from_f64(double value) {
   if constexpr (element<T>)
     return static_cast<T>(static_cast<accumulator_t<T>>(value));
   else
-    return static_cast<T>(value);
+    return static_cast<T>(static_cast<std::int64_t>(value));
 }
 
 /// `size` elements at the guard page, filled with the canary. A contiguous range, so it passes as a parameter.

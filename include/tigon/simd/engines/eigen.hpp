@@ -81,7 +81,13 @@ struct eigen::lanes {
     else
       return Eigen::internal::psqrt(a);
   }
-  static TIGON_INLINE reg round(reg a) { return Eigen::internal::print(a); }
+  static TIGON_INLINE reg round(reg a) {
+#if defined(__SSE2__) && !defined(__SSE4_1__)
+    return bit_or(Eigen::internal::print(a), bit_and(a, set(A(-0.0))));  // else -0 and what rounds to it lose the sign
+#else
+    return Eigen::internal::print(a);
+#endif
+  }
 
   static TIGON_INLINE mask lt(reg a, reg b) { return Eigen::internal::pcmp_lt(a, b); }
   static TIGON_INLINE mask le(reg a, reg b) { return Eigen::internal::pcmp_le(a, b); }

@@ -24,20 +24,34 @@ TIGON_INLINE V reciprocal_estimate(V v) {
     return V(1) / v;
 }
 
-// c - a b for c so near a b that c less the rounded product is exact, as a fused operation rounds it: without one the
-// product's rounding error is made from the halves of a and b (Dekker, Veltkamp). |a| and |b| below 2^100.
+// a b less its rounding, from the halves of a and b (Dekker, Veltkamp), for machines without fused operations. |a| and |b|
+// below 2^100.
+template <class V>
+TIGON_INLINE V lost_by_product(V a, V b) {
+  constexpr double by = sizeof(typename V::value_type) == 4 ? 0x1p12 + 1 : 0x1p27 + 1;
+  const auto high = [](V v) {
+    const V scaled = v * V(by);
+    return scaled - (scaled - v);
+  };
+  const V ah = high(a), al = a - ah, bh = high(b), bl = b - bh;
+  return ((ah * bh - a * b) + ah * bl + al * bh) + al * bl;
+}
+
+// c + a b and c - a b, as exact as fused, where c cancels nearly all of the product: then the first sum is exact.
+template <class V>
+TIGON_INLINE V fma_near(V a, V b, V c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return fma(a, b, c);
+#else
+  return (c + a * b) + lost_by_product(a, b);
+#endif
+}
 template <class V>
 TIGON_INLINE V fnma_near(V a, V b, V c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return fnma(a, b, c);
 #else
-  using A = typename V::value_type;
-  const auto high = [](V v) {
-    const V scaled = v * V(sizeof(A) == 4 ? A(0x1p12 + 1) : A(0x1p27 + 1));
-    return scaled - (scaled - v);
-  };
-  const V product = a * b, ah = high(a), al = a - ah, bh = high(b), bl = b - bh;
-  return (c - product) - (((ah * bh - product) + ah * bl + al * bh) + al * bl);
+  return (c - a * b) - lost_by_product(a, b);
 #endif
 }
 

@@ -123,8 +123,11 @@ struct tanh_parts : times_log2e<A> {
     constexpr int parts = detail::exp2_parts<V, 16>;
     const V mark(A(-0.0)), magic(c::whole + parts * c::bias), minus = max(V(lowest), bit_or(v, mark));
     const V index = fma(minus, V(parts * high), magic);
-    V f = fma(minus, V(parts * high), magic - index);
-    if constexpr (full) f = fma(minus, V(parts * low), f);
+    V f;
+    if constexpr (full)
+      f = fma(minus, V(parts * low), detail::fma_near(minus, V(parts * high), magic - index));
+    else
+      f = fma(minus, V(parts * high), magic - index);
     const V s = detail::exp2_field<parts>(index), sf = s * f, growth = growth_by<parts>(f), q = fma(growth, sf, s);
     if constexpr (full) {
       V base = s - V(1);
