@@ -284,7 +284,7 @@ teacher)
 
 mpi)
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_odls_base_sigkill_timeout=0
   mpirun=$5
   small="--data train.ids --seq-len 32 --accumulate 4 --steps 8 --lr 3e-3 --threads 1 --eval-data held.ids --eval-every 4"
   for kind in "" "--dtype bf16 --lora-rank 2 --merge"; do

@@ -112,9 +112,9 @@ micro)
   done
   ;;
 mpi)
-  # More ranks than cores, as root, on a busy machine.
+  # More ranks than cores, as root, on a busy machine; a run that fails ends without a second of waiting.
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_odls_base_sigkill_timeout=0
   small="$small --batch 8 --eval-every 3 --threads 1"
   for dtype in f32 bf16; do
     "$program" $small --dtype $dtype --micro-batch 2 --csv one.csv --checkpoint one > out 2> err

@@ -35,7 +35,7 @@ void add(std::string_view op) {
 }
 
 // What is not the default: in f32 alone, because bf16 is tested in tests/simd and what an engine can break of it are loads,
-// stores and lanes; and with one vector a step.
+// stores and lanes; and with one vector a step. Single numbers and tiles in bf16 with TIGON_TESTS_ENGINES.
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 template <class B>
 inline constexpr bool is_other_engine = false;
@@ -49,10 +49,19 @@ template <class B>
 using stepping = std::conditional_t<is_other_engine<B>, tigon::test::one_vector_a_step<B>, B>;
 #endif
 
+#if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
+template <class B>
+inline constexpr bool has_bf16 = !is_other_engine<B>;
+#else
+template <class B>
+inline constexpr bool has_bf16 =
+    std::derived_from<B, tigon::backends::highway> && !std::same_as<B, tigon::backends::ascend>;
+#endif
+
 template <class Adapter, class B>
 void add_types(std::string_view op) {
   add<Adapter, stepping<B>, float>(op);
-  if constexpr (!is_other_engine<B>) add<Adapter, B, tigon::bfloat16>(op);
+  if constexpr (has_bf16<B>) add<Adapter, B, tigon::bfloat16>(op);
 }
 template <class Adapter, class... B>
 void add_all(std::string_view op, tigon::test::list<B...>) {

@@ -67,7 +67,11 @@ void expect_equal(product<T> forward, product<T> backward) {
   EXPECT_NEAR(forward.sum, backward.sum, rounding * (forward.size + backward.size));
 }
 
-using usual_pairs = testing::Types<on<usual_backend, float>, on<usual_backend, double>>;
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using usual_pairs = pairs_of<float, double>;
+#else
+using usual_pairs = with_engines<list<on<usual_backend, float>>, on<usual_backend, double>>;
+#endif
 
 template <class On>
 class adjoint : public testing::Test {};

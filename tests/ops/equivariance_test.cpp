@@ -120,7 +120,11 @@ void expect_equivariant(F f) {
   EXPECT_TRUE(scaled.parameter_results() == plain.parameter_results()) << "upstream gradients times 128, parameters";
 }
 
-using usual_pairs = testing::Types<on<usual_backend, float>, on<usual_backend, tigon::bfloat16>>;
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using usual_pairs = pairs_of<float, tigon::bfloat16>;
+#else
+using usual_pairs = with_engines<list<on<usual_backend, float>>, on<usual_backend, tigon::bfloat16>>;
+#endif
 using B = usual_backend;
 
 template <class On>

@@ -23,7 +23,7 @@ class frozen_layers : public testing::Test {};
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = pairs_of<float, tigon::bfloat16>;
 #else
-using pairs = testing::Types<on<usual_backend, float>, on<usual_backend, tigon::bfloat16>>;
+using pairs = with_engines<list<on<usual_backend, float>>, on<usual_backend, tigon::bfloat16>>;
 #endif
 TYPED_TEST_SUITE(frozen_layers, pairs, names);
 

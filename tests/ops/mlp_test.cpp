@@ -1,6 +1,7 @@
 // The contract of include/tigon/ops/mlp.hpp, promise by promise.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <tigon/ops/mlp.hpp>
 
 #include "support/backends.hpp"
@@ -426,15 +427,14 @@ class mlp_doors : public testing::Test {
   };
   mlp_doors() { p.forward<tigon::default_backend>(), p.y.clear(), all.assign(std::vector<double>(200, 1)); }
 
-  template <class Call, class Change>
-  void refuses_call(tigon::error_code code, const std::string& part, Call call, Change change) {
+  using changes = const std::function<void(arguments&)>&;
+  void refuses_call(tigon::error_code code, const std::string& part, void (*call)(arguments&), changes change) {
     arguments a = good;
     change(a);
     EXPECT_TRUE(refuses([&] { call(a); }, code, part, p.y, p.memory, p.dx, p.dwg, p.dwu, p.dwd, all));
     EXPECT_TRUE(p.saved.filled);
   }
-  template <class Change>
-  void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_forward(tigon::error_code code, const std::string& part, changes change) {
     const auto forward = [](arguments& a) {
       tigon::mlp_forward(a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, a.y, *a.saved, a.opt);
     };
@@ -445,8 +445,7 @@ class mlp_doors : public testing::Test {
     };
     refuses_call(code, "mlp_forward_inference: " + part, inference, change);
   }
-  template <class Change>
-  void refuses_backward(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_backward(tigon::error_code code, const std::string& part, changes change) {
     const auto backward = [](arguments& a) {
       tigon::mlp_backward(a.dy, a.x, tigon::mlp_weights{a.wg, a.wu, a.wd}, *a.saved, a.dx,
                           tigon::mlp_weights{a.dwg, a.dwu, a.dwd}, a.opt);
@@ -459,8 +458,7 @@ class mlp_doors : public testing::Test {
     };
     refuses_call(code, "mlp_backward_recompute: " + part, recompute, change);
   }
-  template <class Change>
-  void refuses_both(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_both(tigon::error_code code, const std::string& part, changes change) {
     refuses_forward(code, part, change);
     refuses_backward(code, part, change);
   }

@@ -4,6 +4,7 @@
 #include <tigon/ops/moe.hpp>
 
 #include <algorithm>
+#include <functional>
 
 #include "support/backends.hpp"
 #include "support/complex_step.hpp"
@@ -443,14 +444,13 @@ class moe_doors : public testing::Test {
   };
   moe_doors() { p.forward<tigon::default_backend>(), p.y.clear(), all.assign(std::vector<double>(200, 1)); }
 
-  template <class Call, class Change>
-  void refuses_call(tigon::error_code code, const std::string& part, Call call, Change change) {
+  using changes = const std::function<void(arguments&)>&;
+  void refuses_call(tigon::error_code code, const std::string& part, void (*call)(arguments&), changes change) {
     arguments a = good;
     change(a);
     EXPECT_TRUE(refuses([&] { call(a); }, code, part, p.y, p.memory, p.dx, p.dgate_up, p.ddown, p.dweights, all));
   }
-  template <class Change>
-  void refuses_forward(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_forward(tigon::error_code code, const std::string& part, changes change) {
     const auto forward = [](arguments& a) {
       tigon::moe_forward(a.x, tigon::moe_choices{a.indices, a.weights},
                          tigon::moe_weights{a.gate_up, a.down, a.experts}, a.y, *a.saved, a.opt);
@@ -463,8 +463,7 @@ class moe_doors : public testing::Test {
     };
     refuses_call(code, "moe_forward_inference: " + part, inference, change);
   }
-  template <class Change>
-  void refuses_backward(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_backward(tigon::error_code code, const std::string& part, changes change) {
     const auto backward = [](arguments& a) {
       tigon::moe_backward(a.dy, a.x, tigon::moe_choices{a.indices, a.weights},
                           tigon::moe_weights{a.gate_up, a.down, a.experts}, *a.saved,
@@ -479,8 +478,7 @@ class moe_doors : public testing::Test {
     };
     refuses_call(code, "moe_backward_recompute: " + part, recompute, change);
   }
-  template <class Change>
-  void refuses_both(tigon::error_code code, const std::string& part, Change change) {
+  void refuses_both(tigon::error_code code, const std::string& part, changes change) {
     refuses_forward(code, part, change);
     refuses_backward(code, part, change);
   }

@@ -176,9 +176,10 @@ struct on_core : tigon::backends::highway {
   static constexpr int notes_plans_of = Core;
 };
 
-using cores_and_types =
-    testing::Types<on<on_core<0>, float>, on<on_core<1>, tigon::bfloat16>, on<on_core<2>, float>,
-                   on<on_core<2>, tigon::bfloat16>, on<on_core<3>, float>, on<on_core<3>, tigon::bfloat16>>;
+/// Every plan in f32, and that of most cores in bf16; with TIGON_TESTS_ENGINES every plan in both.
+using cores_and_types = with_engines<
+    list<on<on_core<0>, float>, on<on_core<1>, tigon::bfloat16>, on<on_core<2>, float>, on<on_core<3>, float>>,
+    on<on_core<2>, tigon::bfloat16>, on<on_core<3>, tigon::bfloat16>>;
 
 /// The same numbers in T and in f64.
 template <class T>

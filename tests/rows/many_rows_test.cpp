@@ -97,8 +97,9 @@ const input inputs[] = {{1, false}, {0.1f, false}, {0.7f, true}};
 
 template <class B>
 struct many_rows : testing::Test {};
-/// Single numbers, lanes and tiles: how sums are nested depends on these, and not on the engine that has the lanes.
-using lanes_and_tiles = testing::Types<backends::generic, backends::highway, backends::ascend>;
+/// Lanes and tiles, and with TIGON_TESTS_ENGINES single numbers: how sums are nested depends on these, and not on the engine
+/// that has the lanes.
+using lanes_and_tiles = with_engines<list<backends::highway, backends::ascend>, backends::generic>;
 struct backend_names {
   template <class B>
   static std::string GetName(int) {

@@ -1,0 +1,3 @@
+#include "model_operators.hpp"
+
+template class example::model_operators<tigon::bfloat16>;

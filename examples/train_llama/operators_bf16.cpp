@@ -1,0 +1,3 @@
+#include "operators.hpp"
+
+template class example::operators<tigon::bfloat16>;

@@ -1,0 +1,3 @@
+#include "shared_products.hpp"
+
+TIGON_TESTS_PRODUCTS()
