@@ -69,7 +69,7 @@ void cross_entropy(P& p) {
   const double part = (opt.label_smoothing + (opt.softcap != 0 ? 1 : 0)) / static_cast<double>(vocab);
   const double terms = opt.reduction != reduction::mean ? part
                        : opt.denominator != 0           ? part / opt.denominator
-                                                        : part / static_cast<double>(rows + 1);
+                                                        : part / counted_labels(target, opt.ignore_index);
   if (upstream_again) {
     p.call({&again}, [&](auto s) {
       tigon::cross_entropy_backward_recompute<typename decltype(s)::backend>(
@@ -151,8 +151,8 @@ void with_divergence(P& p) {
     p.compare(ce, {.bound = p.stretch() * of_ce.of<T>(), .scale = 1});
     p.compare(divergence, {.bound = p.stretch() * of_divergence.of<T>(), .scale = 1});
   }
-  const double part =
-      (1 / static_cast<double>(vocab) + terms) / (opt.reduction == reduction::mean ? static_cast<double>(rows + 1) : 1);
+  const double part = (1 / static_cast<double>(vocab) + terms) /
+                      (opt.reduction == reduction::mean ? counted_labels(target, opt.ignore_index) : 1);
   p.compare(to, {.bound = p.stretch() * of_gradient.of<T>(), .scale = part, .of = {&logits}});
 }
 template <class P>
@@ -227,7 +227,7 @@ void jsd(P& p) {
   const pair_of_rows<P> of(p, true, true, false);
   auto& labels = of.labels();
   auto& to = p.in_place(of.gradient, {&of.student, &of.teacher});
-  const double terms = opt.beta == 0 || opt.beta == 1 ? of.terms(static_cast<double>(of.rows + 1)) : 0;
+  const double terms = opt.beta == 0 || opt.beta == 1 ? of.terms(counted_labels(labels)) : 0;
   of.forward(to, of_loss, terms, of_gradient, [&](auto s) {
     tigon::jsd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.vec(s), to.at(s), opt,
                                                       labels.vec(s), s.ctx);
