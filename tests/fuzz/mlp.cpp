@@ -10,9 +10,9 @@ namespace {
 
 using namespace tigon::fuzz;
 
-// About three times what was measured in f32 and f64, where the contract states 8e-6.
+// Up to three times what was measured in a million cases; the contract states 8e-6 in f32.
 constexpr bounds forward{.f32 = 4e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 5e-15};
-constexpr bounds backward{.f32 = 4e-6, .bf16 = 7e-2, .f16 = 8e-3, .f64 = 6e-15};
+constexpr bounds backward{.f32 = 8e-6, .bf16 = 7e-2, .f16 = 8e-3, .f64 = 6e-15};
 constexpr bounds of_inner_biases{.f32 = 6e-6, .bf16 = 8e-2, .f16 = 5e-3, .f64 = 3e-15};
 constexpr bounds of_last_bias{.f32 = 4e-7, .bf16 = 1e-2, .f16 = 1e-3, .f64 = 1e-15};
 

@@ -92,7 +92,7 @@ void rms_norm(P& p) {
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds of_rstd{.f32 = 2.5e-7, .bf16 = 2.5e-7, .f16 = 2.5e-7, .f64 = 5e-16};
   constexpr bounds of_dx{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 8e-16};
-  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 1.2e-2, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t rows = p.some_rows();
   const rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::rms_norm_options opt = some_rms_norm(p.in);
@@ -116,7 +116,7 @@ void fused_add_rms_norm(P& p) {
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds of_y{.f32 = 8e-7, .bf16 = 1.2e-2, .f16 = 1.6e-3, .f64 = 7e-16};
   constexpr bounds of_dx{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-15};
-  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 1.2e-2, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t rows = p.some_rows();
   rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::fused_add_rms_norm_options opt = some_rms_norm(p.in);
