@@ -176,7 +176,7 @@ struct on_core : tigon::backends::highway {
   static constexpr int notes_plans_of = Core;
 };
 
-/// Every plan in f32, and that of most cores in bf16; with TIGON_TESTS_ENGINES every plan in both.
+/// Every plan once; with TIGON_TESTS_ENGINES those of two cores in bf16 as well.
 using cores_and_types = with_engines<
     list<on<on_core<0>, float>, on<on_core<1>, tigon::bfloat16>, on<on_core<2>, float>, on<on_core<3>, float>>,
     on<on_core<2>, tigon::bfloat16>, on<on_core<3>, tigon::bfloat16>>;
