@@ -5,6 +5,7 @@
 //   with --repeats N each call is made N times more, and with seven numbers of threads, and has to give the same bits
 //   with --tightness LIST every output whose errors stay below a tenth of their bound is a finding, unless LIST declares
 //   it (tests/tightness.txt): of thousands of cases
+//   with --margin M an error may be M times its bound (1)
 //   PROGRAM --hex BYTES                                            one case, as a finding prints it
 //   PROGRAM --corpus FILE                                          cases of a file with a line of hex each (corpus/)
 //   PROGRAM FILE...                                                cases from files, as libFuzzer writes them
@@ -104,6 +105,8 @@ inline int run_main(int argc, char** argv) {
     } else if (word == "--tightness") {
       measure_tightness = true;
       declared = declared_outputs(next());
+    } else if (word == "--margin") {
+      margin = std::stod(next());
     } else if (word == "--only") {
       only = next();
     } else if (word == "--hex") {

@@ -10,10 +10,10 @@ namespace {
 
 using namespace tigon::fuzz;
 
-// Up to three times what was measured in a million cases; the contract states 8e-6 in f32.
-constexpr bounds forward{.f32 = 4e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 5e-15};
-constexpr bounds backward{.f32 = 8e-6, .bf16 = 7e-2, .f16 = 8e-3, .f64 = 6e-15};
-constexpr bounds of_inner_biases{.f32 = 6e-6, .bf16 = 8e-2, .f16 = 5e-3, .f64 = 3e-15};
+// About three times what was measured in f32 and f64, where the contract states 8e-6.
+constexpr bounds forward{.f32 = 4e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 2.5e-15};
+constexpr bounds backward{.f32 = 4e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 3e-15};
+constexpr bounds of_inner_biases{.f32 = 2e-6, .bf16 = 3e-2, .f16 = 4e-3, .f64 = 1e-15};
 constexpr bounds of_last_bias{.f32 = 4e-7, .bf16 = 1e-2, .f16 = 1e-3, .f64 = 1e-15};
 
 /// The arguments of mlp and tiled_mlp.
@@ -237,7 +237,8 @@ void moe(P& p) {
   const double of_dy = p.size_of_terms({&dy}), bound = p.stretch() * backward.of<T>();
   const double sum = of_dy * of_x * std::sqrt(static_cast<double>(tokens + 1));
   p.compare(dx, {.bound = bound, .scale = of_dy * of_k});
-  p.compare(drouting, {.bound = bound, .scale = of_dy * of_x * std::sqrt(static_cast<double>(n))});
+  p.compare(drouting, {.bound = std::same_as<T, double> ? bound / 3 : bound,
+                       .scale = of_dy * of_x * std::sqrt(static_cast<double>(n))});
   p.compare(dgate_up, {.bound = bound, .scale = sum});
   p.compare(ddown, {.bound = bound, .scale = sum});
 }

@@ -92,7 +92,7 @@ void rms_norm(P& p) {
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds of_rstd{.f32 = 2.5e-7, .bf16 = 2.5e-7, .f16 = 2.5e-7, .f64 = 5e-16};
   constexpr bounds of_dx{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 8e-16};
-  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 1.2e-2, .f16 = 1e-3, .f64 = 1e-14};
+  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t rows = p.some_rows();
   const rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::rms_norm_options opt = some_rms_norm(p.in);
@@ -116,7 +116,7 @@ void fused_add_rms_norm(P& p) {
   constexpr bounds forward{.f32 = 4e-7, .bf16 = 6e-3, .f16 = 8e-4, .f64 = 2e-15};
   constexpr bounds of_y{.f32 = 8e-7, .bf16 = 1.2e-2, .f16 = 1.6e-3, .f64 = 7e-16};
   constexpr bounds of_dx{.f32 = 2e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-15};
-  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 1.2e-2, .f16 = 1e-3, .f64 = 1e-14};
+  constexpr bounds of_dw{.f32 = 1e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
   const std::size_t rows = p.some_rows();
   rows_of_norm<P> n(p, rows, p.some_cols(), rows);
   const tigon::fused_add_rms_norm_options opt = some_rms_norm(p.in);
@@ -199,7 +199,7 @@ template <class P>
 void modulated_rms_norm(P& p) {
   using T = typename P::element;
   constexpr bounds forward{.f32 = 1e-6, .bf16 = 1e-2, .f16 = 2e-3, .f64 = 8e-16};
-  constexpr bounds of_dx{.f32 = 1e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 2e-15};
+  constexpr bounds of_dx{.f32 = 1e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 1.5e-15};
   constexpr bounds of_parameters{.f32 = 1e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 1e-14};
   const std::size_t groups = p.in.below(4), of_group = p.in.between(1, 4), rows = groups * of_group;
   const rows_of_norm<P> n(p, rows, p.some_cols(200), rows);
@@ -228,7 +228,7 @@ void modulated_rms_norm(P& p) {
 template <class P>
 void poly_norm(P& p) {
   using T = typename P::element;
-  constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 6e-15};
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4.5e-15};
   constexpr bounds of_dx{.f32 = 2e-7, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
   constexpr bounds of_parameters{.f32 = 1e-7, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 6e-16};
   const std::size_t rows = p.some_rows();

@@ -276,13 +276,15 @@ class any_problem {
       // twice, and gradients of losses are 0.
       const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
       const double size = how.terms.empty() ? std::abs(want) + typical : how.terms[k];
-      const double error = std::abs(got - want), allowed = rounding + how.bound * size + a.smallest_normal();
+      const double error = std::abs(got - want), by_bound = how.bound * size + a.smallest_normal();
+      const double allowed = rounding + margin * by_bound;
       // Conversions to a type that ends here give infinity.
       if (std::isinf(got) && got * want > 0 && std::abs(want) + allowed > a.largest_held()) continue;
-      if (measure_tightness) note_tightness(a, error / allowed);
+      if (measure_tightness) note_tightness(a, error / (rounding + by_bound));
       if (error <= allowed) continue;
       std::ostringstream out;
       out << "error " << (error - rounding) / size << ", bound " << how.bound;
+      if (margin > 1) out << ", of which " << margin << " are allowed";
       fail(a, k, got, want, out.str());
     }
   }

@@ -99,8 +99,8 @@ void llama4_rope(P& p) {
 template <class P>
 void qk_norm_rope(P& p) {
   using T = typename P::element;
-  constexpr bounds forward{.f32 = 1e-6, .bf16 = 1.5e-2, .f16 = 2e-3, .f64 = 4e-15};
-  constexpr bounds backward{.f32 = 2e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 4e-15};
+  constexpr bounds forward{.f32 = 1e-6, .bf16 = 1.5e-2, .f16 = 2e-3, .f64 = 2e-15};
+  constexpr bounds backward{.f32 = 2e-6, .bf16 = 2e-2, .f16 = 3e-3, .f64 = 2e-15};
   some_heads<P> h(p, 2);
   tigon::qk_norm_rope_options opt{.eps = p.in.pick({1e-6, 1e-3}), .offset = p.in.pick({0.0, 1.0})};
   opt.casting = p.in.pick({tigon::casting::llama, tigon::casting::none});

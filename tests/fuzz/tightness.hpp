@@ -1,4 +1,5 @@
-// How much of its bound each output's errors use, and the outputs that are declared to use little (tests/tightness.txt).
+// How much of its bound each output's errors use, the outputs that are declared to use little (tests/tightness.txt), and
+// by how much a bound may be exceeded.
 #ifndef TIGON_TESTS_FUZZ_TIGHTNESS_HPP
 #define TIGON_TESTS_FUZZ_TIGHTNESS_HPP
 
@@ -12,6 +13,15 @@
 #include <string>
 
 namespace tigon::fuzz {
+
+/// How many times its bound an error may be. A bound is about three times the worst of 20,000 cases of a target. Of
+/// millions, a few whose terms cancel exceed it by up to 3.5 times, and a fuzzer keeps those. libFuzzer's runs and kept
+/// cases have four bounds for that reason, cases that are drawn afresh one.
+#if defined(TIGON_FUZZ_LIBFUZZER)
+inline double margin = 4;
+#else
+inline double margin = 1;
+#endif
 
 /// The largest part of its bound that an error of an output reached, over all cases, where somebody asks for it.
 struct output_name {
@@ -53,10 +63,14 @@ inline std::set<std::string> declared_outputs(const std::string& list) {
   return out;
 }
 
-/// Prints outputs whose errors stay below a tenth of their bound, and counts those that are not declared.
+/// Prints outputs whose errors stay below a tenth of their bound, and counts those that are not declared. Prints those
+/// that exceed it, too, by less than `margin`.
 inline std::size_t loose_bounds(const std::map<output_name, double>& tightness, const std::set<std::string>& declared) {
   std::size_t undeclared = 0;
   for (const auto& [of, part] : tightness) {
+    if (part > 1)
+      std::printf("%s on %s %s, %s: %.2g times its bound\n", of.op.c_str(), of.backend.c_str(), of.type.c_str(),
+                  of.output.c_str(), part);
     if (part >= 0.1) continue;
     const bool known =
         declared.contains(of.op + ": " + of.output) || declared.contains(of.op + ' ' + of.type + ": " + of.output);

@@ -43,6 +43,14 @@ TEST(fuzz_comparison, sees_errors_beyond_the_bound) {
   EXPECT_FALSE(is_finding<float>(nan, nan));
 }
 
+TEST(fuzz_comparison, allows_as_many_bounds_as_the_margin_says) {
+  const double margin = std::exchange(fuzz::margin, 4);
+  EXPECT_FALSE(is_finding<float>(1.007, 1));
+  EXPECT_TRUE(is_finding<float>(1.009, 1));
+  fuzz::margin = margin;
+  EXPECT_TRUE(is_finding<float>(1.007, 1));
+}
+
 TEST(fuzz_comparison, infinity_is_right_only_beyond_the_type) {
   EXPECT_FALSE(is_finding<float16>(infinity, 92685));
   EXPECT_FALSE(is_finding<float16>(-infinity, -92685));
@@ -115,6 +123,7 @@ TEST(fuzz_tightness, errors_far_below_a_bound_are_findings_unless_declared) {
   EXPECT_EQ(fuzz::loose_bounds(parts, {"op f32: y"}), 1u);
   EXPECT_EQ(fuzz::loose_bounds(parts, {"op: y"}), 0u);
   EXPECT_EQ(fuzz::loose_bounds(parts, {"op: dx", "other: y"}), 2u);
+  EXPECT_EQ(fuzz::loose_bounds({{{"op", "highway", "f32", "y"}, 3.5}}, {}), 0u);  // is the margin's, and printed
 }
 
 TEST(fuzz_tightness, is_that_of_the_output_in_an_inputs_place) {
