@@ -18,12 +18,7 @@ using tigon::detail::chunk_rows;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
-template <class Base, chunk_tuning C>
-struct with_chunks : Base {
-  static constexpr chunk_tuning chunk = C;
-};
 constexpr chunk_tuning tiles = chunk_tuning::stream(7, 50);
-using liger = with_chunks<usual_backend, chunk_tuning::liger()>;
 using sevens = with_chunks<tigon::backends::counting, chunk_tuning::fixed(7)>;
 using streamed = with_chunks<tigon::backends::counting, tiles>;
 using streamed_scalar = with_chunks<tigon::backends::generic, tiles>;

@@ -236,6 +236,27 @@ TYPED_TEST(cross_entropy_divergence, gradients_work_in_place_and_may_be_left_out
   }
 }
 
+TYPED_TEST(cross_entropy_divergence, parts_without_memory_change_no_bit_of_the_loss) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using A = accumulator_t<T>;
+  for (const variant& v : variants) {
+    SCOPED_TRACE(v.name);
+    problem<T> p({5, 123, 3}, v), alone({5, 123, 3}, v);
+    p.template forward<B>();
+    const tigon::cross_entropy_divergence_losses<A> loss{alone.loss};
+    const auto weight = p.given(alone.weight);
+    if (v.jsd)
+      tigon::cross_entropy_jsd_forward<B, T>(alone.logits, alone.target, alone.teacher, loss, alone.dlogits.view(),
+                                             v.opt, weight);
+    else
+      tigon::cross_entropy_tvd_forward<B, T>(alone.logits, alone.target, alone.teacher, loss, alone.dlogits.view(),
+                                             v.opt, weight);
+    EXPECT_EQ(bits_of(alone.loss, alone.dlogits), bits_of(p.loss, p.dlogits));
+    EXPECT_TRUE(alone.ce.untouched() && alone.divergence.untouched());
+  }
+}
+
 TYPED_TEST(cross_entropy_divergence, ignored_rows_are_not_read) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -329,6 +350,12 @@ TEST(cross_entropy_divergence_sum, is_what_the_two_losses_are_by_themselves) {
     EXPECT_NEAR(p.loss[0], p.v.opt.weight_ce * to_f64(p.ce[0]) + p.v.opt.weight_divergence * to_f64(p.divergence[0]),
                 1e-5);
   }
+}
+
+TEST(cross_entropy_divergence_options, have_the_defaults_of_cross_entropy) {
+  const tigon::cross_entropy_options ce;
+  EXPECT_EQ(options().ignore_index, ce.ignore_index);
+  EXPECT_EQ(options().reduction, ce.reduction);
 }
 
 TEST(cross_entropy_divergence_doors, take_the_workspace_that_they_name) {

@@ -430,6 +430,16 @@ TEST(chunks, take_the_memory_that_the_page_says) {
   EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(page), 1, 0.1);
 }
 
+/// By this rule the rows of a chunk depend on the hidden size, too: here 8, where 64 were without it.
+TEST(chunks, of_liger_take_the_workspace_that_they_name) {
+  problem<float> p({64, 8, 64});
+  const auto bytes = [](context& ctx) {
+    return tigon::fused_linear_scaled_cross_entropy_workspace<liger, float>(64, 8, 64, ctx);
+  };
+  expect_takes_its_workspace("fused_linear_scaled_cross_entropy_backward", p, bytes,
+                             [&](context& ctx) { p.backward<liger>(ctx); });
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 class scaled_doors : public testing::Test {
  protected:

@@ -607,6 +607,10 @@ TEST_F(vocab_parallel_cross_entropy_doors, ranks_have_to_agree) {
   differs("formula", [](arguments& a) { a.opt.formula = smoothing_formula::megatron; });
   differs("classes", [](arguments& a) { a.opt.classes = smoothing_classes::partition; });
   differs("target", [](arguments& a) { a.target[0] = a.target[0] == 0 ? 1 : 0; });
+  // Targets are compared by a hash, in which two rows that differ must not cancel.
+  for (std::int64_t first = 0; first < 3; ++first)
+    for (std::int64_t last = 0; last < 24; ++last)
+      differs("target", [=](arguments& a) { a.target[0] = first, a.target[2] = last; });
   EXPECT_TRUE(all_refuse(2, error_code::state,
                          "shard.first is 9 on rank 2; expected 10, where the shard before it ends",
                          [](arguments& a) { a.shard.first = 9; }));
@@ -629,12 +633,16 @@ TEST_F(vocab_parallel_cross_entropy_doors, smoothing_needs_classes) {
 }
 
 TEST_F(vocab_parallel_cross_entropy_doors, forward_needs_the_workspace_that_it_names) {
-  problem<usual_backend, float> p({30, 8}, {8}, smooth);
-  const auto call = [&](context& ctx) { p.forward_of(p.ranks[0], tigon::comm::serial{}, ctx); };
-  const std::size_t bytes = tigon::vocab_parallel_cross_entropy_workspace<usual_backend, float>(30, 8, 1, smooth);
-  EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "workspace is of", p.ranks[0].loss);
-  with_workspace_of(bytes, call);
-  EXPECT_FALSE(p.ranks[0].loss.untouched());
+  for (const options& opt : {plain, smooth})
+    for (const bool ignored : {false, true}) {
+      problem<usual_backend, float> p({300, 8}, {8}, opt);
+      if (ignored) std::ranges::fill(p.target, opt.ignore_index);
+      const auto call = [&](context& ctx) { p.forward_of(p.ranks[0], tigon::comm::serial{}, ctx); };
+      const std::size_t bytes = tigon::vocab_parallel_cross_entropy_workspace<usual_backend, float>(300, 8, 1, opt);
+      EXPECT_TIGON_ERROR(with_workspace_of(bytes - 1, call), workspace, "workspace is of", p.ranks[0].loss);
+      with_workspace_of(bytes, call);
+      EXPECT_FALSE(p.ranks[0].loss.untouched());
+    }
 }
 
 TEST_F(vocab_parallel_cross_entropy_doors, backward_refuses) {

@@ -1,4 +1,4 @@
-// Backends with a few rows of logits at a time, and products that are counted.
+// Backends with other chunks of logits, as with a few rows at a time, and products that are counted.
 #ifndef TIGON_TESTS_SUPPORT_CHUNK_BACKENDS_HPP
 #define TIGON_TESTS_SUPPORT_CHUNK_BACKENDS_HPP
 
@@ -13,6 +13,12 @@ struct product_counts {
   std::size_t products = 0, logit_rows = 0, logit_cols = 0, all_logit_rows = 0;
 };
 inline product_counts counted;
+
+template <class Base, chunk_tuning C>
+struct with_chunks : Base {
+  static constexpr chunk_tuning chunk = C;
+};
+using liger = with_chunks<usual_backend, chunk_tuning::liger()>;
 
 }  // namespace tigon::test
 
