@@ -168,12 +168,13 @@ TEST(ascend_divergences_ignore, rows_without_reading_them) {
 
 TYPED_TEST(ascend_divergences, give_the_same_bits_for_any_threads) {
   for (const variant& v : variants)
-    if (is_tested<typename TypeParam::element>(v.of))
+    if (is_tested<typename TypeParam::element>(v.of)) {
       EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
         problem<typename TypeParam::element> p({61, 4500}, v);
         p.template run<typename TypeParam::backend>(ctx);
         return bits_of(p.total, p.losses, p.made, p.dstudent);
       }));
+    }
 }
 
 // A gradient that needs no reduction is written beside it: every operand is copied in once, however long its rows are.

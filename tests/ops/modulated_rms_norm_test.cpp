@@ -317,7 +317,7 @@ TYPED_TEST(modulated_rms_norm, nan_and_infinity_stay_in_their_rows) {
 TYPED_TEST(modulated_rms_norm, large_outputs_have_the_bits_of_small_ones) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  for (const auto [which, lines] : {std::pair(0u, false), {0u, true}, {1u, false}, {1u, true}, {4u, false}}) {
+  for (const auto& [which, lines] : {std::pair(0u, false), {0u, true}, {1u, false}, {1u, true}, {4u, false}}) {
     // rows begin at cache lines, or not
     const shape of{B::row.stream_bytes / (1000 * sizeof(T)) + 2, 1001, lines ? 23u : 4u};
     problem<T> p(of, variants[which], lines ? guard::before : guard::behind);

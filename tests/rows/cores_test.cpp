@@ -393,7 +393,9 @@ TYPED_TEST(every_core, outputs_that_either_pass_may_write) {
         for (std::size_t i = 0; i < s.rows; ++i) std::copy_n(to.row(i), s.cols, dshift.got.view().row(i));
         y.check("y"), dx.check("dx"), dw.check("dw"), dscale.check("dscale"), dshift.check("dshift");
         const auto now = bits_of(dx.got, dw.got, dscale.got, dshift.got);
-        if (!bits.empty()) EXPECT_EQ(now, bits);
+        if (!bits.empty()) {
+          EXPECT_EQ(now, bits);
+        }
         bits = now;
       }
     }
