@@ -5,7 +5,7 @@
 //   with --repeats N each call is made N times more, and with seven numbers of threads, and has to give the same bits
 //   with --tightness LIST every output whose errors stay below a tenth of their bound is a finding, unless LIST declares
 //   it (tests/tightness.txt): of thousands of cases
-//   with --margin M an error may be M times its bound (1)
+//   --repeats, --tightness and --corpus allow errors of several bounds (margin_of_searches)
 //   PROGRAM --hex BYTES                                            one case, as a finding prints it
 //   PROGRAM --corpus FILE                                          cases of a file with a line of hex each (corpus/)
 //   PROGRAM FILE...                                                cases from files, as libFuzzer writes them
@@ -93,6 +93,7 @@ inline int run_main(int argc, char** argv) {
   std::set<std::string> declared;
   for (int k = 1; k < argc; ++k) {
     const std::string word = argv[k];
+    if (word == "--repeats" || word == "--tightness" || word == "--corpus") margin = margin_of_searches;
     const auto next = [&] { return std::string(k + 1 < argc ? argv[++k] : ""); };
     if (word == "--seed") {
       seed = std::stoull(next());
@@ -105,8 +106,6 @@ inline int run_main(int argc, char** argv) {
     } else if (word == "--tightness") {
       measure_tightness = true;
       declared = declared_outputs(next());
-    } else if (word == "--margin") {
-      margin = std::stod(next());
     } else if (word == "--only") {
       only = next();
     } else if (word == "--hex") {

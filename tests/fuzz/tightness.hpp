@@ -15,10 +15,11 @@
 namespace tigon::fuzz {
 
 /// How many times its bound an error may be. A bound is about three times the worst of 20,000 cases of a target. Of
-/// millions, a few whose terms cancel exceed it by up to 3.5 times, and a fuzzer keeps those. libFuzzer's runs and kept
-/// cases have four bounds for that reason, cases that are drawn afresh one.
+/// millions, a few whose terms cancel exceed it by up to 3.5 times, and a fuzzer keeps those. libFuzzer's runs, kept cases
+/// and long measurements (`--corpus`, `--repeats`, `--tightness`) have four bounds for that reason, other cases one.
+constexpr double margin_of_searches = 4;
 #if defined(TIGON_FUZZ_LIBFUZZER)
-inline double margin = 4;
+inline double margin = margin_of_searches;
 #else
 inline double margin = 1;
 #endif
