@@ -40,6 +40,7 @@ void selective_log_softmax_forward(matrix_view<Z> logits, const token_ids& ids,
   auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
   detail::select_columns(name, at, ids, mask, logits.cols, column);
   kernel_for<op::selective_log_softmax, B>::template forward<B, T>(logits, column, opt.temperature, of_row, lse, ctx);
+  if (at.len == 0) return;
   for (std::size_t b = 0; b < at.batch; ++b) std::copy_n(of_row + b * at.stride, at.len, logp.row(b));
 }
 
