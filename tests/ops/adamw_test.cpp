@@ -190,33 +190,32 @@ TYPED_TEST(adamw, skips_a_step_that_is_not_finite) {
 }
 
 using f32 = adamw_parameter<float>;
-using highway = tigon::backends::highway;
 
 TEST(adamw_norm, is_summed_in_f64) {
   problem<f32> p({task + 100});
   for (float& g : p.all[0].g) g = 3e30f;  // whose squares overflow in f32
   const double root = std::sqrt(static_cast<double>(task + 100));
-  EXPECT_NEAR(tigon::adamw_norm<highway>(p.list()), static_cast<double>(3e30f) * root, 1e16 * root);
+  EXPECT_NEAR(tigon::adamw_norm<usual_backend>(p.list()), static_cast<double>(3e30f) * root, 1e16 * root);
   for (float& g : p.all[0].g) g = 1;
   p.all[0].g[0] = 1e5f;  // beside whose square those of the others vanish in f32
   const double norm = std::sqrt(1e10 + static_cast<double>(task + 99));
-  EXPECT_NEAR(tigon::adamw_norm<highway>(p.list(), {.gradient_scale = -2}), 2 * norm, 1e-9);
+  EXPECT_NEAR(tigon::adamw_norm<usual_backend>(p.list(), {.gradient_scale = -2}), 2 * norm, 1e-9);
   const auto before = p.bits();
-  (void)tigon::adamw_norm<highway>(p.list(), {.max_norm = 1});
+  (void)tigon::adamw_norm<usual_backend>(p.list(), {.max_norm = 1});
   EXPECT_EQ(p.bits(), before);
-  EXPECT_EQ(tigon::adamw_norm<highway>(std::vector<f32>{}), 0);
+  EXPECT_EQ(tigon::adamw_norm<usual_backend>(std::vector<f32>{}), 0);
 }
 
 TEST(adamw_norm, of_several_lists_clips_each_as_of_one) {
   problem<f32> all({40, 300}), first({40, 300}), second({40, 300});
   const adamw_options o{.max_norm = 0.5};
-  const double norm = all.step<highway>(o);
+  const double norm = all.step<usual_backend>(o);
   const auto a = first.list(), b = second.list();
   const std::vector<f32> x{a[0]}, y{b[1]};
-  const double both = std::hypot(tigon::adamw_norm<highway>(x), tigon::adamw_norm<highway>(y));
+  const double both = std::hypot(tigon::adamw_norm<usual_backend>(x), tigon::adamw_norm<usual_backend>(y));
   EXPECT_NEAR(both, norm, 1e-14 * norm);
-  EXPECT_EQ(tigon::adamw_with_norm<highway>(x, norm, o), norm);
-  EXPECT_EQ(tigon::adamw_with_norm<highway>(y, norm, o), norm);
+  EXPECT_EQ(tigon::adamw_with_norm<usual_backend>(x, norm, o), norm);
+  EXPECT_EQ(tigon::adamw_with_norm<usual_backend>(y, norm, o), norm);
   EXPECT_EQ(bits_of(first.all[0].w, first.all[0].m), bits_of(all.all[0].w, all.all[0].m));
   EXPECT_EQ(bits_of(second.all[1].w, second.all[1].v), bits_of(all.all[1].w, all.all[1].v));
 }
@@ -224,8 +223,8 @@ TEST(adamw_norm, of_several_lists_clips_each_as_of_one) {
 TEST(adamw_scale, undoes_that_of_the_loss) {
   problem<f32> p({500}), scaled({500});
   for (float& g : scaled.all[0].g) g *= 1024;
-  const double norm = p.step<highway>({.max_norm = 3});
-  EXPECT_NEAR(scaled.step<highway>({.max_norm = 3, .gradient_scale = 1.0 / 1024}), norm, 1e-14 * norm);
+  const double norm = p.step<usual_backend>({.max_norm = 3});
+  EXPECT_NEAR(scaled.step<usual_backend>({.max_norm = 3, .gradient_scale = 1.0 / 1024}), norm, 1e-14 * norm);
   EXPECT_TRUE(close(scaled.all[0].w.f64(), p.all[0].w.f64(), 2e-7));
 }
 
@@ -234,7 +233,7 @@ TEST(adamw_masters, leave_rounded_weights) {
   problem<P> p({1, 40, task + 33}, guard::behind, true), plain({1, 40, task + 33}), some({1, 40, task + 33});
   const adamw_options o{.learning_rate = 0.01, .max_norm = 1};
   const reference want(p.all, o);
-  p.step<highway>(o), plain.step<highway>(o);
+  p.step<usual_backend>(o), plain.step<usual_backend>(o);
   expect_close(p, want);
   for (std::size_t i = 0; i < p.all.size(); ++i) {
     EXPECT_EQ(bits_of(p.all[i].w, p.all[i].m, p.all[i].v), bits_of(plain.all[i].w, plain.all[i].m, plain.all[i].v));
@@ -245,10 +244,10 @@ TEST(adamw_masters, leave_rounded_weights) {
 
 TEST(adamw_masters, leave_large_rounded_weights_past_the_caches) {
   using P = adamw_parameter<float, float, bfloat16, float16>;
-  const std::size_t n = highway::row.stream_bytes / sizeof(float16) + 77;
+  const std::size_t n = usual_backend::row.stream_bytes / sizeof(float16) + 77;
   problem<P> p({n}, guard::behind, true);
   const reference want(p.all, {});
-  p.step<highway>({});
+  p.step<usual_backend>({});
   expect_close(p, want);
   for (std::size_t k = 0; k < n; ++k) ASSERT_EQ(p.all[0].rounded[k].bits, float16(p.all[0].w[k]).bits) << k;
 }
@@ -257,16 +256,16 @@ using narrow = adamw_parameter<bfloat16, bfloat16, bfloat16>;
 constexpr adamw_options by_chance{.stochastic_rounding = true, .seed = 5};
 
 TEST(adamw_stochastic, follows_the_formula_within_a_whole_rounding) {
-  problem<narrow> p(corners(lanes<highway, float>));
+  problem<narrow> p(corners(lanes<usual_backend, float>));
   const reference want(p.all, by_chance);
-  p.step<highway>(by_chance);
+  p.step<usual_backend>(by_chance);
   expect_close(p, want, true);
 }
 
 TEST(adamw_stochastic, bits_depend_on_seed_step_and_place_alone) {
   const auto run = [](adamw_options o, std::vector<std::size_t> sizes, context& ctx) {
     problem<narrow> p(sizes);
-    p.step<highway>(o, ctx);
+    p.step<usual_backend>(o, ctx);
     return bits_of(p.all[0].w, p.all[0].m, p.all[0].v);
   };
   context& ctx = tigon::default_context();
@@ -291,7 +290,7 @@ TEST(adamw_stochastic, is_unbiased_and_moves_what_nearest_leaves) {
     for (auto& m : p.all[0].m) m = bfloat16(0.25f);
     for (auto& v : p.all[0].v) v = bfloat16(1.0f);
     const reference want(p.all, o);
-    p.step<highway>(o);
+    p.step<usual_backend>(o);
     struct {
       double w, m, v, want_w, want_m, want_v, both;
     } out{};
@@ -331,7 +330,7 @@ TEST(adamw_stochastic, keeps_what_bf16_has) {
   for (auto& v : p.all[0].v) v = bfloat16(0.0f);
   for (auto& g : p.all[0].g) g = bfloat16(0.5f);
   const auto w = bits_of(p.all[0].w);
-  p.step<highway>(o);
+  p.step<usual_backend>(o);
   EXPECT_EQ(bits_of(p.all[0].w), w);
   for (std::size_t i = 0; i < task + 20; ++i) {
     ASSERT_EQ(to_f64(p.all[0].m[i]), 0.5);
@@ -346,7 +345,7 @@ TEST(adamw_doors, refuse) {
   const auto call = [&](auto change, adamw_options o = {}) {
     auto list = p.list();
     change(list);
-    (void)tigon::adamw<highway>(list, o);
+    (void)tigon::adamw<usual_backend>(list, o);
   };
   const auto nothing = [](auto&) {};
   EXPECT_TIGON_ERROR(call([](auto& l) { l[1].g = l[1].g.first(5); }), shape,
@@ -371,10 +370,10 @@ TEST(adamw_doors, refuse) {
   EXPECT_TIGON_ERROR(call(nothing, {.step = 0}), argument, "step is 0; expected at least 1", a.w);
   EXPECT_TIGON_ERROR(call(nothing, {.max_norm = -1}), argument, "max_norm is -1", a.w);
   EXPECT_TIGON_ERROR(call(nothing, {.gradient_scale = nan}), argument, "gradient_scale is nan", a.w);
-  EXPECT_TIGON_ERROR((void)tigon::adamw_with_norm<highway>(p.list(), 1, {.step = 0}), argument,
+  EXPECT_TIGON_ERROR((void)tigon::adamw_with_norm<usual_backend>(p.list(), 1, {.step = 0}), argument,
                      "adamw_with_norm: step is 0", a.w);
   problem<adamw_parameter<float16>> half({4});
-  EXPECT_TIGON_ERROR((void)tigon::adamw<tigon::backends::eigen>(half.list(), by_chance), argument,
+  EXPECT_TIGON_ERROR((void)tigon::adamw<usual_backend>(half.list(), by_chance), argument,
                      "stochastic_rounding is set for weights in f16", half.all[0].w);
 }
 
@@ -401,7 +400,7 @@ TEST(adamw_doors, find_the_two_arrays_that_overlap) {
       if (k == 4) p.rounded = {reinterpret_cast<bfloat16*>(begin), size};
       at += k == 4 ? size / 2 : size;
     }
-    (void)tigon::adamw<highway>(list);
+    (void)tigon::adamw<usual_backend>(list);
   };
   std::mt19937_64 generator(1);
   for (int repeat = 0; repeat < 100; ++repeat) {
@@ -435,7 +434,7 @@ TEST(adamw_doors, write_no_more_than_their_workspace) {
   guarded<std::byte> memory(tigon::adamw_workspace(64, 64 * 3));
   tigon::workspace exact(std::span<std::byte>(memory.data(), memory.size()));
   context ctx(tigon::serial(), exact);
-  EXPECT_NO_THROW(p.step<highway>({}, ctx));
+  EXPECT_NO_THROW(p.step<usual_backend>({}, ctx));
 }
 
 TEST(adamw_doors, tell_their_workspace) {
@@ -450,8 +449,8 @@ TEST(adamw_doors, tell_their_workspace) {
     const std::span<std::byte> bytes(memory);
     tigon::workspace enough(bytes), less(bytes.first(wanted - 1));
     context good(tigon::serial(), enough), bad(tigon::serial(), less);
-    EXPECT_TIGON_ERROR((void)tigon::adamw<highway>(p.list(), {}, bad), workspace, "adamw: workspace is", p.all[0].w);
-    (void)tigon::adamw<highway>(p.list(), {}, good);
+    EXPECT_TIGON_ERROR((void)tigon::adamw<usual_backend>(p.list(), {}, bad), workspace, "adamw: workspace is", p.all[0].w);
+    (void)tigon::adamw<usual_backend>(p.list(), {}, good);
     EXPECT_LE(enough.high_water(), wanted);
     EXPECT_EQ(enough.used(), 0u);
   }

@@ -230,7 +230,8 @@ TEST(equivariance_of_scores, of_sequences) {
       const auto dscores = planes(call.gradient(heads * length * length), heads);
       const auto y = planes(call.out(outs * length * length), outs);
       const auto dy = planes(call.upstream(outs * length * length), outs);
-      const auto w = taps_of(call.parameter(outs * heads * taps * taps)), b = call.parameter(outs);
+      const auto w = taps_of(call.parameter(outs * heads * taps * taps));
+      const auto b = call.parameter(outs);
       const auto dw = taps_of(call.parameter_gradient(outs * heads * taps * taps));
       const auto db = call.parameter_gradient(outs);
       const tigon::multi_token_attention_options opt{.padding = 1, .sparse = sparse};

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <concepts>
 #include <cstdio>
 #include <string>
+#include <tigon/backend/kernel.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include "backend_list.hpp"
@@ -18,6 +20,10 @@ struct on {
   using backend = B;
   using element = T;
 };
+
+/// Products by Eigen. Their last bits depend on how many rows are multiplied at a time.
+template <class B>
+inline constexpr bool products_by_eigen = std::same_as<provider_t<op::gemm, B>, backends::generic>;
 
 template <class T, class... B>
 list<on<B, T>...> with_element(list<B...>);
