@@ -3,7 +3,7 @@
 #include <tigon/ops/mhc_post_res.hpp>
 #include <tigon/ops/mhc_pre.hpp>
 
-#include "problem.hpp"
+#include "layers.hpp"
 
 namespace {
 
@@ -11,23 +11,6 @@ using namespace tigon::fuzz;
 
 /// Beside one rounding of results of 16 bits: about three times what was measured, where contracts state 2e-6 and more.
 constexpr bounds within(double f32, double f64) { return {f32, 0x1p-8 + f32, 0x1p-11 + f32, f64}; }
-
-/// Sinkhorn's history, whose size is that of a backend.
-template <class P>
-struct both_histories {
-  std::vector<typename P::A> tested;
-  std::vector<double> reference;
-  both_histories(std::size_t tokens, std::size_t n, std::size_t tmax)
-      : tested(tigon::mhc_coeffs_history<typename P::backend, typename P::element>(tokens, n, tmax)),
-        reference(tigon::mhc_coeffs_history<tigon::backends::generic, double>(tokens, n, tmax)) {}
-  template <class S>
-  auto at(S) {
-    if constexpr (S::is_reference)
-      return std::span<double>(reference);
-    else
-      return std::span<typename P::A>(tested);
-  }
-};
 
 template <class P>
 void mhc_coeffs(P& p) {
