@@ -92,13 +92,15 @@ void fused_linear_kl_div(P& p) {
   if (opt.log_target) opt.eps = 0;
   const bool each = opt.reduction == none;
   auto& teacher = p.filled(p.matrix("teacher", l.rows, l.vocab), 0, 1, false);
-  double terms = 0, of_row = 0;
+  double terms = 0;
+  std::vector<double> of_rows(l.rows);
   for (std::size_t k = 0; k < teacher.size(); ++k) {
     const double log_p = -3 - teacher.got(k);
     teacher.set(k, opt.log_target ? log_p : std::exp(log_p));
     terms += std::exp(log_p) * (std::abs(log_p) + 6 + 4 * l.stretch());
-    of_row += std::exp(log_p) / static_cast<double>(l.rows);
+    of_rows[k / l.vocab] += std::exp(log_p);
   }
+  const double of_row = l.rows == 0 ? 0 : *std::ranges::max_element(of_rows);
   auto& labels = some_labels(p, p.template vector<std::int64_t>("labels", l.rows), l.vocab, -100, false);
   auto& loss = p.template matrix<A>("loss", each ? l.rows : 1, each ? l.vocab : 1);
   auto& upstream = p.filled(p.template matrix<A>("upstream", each ? l.rows : 1, each ? l.vocab : 1), 0.5, 0.2, false);
