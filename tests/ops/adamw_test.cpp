@@ -449,7 +449,8 @@ TEST(adamw_doors, tell_their_workspace) {
     const std::span<std::byte> bytes(memory);
     tigon::workspace enough(bytes), less(bytes.first(wanted - 1));
     context good(tigon::serial(), enough), bad(tigon::serial(), less);
-    EXPECT_TIGON_ERROR((void)tigon::adamw<usual_backend>(p.list(), {}, bad), workspace, "adamw: workspace is", p.all[0].w);
+    EXPECT_TIGON_ERROR((void)tigon::adamw<usual_backend>(p.list(), {}, bad), workspace, "adamw: workspace is",
+                       p.all[0].w);
     (void)tigon::adamw<usual_backend>(p.list(), {}, good);
     EXPECT_LE(enough.high_water(), wanted);
     EXPECT_EQ(enough.used(), 0u);
