@@ -45,14 +45,10 @@ void mhc(P& p) {
   opt.tmax = p.in.template pick<std::size_t>({20, 1, 3});
   opt.dx = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
   opt.dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
-  auto& x = p.filled(p.matrix("x", tokens, n * channels), 0, 1, false);
-  const double of_phi = 1 / (p.stretch() * std::sqrt(static_cast<double>(n * channels)));
-  auto& phi = p.filled(p.matrix("phi", n * channels, cols), 0, of_phi, false);
-  auto& b = p.filled(p.template vector<A>("b", cols), 0, 0.5 / p.stretch(), false);
-  auto& alpha = p.filled(p.template vector<A>("alpha", 3), 0.7, 0.1 / p.stretch(), false);
-  auto &pre = p.template matrix<A>("h_pre", tokens, n), &post = p.template matrix<A>("h_post", tokens, n);
-  auto &res = p.template matrix<A>("h_res", tokens, n * n), &mix = p.template matrix<A>("mix", tokens, cols);
-  auto& rstd = p.template vector<A>("rstd", tokens);
+  some_hyper_connections<P> given(p, tokens, n, channels, opt.tmax);
+  auto &pre = given.pre, &post = given.post, &res = given.res, &mix = given.mix, &rstd = given.rstd;
+  auto& x = given.x;
+  auto& history = given.history;
   auto &in = p.matrix("in", tokens, channels), &f = p.matrix("f", tokens, channels);
   auto &y = p.matrix("y", tokens, n * channels), &dy = p.filled(p.matrix("dy", tokens, n * channels), 0, 1, false);
   auto &dx = p.matrix("dx", tokens, n * channels), &dphi = p.matrix("dphi", n * channels, cols);
@@ -62,8 +58,6 @@ void mhc(P& p) {
   if (opt.dparams == tigon::gradient::accumulate)
     for (argument* g : {static_cast<argument*>(&dphi), static_cast<argument*>(&db), static_cast<argument*>(&dalpha)})
       p.fill(*g, 0, 1, false);
-  both_histories<P> history(tokens, n, opt.tmax);
-  const auto weights = [&](auto s) { return tigon::mhc_weights{phi.at(s), b.vec(s), alpha.vec(s)}; };
   const auto saved = [&](auto s) {
     return tigon::mhc_saved<typename decltype(s)::element>{
         {pre.at(s), post.at(s), res.at(s)}, {mix.at(s), rstd.vec(s), history.at(s)}, in.at(s), f.at(s)};
@@ -71,7 +65,7 @@ void mhc(P& p) {
   p.call({&pre, &post, &res, &mix, &rstd, &in, &f, &y}, [&](auto s) {
     using S = decltype(s);
     using E = typename S::element;
-    tigon::mhc_forward<typename S::backend, E>(x.at(s), weights(s), halve<E>, y.at(s), saved(s), opt, s.ctx);
+    tigon::mhc_forward<typename S::backend, E>(x.at(s), given.weights(s), halve<E>, y.at(s), saved(s), opt, s.ctx);
   });
   const double of_x = p.size_of_terms({&x}) * static_cast<double>(n);
   p.compare(in, {.bound = of_y.of<T>(), .scale = of_x});
@@ -85,7 +79,7 @@ void mhc(P& p) {
     using S = decltype(s);
     using E = typename S::element;
     tigon::mhc_backward<typename S::backend, E>(
-        dy.at(s), x.at(s), weights(s), halve<E>, saved(s),
+        dy.at(s), x.at(s), given.weights(s), halve<E>, saved(s),
         tigon::mhc_gradients{dx.at(s), dphi.at(s), db.vec(s), dalpha.vec(s), df.at(s), d_in.at(s)}, opt, s.ctx);
   });
   const double steepest = largest(rstd, 0, tokens);
@@ -94,8 +88,8 @@ void mhc(P& p) {
   const double sum = dh * std::sqrt(static_cast<double>(tokens + 1) * static_cast<double>(cols));
   p.compare(df, {.bound = of_layer.of<T>(), .scale = of_dy});
   p.compare(d_in, {.bound = of_layer.of<T>(), .scale = of_dy});
-  p.compare(dx,
-            {.bound = of_dx.of<T>(), .scale = of_dy + steepest * dh * of_phi * std::sqrt(static_cast<double>(cols))});
+  p.compare(dx, {.bound = of_dx.of<T>(),
+                 .scale = of_dy + steepest * dh * given.of_phi * std::sqrt(static_cast<double>(cols))});
   p.compare(dphi, {.bound = of_parameters.of<T>(), .scale = sum * std::max(1.0, of_x * steepest)});
   p.compare(db, {.bound = of_parameters.of<T>(), .scale = sum});
   p.compare(dalpha, {.bound = of_parameters.of<T>(), .scale = sum});

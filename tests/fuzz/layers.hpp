@@ -118,6 +118,34 @@ struct both_histories {
   }
 };
 
+/// What mhc_coeffs and mhc read and leave for backward: n streams of so many channels.
+template <class P>
+struct some_hyper_connections {
+  using A = typename P::A;
+  double of_phi;  ///< the size of phi
+  twin<typename P::element>&x, &phi;
+  twin<A>&b, &alpha, &pre, &post, &res, &mix, &rstd;
+  both_histories<P> history;
+
+  some_hyper_connections(P& p, std::size_t tokens, std::size_t n, std::size_t channels, std::size_t tmax)
+      : of_phi(1 / (p.stretch() * std::sqrt(static_cast<double>(n * channels)))),
+        x(p.filled(p.matrix("x", tokens, n * channels), 0, 1, false)),
+        phi(p.filled(p.matrix("phi", n * channels, n * (n + 2)), 0, of_phi, false)),
+        b(p.filled(p.template vector<A>("b", n * (n + 2)), 0, 0.5 / p.stretch(), false)),
+        alpha(p.filled(p.template vector<A>("alpha", 3), 0.7, 0.1 / p.stretch(), false)),
+        pre(p.template matrix<A>("h_pre", tokens, n)),
+        post(p.template matrix<A>("h_post", tokens, n)),
+        res(p.template matrix<A>("h_res", tokens, n * n)),
+        mix(p.template matrix<A>("mix", tokens, n * (n + 2))),
+        rstd(p.template vector<A>("rstd", tokens)),
+        history(tokens, n, tmax) {}
+
+  template <class S>
+  auto weights(S s) {
+    return tigon::mhc_weights{phi.at(s), b.vec(s), alpha.vec(s)};
+  }
+};
+
 }  // namespace tigon::fuzz
 
 #endif  // TIGON_TESTS_FUZZ_LAYERS_HPP

@@ -21,14 +21,10 @@ void mhc_coeffs(P& p) {
   opt.tmax = p.in.template pick<std::size_t>({20, 1, 3}), opt.post_mult = p.in.pick({2.0, 1.0});
   opt.dx = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
   opt.dparams = p.in.pick({tigon::gradient::overwrite, tigon::gradient::accumulate});
-  auto& x = p.filled(p.matrix("x", tokens, n * channels), 0, 1, false);
-  const double of_phi = 1 / (p.stretch() * std::sqrt(static_cast<double>(n * channels)));
-  auto& phi = p.filled(p.matrix("phi", n * channels, cols), 0, of_phi, false);
-  auto& b = p.filled(p.template vector<A>("b", cols), 0, 0.5 / p.stretch(), false);
-  auto& alpha = p.filled(p.template vector<A>("alpha", 3), 0.7, 0.1 / p.stretch(), false);
-  auto &pre = p.template matrix<A>("h_pre", tokens, n), &post = p.template matrix<A>("h_post", tokens, n);
-  auto &res = p.template matrix<A>("h_res", tokens, n * n), &mix = p.template matrix<A>("mix", tokens, cols);
-  auto& rstd = p.template vector<A>("rstd", tokens);
+  some_hyper_connections<P> given(p, tokens, n, channels, opt.tmax);
+  auto &pre = given.pre, &post = given.post, &res = given.res, &mix = given.mix, &rstd = given.rstd;
+  auto& x = given.x;
+  auto& history = given.history;
   auto& dpre = p.filled(p.template matrix<A>("dh_pre", tokens, n), 0, 1, false);
   auto& dpost = p.filled(p.template matrix<A>("dh_post", tokens, n), 0, 1, false);
   auto& dres = p.filled(p.template matrix<A>("dh_res", tokens, n * n), 0, 1, false);
@@ -38,13 +34,11 @@ void mhc_coeffs(P& p) {
   if (opt.dparams == tigon::gradient::accumulate)
     for (argument* g : {static_cast<argument*>(&dphi), static_cast<argument*>(&db), static_cast<argument*>(&dalpha)})
       p.fill(*g, 0, 1, false);
-  both_histories<P> history(tokens, n, opt.tmax);
-  const auto weights = [&](auto s) { return tigon::mhc_weights{phi.at(s), b.vec(s), alpha.vec(s)}; };
   p.call({&pre, &post, &res, &mix, &rstd}, [&](auto s) {
     using S = decltype(s);
     using N = std::conditional_t<S::is_reference, double, A>;
     tigon::mhc_coeffs_forward<typename S::backend>(
-        x.at(s), weights(s), tigon::mhc_coefficients<N>{pre.at(s), post.at(s), res.at(s)},
+        x.at(s), given.weights(s), tigon::mhc_coefficients<N>{pre.at(s), post.at(s), res.at(s)},
         tigon::mhc_coeffs_saved<N>{mix.at(s), rstd.vec(s), history.at(s)}, opt, s.ctx);
   });
   constexpr bounds of_h{.f32 = 1e-6, .bf16 = 4e-7, .f16 = 6e-7, .f64 = 5e-16};  // products of 16 bits are exact in f32
@@ -57,7 +51,7 @@ void mhc_coeffs(P& p) {
     using S = decltype(s);
     using N = std::conditional_t<S::is_reference, double, A>;
     tigon::mhc_coeffs_backward<typename S::backend>(
-        tigon::mhc_coefficients<const N>{dpre.at(s), dpost.at(s), dres.at(s)}, x.at(s), weights(s),
+        tigon::mhc_coefficients<const N>{dpre.at(s), dpost.at(s), dres.at(s)}, x.at(s), given.weights(s),
         tigon::mhc_coeffs_saved<const N>{mix.at(s), rstd.vec(s), history.at(s)},
         tigon::mhc_coeffs_gradients{dx.at(s), dphi.at(s), db.vec(s), dalpha.vec(s)}, opt, s.ctx);
   });
@@ -66,7 +60,7 @@ void mhc_coeffs(P& p) {
   const double dh = p.stretch() * static_cast<double>(n), sum = dh * std::sqrt(static_cast<double>(tokens + 1));
   const double of_x = std::max(1.0, p.size_of_terms({&x}) * steepest);
   p.compare(dx, {.bound = within(3e-6, 1.5e-15).of<T>(),
-                 .scale = steepest * dh * of_phi * std::sqrt(static_cast<double>(cols))});
+                 .scale = steepest * dh * given.of_phi * std::sqrt(static_cast<double>(cols))});
   p.compare(dphi, {.bound = within(2e-6, 1.5e-15).of<T>(), .scale = sum * of_x});
   p.compare(db, {.bound = within(5e-7, 3e-16).of<A>(), .scale = sum});
   p.compare(dalpha, {.bound = within(1.5e-6, 4e-16).of<A>(), .scale = sum * std::sqrt(static_cast<double>(cols))});
