@@ -95,7 +95,7 @@ void fused_linear_kl_div(P& p) {
   double terms = 0;
   std::vector<double> of_rows(l.rows);
   for (std::size_t k = 0; k < teacher.size(); ++k) {
-    const double log_p = -3 - teacher.got(k);
+    const double log_p = std::min(-3 - teacher.got(k), 0.0);
     teacher.set(k, opt.log_target ? log_p : std::exp(log_p));
     terms += std::exp(log_p) * (std::abs(log_p) + 6 + 4 * l.stretch());
     of_rows[k / l.vocab] += std::exp(log_p);

@@ -212,8 +212,7 @@ double steepest_angle(const some_layer<P>& l) {
   for (std::size_t i = 0; i < l.rows; ++i) {
     double square = 0;
     for (std::size_t j = 0; j < l.vocab; ++j) {
-      double z = l.biased ? l.bias.wanted(j) : 0;
-      for (std::size_t h = 0; h < l.hidden; ++h) z += l.x.wanted(i * l.hidden + h) * l.w.wanted(j * l.hidden + h);
+      const double z = l.logit(i, j);
       square += z * z;
     }
     shortest = std::min(shortest, std::sqrt(square));

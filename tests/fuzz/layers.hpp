@@ -101,23 +101,6 @@ struct some_moe {
   }
 };
 
-/// Sinkhorn's history, whose size is that of a backend.
-template <class P>
-struct both_histories {
-  std::vector<typename P::A> tested;
-  std::vector<double> reference;
-  both_histories(std::size_t tokens, std::size_t n, std::size_t tmax)
-      : tested(tigon::mhc_coeffs_history<typename P::backend, typename P::element>(tokens, n, tmax)),
-        reference(tigon::mhc_coeffs_history<tigon::backends::generic, double>(tokens, n, tmax)) {}
-  template <class S>
-  auto at(S) {
-    if constexpr (S::is_reference)
-      return std::span<double>(reference);
-    else
-      return std::span<typename P::A>(tested);
-  }
-};
-
 /// What mhc_coeffs and mhc read and leave for backward: n streams of so many channels.
 template <class P>
 struct some_hyper_connections {
@@ -125,7 +108,7 @@ struct some_hyper_connections {
   double of_phi;  ///< the size of phi
   twin<typename P::element>&x, &phi;
   twin<A>&b, &alpha, &pre, &post, &res, &mix, &rstd;
-  both_histories<P> history;
+  saved_buffer<A, double> history;  ///< of Sinkhorn, as long as each backend wants it
 
   some_hyper_connections(P& p, std::size_t tokens, std::size_t n, std::size_t channels, std::size_t tmax)
       : of_phi(1 / (p.stretch() * std::sqrt(static_cast<double>(n * channels)))),
@@ -138,7 +121,8 @@ struct some_hyper_connections {
         res(p.template matrix<A>("h_res", tokens, n * n)),
         mix(p.template matrix<A>("mix", tokens, n * (n + 2))),
         rstd(p.template vector<A>("rstd", tokens)),
-        history(tokens, n, tmax) {}
+        history(tigon::mhc_coeffs_history<typename P::backend, typename P::element>(tokens, n, tmax),
+                tigon::mhc_coeffs_history<tigon::backends::generic, double>(tokens, n, tmax)) {}
 
   template <class S>
   auto weights(S s) {

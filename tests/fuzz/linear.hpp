@@ -36,20 +36,34 @@ struct some_layer {
   twin<T>&x, &w, &bias, &dx, &dw, &dbias;
   std::size_t at_a_time;
 
-  /// `part`: of the size of logits that inputs of this spread would have.
-  some_layer(P& of, std::size_t count, std::size_t most_hidden = 40, std::size_t most_vocab = 80, double part = 1)
+  some_layer(P& of, std::size_t count, std::size_t most_hidden = 40, std::size_t most_vocab = 80)
       : p(of),
         rows(count),
         hidden(p.some_cols(most_hidden)),
         vocab(p.some_cols(most_vocab)),
         biased(p.in.one_in(2)),
         x(p.filled(p.matrix("x", rows, hidden), 0, 1, false)),
-        w(p.filled(p.matrix("w", vocab, hidden), 0, part / std::sqrt(static_cast<double>(hidden)), false)),
+        w(p.filled(p.matrix("w", vocab, hidden), 0, 1 / std::sqrt(static_cast<double>(hidden)), false)),
         bias(p.filled(p.vector("bias", biased ? vocab : 0), 0, 0.5, false)),
         dx(p.matrix("dx", rows, hidden)),
         dw(p.matrix("dw", vocab, hidden)),
         dbias(p.vector("dbias", biased ? vocab : 0)),
         at_a_time(p.in.one_in(2) ? p.in.between(1, 10) : 0) {}
+
+  /// Logits of at most this magnitude: of larger ones weights and bias are made smaller.
+  void limit_logits(double most) {
+    double largest = 0;
+    for (std::size_t i = 0; i < rows; ++i)
+      for (std::size_t j = 0; j < vocab; ++j) largest = std::max(largest, std::abs(logit(i, j)));
+    if (largest <= most) return;
+    for (std::size_t k = 0; k < w.size(); ++k) w.set(k, w.got(k) * most / largest);
+    for (std::size_t k = 0; k < bias.size(); ++k) bias.set(k, bias.got(k) * most / largest);
+  }
+  double logit(std::size_t row, std::size_t column) const {
+    double z = biased ? bias.wanted(column) : 0;
+    for (std::size_t h = 0; h < hidden; ++h) z += x.wanted(row * hidden + h) * w.wanted(column * hidden + h);
+    return z;
+  }
 
   template <class S>
   auto layer(S s) const {

@@ -18,19 +18,10 @@ using tigon::absent, tigon::reduction, tigon::divergence_reduction, tigon::lse_p
 
 constexpr bounds f32_everywhere(double f32, double f64) { return {f32, f32, f32, f64}; }
 
-/// What both sides keep of a row's log-sum-exp, each in its own type.
+/// The log-sum-exp of each row, and what else backward takes of it.
 template <class P>
-struct both_lse {
-  std::vector<lse_parts<typename P::A>> tested;
-  std::vector<lse_parts<double>> reference;
-  explicit both_lse(std::size_t rows) : tested(rows), reference(rows) {}
-  template <class S>
-  auto at(S) {
-    if constexpr (S::is_reference)
-      return std::span<lse_parts<double>>(reference);
-    else
-      return std::span<lse_parts<typename P::A>>(tested);
-  }
+struct saved_lse : saved_buffer<lse_parts<typename P::A>, lse_parts<double>> {
+  explicit saved_lse(std::size_t rows) : saved_lse::saved_buffer(rows, rows) {}
 };
 
 reduction some_reduction(source& in) { return in.pick({reduction::mean, reduction::sum, reduction::none}); }
@@ -208,11 +199,11 @@ struct pair_of_rows {
   /// Size of what a loss is the sum of, for `parts` of the rows.
   double terms(double per) const { return 4 * 0.5 * static_cast<double>(rows * vocab) / per; }
 
-  /// call(side) makes the loss, the sum of terms of size `terms`, and a gradient.
+  /// call(side) makes the loss, with an error of `of_loss`, and a gradient.
   template <class F>
-  void forward(twin<T>& to, bounds of_loss, double terms_of_loss, bounds of_gradient, F call) const {
+  void forward(twin<T>& to, const any_problem::comparison& of_loss, bounds of_gradient, F call) const {
     p.call({&loss, &to}, call);
-    p.compare(loss, {.bound = of_loss.of<T>(), .scale = terms_of_loss});
+    p.compare(loss, of_loss);
     p.compare(to, {.bound = of_gradient.of<T>()});
   }
   template <class F>
@@ -231,7 +222,7 @@ void jsd(P& p) {
   auto& labels = of.labels();
   auto& to = p.in_place(of.gradient, {&of.student, &of.teacher});
   const double terms = opt.beta == 0 || opt.beta == 1 ? of.terms(counted_labels(labels)) : 0;
-  of.forward(to, of_loss, terms, of_gradient, [&](auto s) {
+  of.forward(to, {.bound = of_loss.of<typename P::element>(), .scale = terms}, of_gradient, [&](auto s) {
     tigon::jsd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.vec(s), to.at(s), opt,
                                                       labels.vec(s), s.ctx);
   });
@@ -250,26 +241,32 @@ void kl_div(P& p) {
   opt.eps = p.in.pick({0.0, 1e-3});
   const pair_of_rows<P> of(p, true, opt.log_target, opt.reduction == none);
   auto& again = p.matrix("teacher's gradient", of.rows, of.vocab);
-  of.forward(of.gradient, of_loss, of.each ? 0.5 : of.terms(1), of_gradient, [&](auto s) {
+  // log P, y and 1 cancel where they are alike.
+  const double n = static_cast<double>(of.rows) * (opt.reduction == mean ? static_cast<double>(of.vocab) : 1);
+  const double c = opt.reduction == sum || of.each ? 1 : 1 / n;
+  std::vector<double> losses(again.size()), gradients(again.size());
+  double all = 0;
+  for (std::size_t k = 0; k < again.size(); ++k) {
+    const double t = of.teacher.wanted(k), y = of.student.wanted(k), of_y = c * of.upstream.wanted(of.each ? k : 0);
+    const double log_p = opt.log_target ? t : std::log(std::max({t, opt.eps, again.smallest_normal()}));
+    const double probability = opt.log_target ? std::exp(t) : t;
+    losses[k] = probability == 0 ? 0 : c * probability * (std::abs(log_p) + std::abs(y));
+    if (std::isfinite(losses[k])) all += losses[k];
+    gradients[k] = std::abs(of_y) * (opt.log_target ? probability : 1) * (std::abs(log_p - y) + 1);
+  }
+  any_problem::comparison loss{.bound = of_loss.of<typename P::element>(), .scale = all};
+  if (of.each) loss.terms = losses;
+  of.forward(of.gradient, loss, of_gradient, [&](auto s) {
     tigon::kl_div_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.at(s),
                                                          of.gradient.at(s), opt, s.ctx);
   });
-  // log P - y and 1 cancel where they are alike.
-  const double n = static_cast<double>(of.rows) * (opt.reduction == mean ? static_cast<double>(of.vocab) : 1);
-  const double c = opt.reduction == sum || of.each ? 1 : 1 / n;
-  std::vector<double> terms(again.size());
-  for (std::size_t k = 0; k < terms.size(); ++k) {
-    const double t = of.teacher.wanted(k), gradient = std::abs(c * of.upstream.wanted(of.each ? k : 0));
-    const double log_p = opt.log_target ? t : std::log(std::max({t, opt.eps, again.smallest_normal()}));
-    terms[k] = gradient * (opt.log_target ? std::exp(t) : 1) * (std::abs(log_p - of.student.wanted(k)) + 1);
-  }
   of.backward(
       again, of_gradient,
       [&](auto s) {
         tigon::kl_div_teacher_backward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s),
                                                                       of.upstream.at(s), again.at(s), opt, s.ctx);
       },
-      terms);
+      gradients);
   auto& to = p.in_place(of.gradient, {&of.teacher});
   of.backward(to, of_gradient, [&](auto s) {
     tigon::kl_div_backward<typename decltype(s)::backend>(of.teacher.at(s), of.upstream.at(s), to.at(s), opt, s.ctx);
@@ -284,7 +281,7 @@ void tvd(P& p) {
   const tigon::tvd_options opt{.reduction = p.in.pick({batchmean, mean, sum, none})};
   const pair_of_rows<P> of(p, false, false, opt.reduction == none);
   auto& labels = of.labels();
-  of.forward(of.gradient, of_loss, 0, of_gradient, [&](auto s) {
+  of.forward(of.gradient, {.bound = of_loss.of<typename P::element>()}, of_gradient, [&](auto s) {
     tigon::tvd_forward<typename decltype(s)::backend>(of.student.at(s), of.teacher.at(s), of.loss.at(s),
                                                       of.gradient.at(s), opt, labels.vec(s), s.ctx);
   });
@@ -315,7 +312,7 @@ void selective_log_softmax(P& p) {
     ids.set(p.in.below(ids.size()), p.in.pick({-1.0, static_cast<double>(vocab)})), p.may_refuse = true;
   auto& dlogp = p.filled(p.template matrix<A>("dlogp", batch, len), 0, 1, false);
   auto& dlogits = p.matrix("dlogits", rows, vocab);
-  both_lse<P> saved(rows);
+  saved_lse<P> saved(rows);
   p.call({&logp}, [&](auto s) {
     tigon::selective_log_softmax_forward<typename decltype(s)::backend>(logits.at(s), ids.at(s), logp.at(s), opt,
                                                                         mask.at(s), saved.at(s), s.ctx);
@@ -344,7 +341,7 @@ void grpo_loss(P& p) {
   for (std::size_t i = 0; i < upstream.size(); ++i) upstream.set(i, 1);
   auto &dlogits = p.matrix("dlogits", batch * (len + 1), vocab),
        &at_once = p.matrix("dlogits at once", batch * (len + 1), vocab);
-  both_lse<P> saved(batch * (len + 1));
+  saved_lse<P> saved(batch * (len + 1));
   if (p.in.one_in(2)) {
     p.call({&loss, &at_once}, [&](auto s) {
       tigon::grpo_loss_forward_backward<typename decltype(s)::backend>(

@@ -189,6 +189,21 @@ struct on_reference {
   context& ctx;
 };
 
+/// What forward leaves for backward in a type that each backend chooses.
+template <class U, class R>
+struct saved_buffer {
+  std::vector<U> tested;
+  std::vector<R> reference;
+  saved_buffer(std::size_t of_tested, std::size_t of_reference) : tested(of_tested), reference(of_reference) {}
+  template <class S>
+  auto at(S) {
+    if constexpr (S::is_reference)
+      return std::span(reference);
+    else
+      return std::span(tested);
+  }
+};
+
 struct end_of_case {};
 
 /// What does not depend on the types of a problem.

@@ -34,8 +34,7 @@ struct side_by_side {
   }
   heads_view<T> heads(std::size_t first, neighborhood_attention_layer_options opt) const {
     const std::size_t d = hidden / opt.heads, token = all.row_stride;
-    return {
-        all.data + first * hidden, all.rows / opt.seq_len, opt.heads, opt.seq_len, d, opt.seq_len * token, d, token};
+    return {part(first).data, all.rows / opt.seq_len, opt.heads, opt.seq_len, d, opt.seq_len * token, d, token};
   }
 };
 

@@ -102,9 +102,7 @@ void expect_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matrix_view<
 /// In the place of k, where only q is rotated.
 template <class T>
 heads_view<T> no_heads_beside(heads_view<T> q) {
-  q.data = nullptr;
-  q.heads = 0;
-  return q;
+  return {nullptr, q.batch, 0, q.seq_len, q.head_dim, 0, 0, 0};
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
