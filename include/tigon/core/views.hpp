@@ -11,7 +11,7 @@
 namespace tigon {
 
 /// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent. `data` may be null where there are
-/// no elements: then all rows and parts of the view begin there, too, and a view of no columns has the stride 0.
+/// no elements: then rows and parts of the view begin there, too.
 template <class T>
 struct matrix_view {
   T* data = nullptr;
@@ -22,7 +22,7 @@ struct matrix_view {
   constexpr matrix_view() = default;
   constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c) : data(d), rows(r), cols(c), row_stride(c) {}
   constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c, std::size_t stride)
-      : data(d), rows(r), cols(c), row_stride(c == 0 ? 0 : stride) {}
+      : data(d), rows(r), cols(c), row_stride(stride) {}
 
   /// A view that may write converts to one that may not.
   constexpr TIGON_INLINE operator matrix_view<const T>() const
@@ -31,11 +31,11 @@ struct matrix_view {
     return {data, rows, cols, row_stride};
   }
 
-  constexpr TIGON_INLINE T* row(std::size_t i) const { return data + i * row_stride; }
+  constexpr TIGON_INLINE T* row(std::size_t i) const { return cols == 0 ? data : data + i * row_stride; }
 
   /// Rows [first, first + count).
   constexpr TIGON_INLINE matrix_view rows_from(std::size_t first, std::size_t count) const {
-    return {data + first * row_stride, count, cols, row_stride};
+    return {row(first), count, cols, row_stride};
   }
   /// Columns [first, first + count), for example the gate half of a fused gate-up buffer.
   constexpr TIGON_INLINE matrix_view cols_from(std::size_t first, std::size_t count) const {
@@ -56,8 +56,8 @@ struct vector_view {
   constexpr TIGON_INLINE explicit operator bool() const { return data != nullptr; }
 };
 
-/// Heads of attention: element (b, h, s, j) at data + b * batch_stride + h * head_stride + s * seq_stride + j. Where there
-/// are no elements, `data` may be null and strides are 0.
+/// Heads of attention: element (b, h, s, j) at data + b * batch_stride + h * head_stride + s * seq_stride + j. `data` may be
+/// null where there are no elements, as in a matrix.
 template <class T>
 struct heads_view {
   T* data = nullptr;
@@ -67,9 +67,7 @@ struct heads_view {
   constexpr heads_view() = default;
   constexpr TIGON_INLINE heads_view(T* d, std::size_t b, std::size_t h, std::size_t s, std::size_t n, std::size_t bs,
                                     std::size_t hs, std::size_t ss)
-      : data(d), batch(b), heads(h), seq_len(s), head_dim(n) {
-    if (b != 0 && h != 0 && s != 0 && n != 0) batch_stride = bs, head_stride = hs, seq_stride = ss;
-  }
+      : data(d), batch(b), heads(h), seq_len(s), head_dim(n), batch_stride(bs), head_stride(hs), seq_stride(ss) {}
 
   /// The heads of a token lie together, as a projection leaves them: [batch, seq_len, heads, head_dim].
   static constexpr TIGON_INLINE heads_view of_tokens(T* d, std::size_t b, std::size_t s, std::size_t h, std::size_t n) {
@@ -87,11 +85,11 @@ struct heads_view {
   }
 
   constexpr TIGON_INLINE T* at(std::size_t b, std::size_t h, std::size_t s) const {
-    return data + b * batch_stride + h * head_stride + s * seq_stride;
+    return head_dim == 0 ? data : data + b * batch_stride + h * head_stride + s * seq_stride;
   }
   /// One head of one sequence, a row a token.
   constexpr TIGON_INLINE matrix_view<T> head(std::size_t b, std::size_t h) const {
-    return {at(b, h, 0), seq_len, head_dim, seq_stride};
+    return {seq_len == 0 ? data : at(b, h, 0), seq_len, head_dim, seq_stride};
   }
 };
 
