@@ -189,6 +189,7 @@ void neighborhood_attention_layer(P& p) {
 template <class P>
 void expert_parallel_moe(P& p) {
   some_moe<P> m(p);
+  const mlp_roots of = m.roots();
   tigon::comm::serial alone;
   p.may_allocate = ranks_talk;
   p.call({&m.y}, [&](auto s) {
@@ -196,13 +197,13 @@ void expert_parallel_moe(P& p) {
     tigon::expert_parallel_moe_forward<typename S::backend, typename S::element>(alone, m.x.at(s), m.choices(s),
                                                                                  m.weights(s), m.y.at(s), m.opt, s.ctx);
   });
-  m.compare_forward();
+  m.compare_forward(of);
   p.call({&m.dx, &m.dgate_up, &m.ddown, &m.drouting}, [&](auto s) {
     using S = decltype(s);
     tigon::expert_parallel_moe_backward<typename S::backend, typename S::element>(
         alone, m.dy.at(s), m.x.at(s), m.choices(s), m.weights(s), m.gradients(s), m.opt, s.ctx);
   });
-  m.compare_backward();
+  m.compare_backward(of);
 }
 
 /// 1 / the shortest row of logits x w^T + bias, in f64: how much an angle feels an error of the logits.

@@ -264,6 +264,8 @@ class any_problem {
     /// Of each element the sum of the magnitudes of its terms, of which `bound` is then the part that may be off beside
     /// one rounding of the result.
     std::span<const double> terms = {};
+    /// Of each element the root of the sum of the squares of its terms, which counts where it is above the scale.
+    std::span<const double> roots = {};
   };
   TIGON_TEST_NOINLINE void compare(const argument& a, const comparison& how) const {
     if (accepted_fault_) return;
@@ -290,7 +292,8 @@ class any_problem {
       // Below the normal numbers steps are absolute, rstd may multiply them by a thousand, and again where it is a factor
       // twice, and gradients of losses are 0.
       const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
-      const double size = how.terms.empty() ? std::abs(want) + typical : how.terms[k];
+      const double root = how.roots.empty() ? 0 : how.roots[k];
+      const double size = how.terms.empty() ? std::abs(want) + std::max(typical, root) : how.terms[k];
       const double error = std::abs(got - want), by_bound = how.bound * size + a.smallest_normal();
       const double allowed = rounding + margin * by_bound;
       // Conversions to a type that ends here give infinity.

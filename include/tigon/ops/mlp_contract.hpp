@@ -42,7 +42,8 @@ struct mlp {
 /// Precision  every sum, act and its derivative in f32 (f64 for f64). One rounding at g, u, a, dg, du and the outputs;
 ///            a is made of the sums before g and u are rounded, p is not rounded, dx is one sum. bd times its
 ///            multiplier is rounded to the type of y. Products are op::gemm of the backend, gates its op::swiglu and
-///            op::geglu; round_gate of their options rounds to the type of x.
+///            op::geglu; round_gate of their options rounds to the type of x. A g, u, a, dg or du beyond 65504 is
+///            infinite in f16, and what is made of it is infinite or NaN.
 /// Writes     y, saved; dx, dwg, dwu, dwd, dbg, dbu, dbd; a gradient whose view has no memory is not computed: those of
 ///            frozen weights. Gradients of weights and biases are added to with gradient::accumulate. mlp_backward
 ///            overwrites saved: one backward for one forward.

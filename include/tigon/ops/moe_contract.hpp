@@ -43,8 +43,9 @@ struct moe {
 ///            std::int64_t.
 /// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
 ///            what the choices of a token add to y and dx is not rounded before, nor is what gradients of biases are
-///            sums of. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of the pairs
-///            its op::moe_routing.
+///            sums of. One of saved, a, w * a, dg or du beyond 65504 is infinite in f16, and what is made of it is
+///            infinite or NaN. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of the
+///            pairs its op::moe_routing.
 /// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
 ///            order of the token: the order in which a token names its experts changes no bit.
 /// Writes     y, saved; dx, dweights, the gradients of weights and biases; a gradient whose view has no memory is not
@@ -61,7 +62,8 @@ struct moe {
 /// Throws     tigon::error: shape, stride, alias, state (saved holds no forward), workspace, and index (in every build)
 ///            for an index outside [0, experts), argument as swiglu; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/moe_test.cpp,
-///            moe_gates_test.cpp); twice that in 16 bits with round_gate.
+///            moe_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the
+///            root of the sum of their squares, and up to twice as much (tests/fuzz/layers.hpp).
 template <class Gate = mlp_gate>
 struct moe_options_for {
   gate_layout layout = gate_layout::halves;
