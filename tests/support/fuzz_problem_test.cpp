@@ -1,15 +1,19 @@
 // The comparison of fuzz programs: one that cannot fail makes every case worthless.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <numbers>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fuzz/layers.hpp"
 #include "fuzz/problem.hpp"
 
 namespace {
@@ -18,9 +22,9 @@ using namespace tigon;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Whether `got` in T is a finding, where f64 has `want` and the bound is a thousandth.
+/// Whether `got` in T is a finding, where f64 has `want`, the bound is a thousandth, and the root of its terms is `root`.
 template <class T>
-bool is_finding(double got, double want) {
+bool is_finding(double got, double want, double root = 0) {
   using backend = backends::generic;
   fuzz::source in({});
   fuzz::problem<backend, T> p(in, "op");
@@ -28,7 +32,7 @@ bool is_finding(double got, double want) {
   *a.at(fuzz::on_tested<backend, T>{default_context()}).data = test::from_f64<T>(got);
   *a.at(fuzz::on_reference{default_context()}).data = want;
   try {
-    p.compare(a, {.bound = 1e-3});
+    p.compare(a, {.bound = 1e-3, .roots = std::span(&root, 1)});
   } catch (const fuzz::finding&) {
     return true;
   }
@@ -49,6 +53,47 @@ TEST(fuzz_comparison, allows_as_many_bounds_as_the_margin_says) {
   EXPECT_TRUE(is_finding<float>(1.009, 1));
   fuzz::margin = margin;
   EXPECT_TRUE(is_finding<float>(1.007, 1));
+}
+
+TEST(fuzz_comparison, measures_terms_that_cancel_by_their_root) {
+  EXPECT_TRUE(is_finding<float>(0.003, 0));
+  EXPECT_FALSE(is_finding<float>(0.003, 0, 4));
+  EXPECT_TRUE(is_finding<float>(0.005, 0, 4));
+  EXPECT_FALSE(is_finding<float>(1.0019, 1, 0.5));  // not below the size of the results
+}
+
+/// A gated MLP of one token, one channel and two units, whose weights of the way back cancel.
+struct units {
+  static std::size_t gate(std::size_t l, std::size_t) { return l; }
+  static std::size_t up(std::size_t l, std::size_t) { return l; }
+  static std::size_t down(std::size_t, std::size_t l) { return l; }
+};
+template <class T>
+fuzz::mlp_roots roots_of_two_units(double token) {
+  fuzz::source in({});
+  fuzz::problem<backends::generic, T> p(in, "op");
+  auto &x = p.matrix("x", 1, 1), &dy = p.matrix("dy", 1, 1);
+  auto &gate = p.matrix("gate", 2, 1), &up = p.matrix("up", 2, 1), &down = p.matrix("down", 1, 2);
+  x.set(0, token), dy.set(0, 1);
+  for (std::size_t l = 0; l < 2; ++l) gate.set(l, 1), up.set(l, 2), down.set(l, l == 0 ? 3 : -3);
+  fuzz::mlp_roots of;
+  double of_w = 0;
+  of.add(fuzz::gated_layer<units>{1, 2, gate, up, down, nullptr, nullptr, {}}, x, dy, 0, 1, of_w);
+  of.take_roots();
+  EXPECT_EQ(of.fits(x), of.largest * 2 < x.largest_held());
+  return of;
+}
+
+TEST(fuzz_mlp_roots, do_not_cancel_and_know_what_16_bits_hold) {
+  const fuzz::mlp_roots of = roots_of_two_units<float16>(4);
+  // y = 3 a - 3 a = 0, a = silu(4) * 8; g, u and p count twice: by their value and by the root of one term.
+  const double s = 1 / (1 + std::exp(-4.0)), act = 4 * s, slope = s * (1 + 4 * (1 - s));
+  EXPECT_NEAR(of.y[0], 3 * std::numbers::sqrt2 * (act * 16 + slope * 8 * 8), 1e-9);
+  EXPECT_NEAR(of.ddown[0], act * 16 + slope * 8 * 8, 1e-9);
+  EXPECT_NEAR(of.dup[0], 4 * (6 * act + 3 * slope * 8), 1e-9);
+  EXPECT_NEAR(of.largest, act * 8, 1e-9);
+  EXPECT_LT(roots_of_two_units<float16>(100).largest, 65504);
+  EXPECT_GT(roots_of_two_units<float16>(300).largest, 65504);
 }
 
 TEST(fuzz_comparison, infinity_is_right_only_beyond_the_type) {
