@@ -101,6 +101,7 @@ constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
 /// Types      logits and dlogits one of f32, bf16, f16, f64; ids std::int32_t or std::int64_t; mask of any type of
 ///            numbers, 0 or 1; everything else f32 (f64 for f64).
 /// Precision  log-probabilities as selective_log_softmax; f64 between them and the loss or u; one rounding at dlogits.
+///            A u beyond the range of f32, of a ratio above e^88, is infinite, and its row of dlogits infinite or NaN.
 /// Writes     loss; saved and the metrics, where they have memory; dlogits. Masked tokens and positions len are not
 ///            read; their loss and gradient are 0.
 /// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
