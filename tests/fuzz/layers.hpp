@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "problem.hpp"
+#include "support/gate_value.hpp"
 
 namespace tigon::fuzz {
 
@@ -20,21 +21,6 @@ namespace tigon::fuzz {
 // The contract states 8e-6, 3e-2 and 5e-2.
 inline constexpr bounds mlp_forward_bound{.f32 = 1.3e-6, .bf16 = 1e-2, .f16 = 1.3e-3, .f64 = 8e-16};
 inline constexpr bounds mlp_backward_bound{.f32 = 1.3e-6, .bf16 = 1.7e-2, .f16 = 2e-3, .f64 = 1e-15};
-
-/// act(g), act'(g) and a bound of |act''(g)|.
-struct gate_value {
-  double act, slope, bend;
-};
-inline gate_value gate_at(tigon::mlp_gate gate, double g) {
-  const double bend = std::min(0.8, 2 / (g * g));
-  if (gate == tigon::mlp_gate::swiglu) {
-    const double s = 1 / (1 + std::exp(-g));
-    return {g * s, s * (1 + g * (1 - s)), bend};
-  }
-  const double k = std::sqrt(2 / std::acos(-1.0)), cubic = 0.044715;
-  const double t = std::tanh(k * (g + cubic * g * g * g));
-  return {g * (1 + t) / 2, (1 + t) / 2 + g * (1 - t * t) * k * (1 + 3 * cubic * g * g) / 2, bend};
-}
 
 /// A gated MLP whose weights lie at at.gate(l, c), at.up(l, c) and at.down(j, l) of their arguments.
 template <class At>
@@ -71,11 +57,12 @@ struct mlp_roots {
       if (layer.gate_bias != nullptr) g.add(layer.gate_multiplier * layer.gate_bias->wanted(l));
       if (layer.up_bias != nullptr) u.add(layer.up_bias->wanted(l));
       for (std::size_t j = 0; j < hidden; ++j) p.add(upstream(j) * layer.down.wanted(layer.at.down(j, l)));
-      const gate_value of = gate_at(layer.act, g.value);
+      const test::gate_value of = test::gate_value_of(layer.act, g.value);
+      const double bend = std::min(0.8, 2 / (g.value * g.value));  // |act''| is below
       const double act = std::abs(of.act), slope = std::abs(of.slope), value_u = std::abs(u.value);
       const double unweighted = act * u.size() + slope * g.size() * value_u, a = w * unweighted;
       const double dg = w * (p.size() * value_u * slope + std::abs(p.value) * u.size() * slope +
-                             std::abs(p.value) * value_u * of.bend * g.size());
+                             std::abs(p.value) * value_u * bend * g.size());
       const double du = w * (p.size() * act + std::abs(p.value) * slope * g.size());
       for (const double held : {g.value, u.value, of.act * u.value, w * of.act * u.value, p.value * u.value * of.slope,
                                 p.value * of.act, w * p.value * u.value * of.slope, w * p.value * of.act})

@@ -10,6 +10,7 @@
 
 #include "backends.hpp"
 #include "errors.hpp"
+#include "gate_value.hpp"
 #include "guarded.hpp"
 #include "problem.hpp"
 
@@ -116,15 +117,7 @@ TIGON_TEST_NOINLINE inline mlp_results mlp_reference(mlp_sizes s, const std::vec
         u += x[i * H + h] * wu[j * H + h];
         p += opt.down_multiplier * dy[i * H + h] * wd[h * I + j];
       }
-      double act = 0, slope = 0;
-      if (opt.gate == mlp_gate::swiglu) {
-        const double sigmoid = 1 / (1 + std::exp(-g));
-        act = g * sigmoid, slope = sigmoid * (1 + g * (1 - sigmoid));
-      } else {
-        const double k = std::sqrt(2 / 3.14159265358979323846), t = std::tanh(k * (g + 0.044715 * g * g * g));
-        act = g * (1 + t) / 2;
-        slope = (1 + t) / 2 + g * (1 - t * t) / 2 * k * (1 + 3 * 0.044715 * g * g);
-      }
+      const auto [act, slope] = gate_value_of(opt.gate, g);
       for (std::size_t h = 0; h < H; ++h) {
         r.dwd[h * I + j] += opt.down_multiplier * dy[i * H + h] * act * u;
         r.dwg[j * H + h] += opt.gate_multiplier * p * u * slope * x[i * H + h];

@@ -10,6 +10,7 @@
 
 #include "backends.hpp"
 #include "errors.hpp"
+#include "gate_value.hpp"
 #include "guarded.hpp"
 #include "problem.hpp"
 
@@ -96,7 +97,7 @@ TIGON_TEST_NOINLINE inline moe_results moe_reference(const moe_sizes& s, const s
       double g = 0, u = 0, p = 0;
       for (std::size_t h = 0; h < H; ++h)
         g += x[h] * o.gate[row * H + h], u += x[h] * o.up[row * H + h], p += d[h] * o.down[down(h)];
-      const double sigmoid = 1 / (1 + std::exp(-g)), silu = g * sigmoid, slope = sigmoid * (1 + g * (1 - sigmoid));
+      const auto [silu, slope] = gate_value_of(mlp_gate::swiglu, g);
       r.dweights[q] += p * silu * u;
       const double dg = w * p * u * slope, du = w * p * silu;
       for (std::size_t h = 0; h < H; ++h) {
