@@ -1,5 +1,7 @@
-// neighborhood_attention on ascend: its parents' kernel, with the chip's softmax inside.
+// neighborhood_attention on ascend: its parents' kernel, with the chip's softmax inside; and the layer around it, which
+// calls the chip's layer_norm.
 #include <tigon/ops/neighborhood_attention.hpp>
+#include <tigon/ops/neighborhood_attention_layer.hpp>
 
 #include "ascend_chips.hpp"
 
@@ -41,6 +43,43 @@ TEST(ascend_neighborhood_attention, runs_the_softmax_of_the_chip_and_agrees_with
   EXPECT_TRUE(close(p.dq.f64(), parents.dq.f64(), 4 * parity.f32));
   EXPECT_TRUE(close(p.dk.f64(), parents.dk.f64(), 4 * parity.f32));
   EXPECT_TRUE(close(p.dv.f64(), parents.dv.f64(), 4 * parity.f32));
+}
+
+template <class T>
+struct layer_problem {
+  static constexpr std::size_t tokens = 2 * 19, hidden = 3 * 8;
+  static constexpr tigon::neighborhood_attention_layer_options opt{
+      .heads = 3, .seq_len = tokens / 2, .attention = {.kernel_size = 5}};
+  using A = tigon::accumulator_t<T>;
+  using weights = tigon::neighborhood_attention_layer_weights<T>;
+  guarded_matrix<T> x = random_matrix<T>({tokens, hidden}, 1), dy = random_matrix<T>({tokens, hidden}, 2),
+                    wqkv = random_matrix<T>({3 * hidden, hidden}, 3, guard::behind, {.deviation = 0.2}),
+                    wo = random_matrix<T>({hidden, hidden}, 4, guard::behind, {.deviation = 0.2}), y{tokens, hidden},
+                    values{tokens, 5 * hidden}, dx{tokens, hidden}, dwqkv{3 * hidden, hidden}, dwo{hidden, hidden};
+  guarded<T> norm = random_vector<T>(hidden, 5, guard::behind, {.mean = 1, .deviation = 0.3}),
+             norm_bias = random_vector<T>(hidden, 6), dnorm = guarded<T>(hidden), dnorm_bias = guarded<T>(hidden);
+  guarded<A> numbers = guarded<A>(tigon::neighborhood_attention_layer_numbers(tokens, opt));
+
+  template <class B>
+  TIGON_TEST_NOINLINE void run() {
+    const weights w{wqkv.view(), wo.view(), {}, {}, norm, norm_bias};
+    const tigon::neighborhood_attention_layer_saved<T> saved{values.view(), numbers};
+    tigon::neighborhood_attention_layer_forward<B, T>(x, w, y.view(), saved, opt);
+    tigon::neighborhood_attention_layer_backward<B, T>(
+        dy, x, w, saved, dx.view(), weights{dwqkv.view(), dwo.view(), {}, {}, dnorm, dnorm_bias}, opt);
+  }
+};
+
+TEST(ascend_neighborhood_attention_layer, agrees_with_its_parents) {
+  layer_problem<float> parents, p;
+  parents.run<tigon::backends::highway>();
+  p.run<usual_chip>();
+  EXPECT_TRUE(close(p.y.f64(), parents.y.f64(), parity.f32));
+  EXPECT_TRUE(close(p.dx.f64(), parents.dx.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dwqkv.f64(), parents.dwqkv.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dwo.f64(), parents.dwo.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dnorm.f64(), parents.dnorm.f64(), 4 * parity.f32));
+  EXPECT_TRUE(close(p.dnorm_bias.f64(), parents.dnorm_bias.f64(), 4 * parity.f32));
 }
 
 TEST(ascend_neighborhood_attention, bits_do_not_depend_on_threads) {

@@ -1,9 +1,13 @@
-// Every door of the library, forward and backward: compiled with different -m flags for common_symbols.sh, and never
-// run.
+// Every door of the library, forward and backward: compiled with different -m flags for common_symbols.sh, on other
+// backends (TIGON_TESTS_LINK_BACKEND), and never run.
 #include <tigon/backends/generic/backend.hpp>
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/interop/dlpack.hpp>
 #include <tigon/tigon.hpp>
+
+#ifndef TIGON_TESTS_LINK_BACKEND
+#define TIGON_TESTS_LINK_BACKEND one_vector_a_step
+#endif
 
 namespace tigon::backends {
 inline namespace TIGON_ABI {
@@ -331,5 +335,5 @@ void TIGON_TESTS_LINK_NAME() {
   call_all<tigon::backends::one_vector_a_step, tigon::float16>();
   call_all<tigon::backends::generic, double>();
 #endif
-  call_all<tigon::backends::one_vector_a_step, tigon::bfloat16>();  // and inside of it float
+  call_all<tigon::backends::TIGON_TESTS_LINK_BACKEND, tigon::bfloat16>();  // and inside of it float
 }

@@ -67,9 +67,9 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
     if (x.rows == 0) return;
     const detail::side_by_side<T> values{to_save.values, x.cols};
     const detail::layer_numbers<A> numbers(to_save.numbers, x.rows, opt);
-    kernel_for<op::layer_norm, R>::template forward<R, T, T>(x, vector(w.norm), vector(w.norm_bias), values.part(0),
-                                                             numbers.mean, numbers.rstd,
-                                                             layer_norm_options{.eps = opt.eps}, ctx);
+    kernel_for<op::layer_norm, R>::template forward<R, T>(x, vector(w.norm), vector(w.norm_bias), values.part(0),
+                                                          numbers.mean, numbers.rstd,
+                                                          layer_norm_options{.eps = opt.eps}, ctx);
     product<B, T>(values.part(0), w.wqkv, values.part(1, 3), vector(w.bqkv), {.b = transpose::yes}, ctx);
     kernel_for<op::neighborhood_attention, R>::template forward<R, T>(
         values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), values.heads(4, opt),
@@ -101,7 +101,7 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
     parameter_gradients<B, T>(d_qkv.all, values.part(0), dw.wqkv, dw.bqkv, opt, ctx);
     const matrix_view<T> dn = d_o.all;
     product<B, T>(d_qkv.all, w.wqkv, dn, {}, {}, ctx);
-    kernel_for<op::layer_norm, R>::template backward<R, T, T>(
+    kernel_for<op::layer_norm, R>::template backward<R, T>(
         dn, x, vector(w.norm), numbers.mean, numbers.rstd,
         norm_gradients<T, vector_view<T>, vector_view<T>>{dx, vector(dw.norm), vector(dw.norm_bias)},
         layer_norm_options{.eps = opt.eps, .dparams = opt.dparams}, ctx);
