@@ -472,6 +472,7 @@ class problem : public any_problem {
 
   explicit problem(source& bytes, const char* op) : any_problem(bytes) {
     op_ = op, backend_ = B::info.name, type_ = element_name<T>();
+    if (std::is_same_v<T, bfloat16> && backend_ == "onednn") may_allocate = "oneDNN packs the operands of its products";
   }
   problem(const problem&) = delete;
   ~problem() = default;
@@ -542,7 +543,7 @@ class problem : public any_problem {
   }
 
   bool may_refuse = false;             ///< the case has something in it that is refused
-  const char* may_allocate = nullptr;  ///< why a call of this operator allocates memory
+  const char* may_allocate = nullptr;  ///< why a call of this operator on this backend allocates memory
 
  private:
   template <class U>
