@@ -45,6 +45,14 @@ TEST(ascend_neighborhood_attention, runs_the_softmax_of_the_chip_and_agrees_with
   EXPECT_TRUE(close(p.dv.f64(), parents.dv.f64(), 4 * parity.f32));
 }
 
+TEST(ascend_neighborhood_attention, bits_do_not_depend_on_threads) {
+  problem<float> p;
+  EXPECT_TRUE(same_bits_for_any_threads([&](tigon::context& ctx) {
+    p.run<usual_chip>(ctx);
+    return bits_of(p.o, p.probs, p.dq, p.dk, p.dv);
+  }));
+}
+
 template <class T>
 struct layer_problem {
   static constexpr std::size_t tokens = 2 * 19, hidden = 3 * 8;
@@ -80,14 +88,6 @@ TEST(ascend_neighborhood_attention_layer, agrees_with_its_parents) {
   EXPECT_TRUE(close(p.dwo.f64(), parents.dwo.f64(), 4 * parity.f32));
   EXPECT_TRUE(close(p.dnorm.f64(), parents.dnorm.f64(), 4 * parity.f32));
   EXPECT_TRUE(close(p.dnorm_bias.f64(), parents.dnorm_bias.f64(), 4 * parity.f32));
-}
-
-TEST(ascend_neighborhood_attention, bits_do_not_depend_on_threads) {
-  problem<float> p;
-  EXPECT_TRUE(same_bits_for_any_threads([&](tigon::context& ctx) {
-    p.run<usual_chip>(ctx);
-    return bits_of(p.o, p.probs, p.dq, p.dk, p.dv);
-  }));
 }
 
 }  // namespace
