@@ -1,6 +1,9 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
+import copy
 import importlib.metadata
 import os
+import subprocess
+import sys
 import time
 import weakref
 
@@ -312,6 +315,99 @@ def test_revert(family):
     assert model.config._attn_implementation == attention and not hasattr(model, "_loss_function")
     again, actual = step(model)
     assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def is_patched(model) -> bool:
+    return any("forward" in vars(m) for m in model.modules())
+
+
+def test_copies_have_patches_of_their_own(family):
+    """A deep copy is patched as its model is; revert and apply change the one that they are given."""
+    model = build(family)
+    plain, _ = step(model)
+    first = patched(model)
+    loss, expected = step(first)
+    second = copy.deepcopy(first)
+    again, actual = step(second)
+    assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+    tigon_torch.revert(second)
+    assert not is_patched(second) and second.config._attn_implementation == model.config._attn_implementation
+    assert step(second)[0] == plain
+    again, actual = step(first)
+    assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+    third = copy.deepcopy(first)
+    report = tigon_torch.apply(third, rope=False, attention=False, linear=False)
+    assert report.replaced.keys().isdisjoint({"rope", "attention", "linear"}) and not report.left
+    assert third.config._attn_implementation == model.config._attn_implementation
+    assert first.config._attn_implementation == "tigon"
+    tigon_torch.revert(first)
+    assert not is_patched(first) and is_patched(third)
+    tigon_torch.revert(third)
+    assert not is_patched(third) and step(third)[0] == plain
+
+
+def test_a_shallow_copy_shares_modules_as_any():
+    model = build("llama")
+    plain, _ = step(model)
+    model = patched(model)
+    loss, _ = step(model)
+    shallow = copy.copy(model)
+    assert step(shallow)[0] == loss
+    tigon_torch.revert(shallow)
+    tigon_torch.revert(model)
+    assert not is_patched(shallow) and not is_patched(model)
+    assert step(model)[0] == step(shallow)[0] == plain
+
+
+LOADED = """
+import sys
+import torch
+import tigon_torch
+model, inputs = torch.load(sys.argv[1], weights_only=False)
+with torch.no_grad():
+    losses = [model(**inputs).loss]
+    names = model.generate(inputs["input_ids"], max_new_tokens=2, do_sample=False).shape  # reads the names of arguments
+    tigon_torch.revert(model)
+    losses.append(model(**inputs).loss)
+torch.save((losses, list(model.state_dict()), model.config._attn_implementation, str(tigon_torch.apply(model))), sys.argv[1])
+"""
+
+
+def test_pickle(family, tmp_path):
+    """torch.save and torch.load of a patched model, here and, for one of each kind of layer, in a fresh process."""
+    model = build(family)
+    plain, _ = step(model)
+    model = patched(model)
+    keys = list(model.state_dict())
+    loss, expected = step(model)
+    model.zero_grad(set_to_none=True)
+    torch.save((model, batch()), tmp_path / "model.pt")
+    loaded, _ = torch.load(tmp_path / "model.pt", weights_only=False)
+    again, actual = step(loaded)
+    assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+    tigon_torch.revert(loaded)
+    assert not is_patched(loaded) and step(loaded)[0] == plain and is_patched(model)
+    if family not in ("gemma2", "phi3", "qwen3_moe"):
+        return
+    done = subprocess.run([sys.executable, "-c", LOADED, str(tmp_path / "model.pt")], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    losses, names, attention, report = torch.load(tmp_path / "model.pt")
+    assert [value.item() for value in losses] == pytest.approx([loss.item(), plain.item()], rel=1e-6)
+    assert names == keys and attention != "tigon" and "fused_linear_cross_entropy (1)" in report
+
+
+def test_pickle_of_lora():
+    peft = pytest.importorskip("peft")
+    model = build("llama")
+    tigon_torch.apply(model, linear=True)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
+    loss, _ = step(wrapped)
+    wrapped.zero_grad(set_to_none=True)
+    loaded = copy.deepcopy(wrapped)
+    assert step(loaded)[0] == loss
+    tigon_torch.revert(loaded)
+    assert not is_patched(loaded) and is_patched(wrapped)
 
 
 @pytest.mark.parametrize("switch", ["rope", "rms_norm", "fused_add_rms_norm", "swiglu", "attention", "cross_entropy",

@@ -23,7 +23,7 @@ from . import causal_lm as _causal_lm
 from . import modules as _modules
 from .families import FAMILIES, Family
 from .measure import linear_is_faster
-from .patch import Patches, Report, forget, logger, patches_of, remember
+from .patch import Forward, Report, logger, put, restore
 
 SWITCHES = {
     "rope": True,
@@ -73,21 +73,21 @@ class _Applying:
         self.recompute = recompute
         self.transformers = family.load()
         self.report = Report(type(model).__name__)
-        self.patches = Patches()
 
     def instances(self, part: str):
         """The modules of the model that are exactly of this class of the family; subclasses are somebody else's."""
         cls = getattr(self.transformers, self.family.names(part), None)
         return [m for m in self.model.modules() if cls is not None and type(m) is cls]
 
-    def forward(self, operator: str, module, function) -> None:
+    def forward(self, operator: str, module, make, *options) -> None:
         if "forward" in vars(module):
             self.report.leave(f"{operator} of a {type(module).__name__} whose forward somebody else replaced")
             return
-        self.patches.method(module, "forward", function)
+        put(module, "forward", Forward(module, make, *options))
         self.report.count(operator)
 
     def run(self) -> Report:
+        self.loss()  # first: the logits that it looks at are transformers' own
         self.norms()
         self.rotations()
         self.gates()
@@ -97,7 +97,6 @@ class _Applying:
             self.experts()
         if self.on["linear"]:
             self.linears()
-        self.loss()
         return self.report
 
     def norms(self) -> None:
@@ -106,35 +105,31 @@ class _Applying:
                 self.forward("rms_norm", norm, _modules.rms_norm_forward)
         if self.on["fused_add_rms_norm"]:
             make = _modules.sandwich_layer_forward if self.family.sandwich else _modules.layer_forward
-            forward = make(self.recompute)
             for layer in self.instances("DecoderLayer"):
                 dropout = [m.p for m in layer.children() if isinstance(m, nn.Dropout) and m.p > 0]
                 if dropout:
                     self.report.leave(f"fused_add_rms_norm: the layer drops out {dropout[0]} of its residuals")
                 else:
-                    self.forward("fused_add_rms_norm", layer, forward)
+                    self.forward("fused_add_rms_norm", layer, make, self.recompute)
 
     def rotations(self) -> None:
-        if not self.on["rope"]:
-            return
-        forward = _modules.rotary_attention_forward(self.family.window_of(), self.family.softcap_of())
-        for layer in self.instances("Attention"):
-            self.forward("rope", layer, forward)
+        if self.on["rope"]:
+            for layer in self.instances("Attention"):
+                self.forward("rope", layer, _modules.rotary_attention_forward, self.family)
 
     def gates(self) -> None:
         activation = getattr(self.model.config, self.family.activation)
-        gate = _modules.gate_of(activation)
         operator = "swiglu" if activation in ("silu", "swish") else "geglu"
         mlps = self.instances("MLP")
-        if gate is None:
+        if _modules.gate_of(activation) is None:
             if mlps and (self.on["swiglu"] or self.on["geglu"]):
                 self.report.leave(f"the MLP: tigon has no gate with the activation '{activation}'")
             return
         if not self.on[operator]:
             return
-        forward = (_modules.packed_mlp_forward if self.family.packed else _modules.mlp_forward)(gate, self.recompute)
+        make = _modules.packed_mlp_forward if self.family.packed else _modules.mlp_forward
         for mlp in mlps:
-            self.forward(operator, mlp, forward)
+            self.forward(operator, mlp, make, activation, self.recompute)
 
     def attend(self) -> None:
         _attention.register()
@@ -148,10 +143,10 @@ class _Applying:
         copied._attn_implementation = _attention.NAME
         for module in self.model.modules():
             if getattr(module, "config", None) is config:
-                self.patches.set(module, "config", copied)
+                put(module, "config", copied)
         for model in [*self.instances("Model"), *self.instances("TextModel")]:
-            hook = model.register_forward_pre_hook(_attention.plain_positions(self.family.masks), with_kwargs=True)
-            self.patches.call(hook.remove)
+            if "forward" not in vars(model):
+                put(model, "forward", Forward(model, _attention.plain_positions, self.family.masks, type(model)))
         for _ in self.instances("Attention"):
             self.report.count("attention")
 
@@ -178,19 +173,22 @@ class _Applying:
             self.forward("linear", layer, _modules.linear_forward)
 
     def loss(self) -> None:
-        if type(self.model).__name__ != self.family.names("ForCausalLM"):
+        name = self.family.names("ForCausalLM")
+        theirs = getattr(self.transformers, name)
+        if not isinstance(self.model, theirs) or not (self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]):
             return
-        if self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]:
-            if hasattr(self.model, "_loss_function"):
-                self.report.leave("cross_entropy: the model has a loss function of its own")
-                return
-        if self.on["cross_entropy"]:
-            self.patches.set(self.model, "_loss_function", _causal_lm.causal_lm_loss)
-            self.report.count("cross_entropy")
+        if type(self.model) is not theirs:
+            self.report.leave(f"cross_entropy: the model is of a class of its own, not of transformers' {name}")
+            return
+        if hasattr(self.model, "_loss_function"):
+            self.report.leave("cross_entropy: the model has a loss function of its own")
+            return
         if self.on["fused_linear_cross_entropy"]:
-            self.patches.set(self.model, "_tigon_skip_logits", self.skip_logits)
-            forward = _causal_lm.moe_forward() if self.family.experts else _causal_lm.dense_forward()
-            self.forward("fused_linear_cross_entropy", self.model, forward)
+            make = _causal_lm.moe_forward if self.family.experts else _causal_lm.dense_forward
+            self.forward("fused_linear_cross_entropy", self.model, make, self.skip_logits, self.family.capped)
+        if self.on["cross_entropy"]:
+            put(self.model, "_loss_function", _causal_lm.causal_lm_loss)
+            self.report.count("cross_entropy")
 
 
 def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
@@ -208,21 +206,18 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     devices = {p.device.type for p in model.parameters()} - {"cpu", "meta"}
     if devices:
         raise ValueError(f"tigon_torch.apply: the model is on {', '.join(sorted(devices))}; tigon computes on the CPU")
-    for module in model.modules():  # this model, and one inside it that was patched when it was built
-        if patches_of(module) is not None:
-            revert(module)
+    revert(model)  # and one inside it that was patched when it was built
     work = _Applying(model, family, on, skip_logits, recompute)
     try:
         work.run()
     except BaseException:
-        work.patches.undo()
+        revert(model)
         raise
-    remember(model, work.patches)
     logger.info("%s", work.report)
     return work.report
 
 
-_classes = Patches()
+_classes: set[type] = set()
 
 
 def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
@@ -238,9 +233,8 @@ def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
     for cls in list(vars(transformers).values()):
         if not (isinstance(cls, type) and issubclass(cls, base)) or cls is base:
             continue
+        restore(cls)
         before = cls.__init__
-        if getattr(before, "_tigon", False):
-            before = before.__wrapped__
 
         @functools.wraps(before)
         def build(self, config, *args, _before=before, _cls=cls, **kwargs):
@@ -248,8 +242,8 @@ def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
             if type(self) is _cls and config.model_type == model_type:
                 apply(self, **options, **switches)
 
-        build._tigon = True
-        _classes.set(cls, "__init__", build)
+        put(cls, "__init__", build)
+        _classes.add(cls)
     logger.info("tigon_torch: every %s model that is built from now on is patched", model_type)
     return None
 
@@ -257,11 +251,11 @@ def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
 def revert(model=None) -> None:
     """Undoes apply() on this model; without one, what apply_to_...() did to classes. A model without patches stays."""
     if model is None:
-        _classes.undo()
+        while _classes:
+            restore(_classes.pop())
         return
-    patches = forget(_unwrap(model))
-    if patches is not None:
-        patches.undo()
+    for module in _unwrap(model).modules():
+        restore(module)
 
 
 def _door(model_type: str):

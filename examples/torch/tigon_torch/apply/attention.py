@@ -7,6 +7,7 @@ The mask says what the attention needs to know, because not every family hands i
 """
 from __future__ import annotations
 
+import functools
 import sys
 
 import torch
@@ -164,31 +165,35 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
                      local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **kwargs)
 
 
-def plain_positions(masks: str | None):
-    """A hook before a model's forward, for torch.compile. Without a cache transformers looks for packed sequences, and
-    compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions, there are none.
+def plain_positions(masks: str | None, cls: type):
+    """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed sequences,
+    and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions, there are none.
     `masks`: how the family keeps them: None, one, "config", one with the config's window if
     it has one, or "layers", one for each type of layers."""
 
-    def hook(model, args, kwargs):
+    def is_plain(model, args, kwargs):
         names = ("attention_mask", "position_ids", "cache", "past_key_values")
         given = any(kwargs.get(name) is not None for name in names)
         config, use_cache = model.config, kwargs.get("use_cache")
         use_cache = getattr(config, "use_cache", False) if use_cache is None else use_cache
         if given or len(args) > 1 or use_cache or not torch.compiler.is_compiling():
-            return args, kwargs
+            return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
-            return args, kwargs
-        if getattr(config, "use_bidirectional_attention", False):
-            return args, kwargs
-        device, window = model.device, getattr(config, "sliding_window", None)
-        if masks == "layers":
-            mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
-        else:
-            mask = plain_mask(window if masks == "config" else None, device)
-        return args, {**kwargs, "attention_mask": mask}
+            return False
+        return not getattr(config, "use_bidirectional_attention", False)
 
-    return hook
+    @functools.wraps(cls.forward)
+    def forward(self, *args, **kwargs):
+        if is_plain(self, args, kwargs):
+            device, window = self.device, getattr(self.config, "sliding_window", None)
+            if masks == "layers":
+                mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
+            else:
+                mask = plain_mask(window if masks == "config" else None, device)
+            kwargs = {**kwargs, "attention_mask": mask}
+        return cls.forward(self, *args, **kwargs)
+
+    return forward
 
 
 def register() -> None:

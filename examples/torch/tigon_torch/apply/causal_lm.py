@@ -67,11 +67,10 @@ def _positions_to_keep(hidden, keep):
     return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
 
 
-def _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs):
+def _loss_and_logits(self, outputs, labels, logits_to_keep, skip, capped: bool, kwargs):
     hidden = _positions_to_keep(outputs.last_hidden_state, logits_to_keep)
-    softcap = getattr(self.config, "final_logit_softcapping", None)
+    softcap = self.config.final_logit_softcapping if capped else None
     given = labels is not None
-    skip = skip_logits if skip_logits is not None else self._tigon_skip_logits
     if skip is None:
         skip = self.training
     if given and skip:
@@ -88,7 +87,8 @@ def _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
     return loss, logits
 
 
-def dense_forward():
+def dense_forward(skip: bool | None, capped: bool):
+    """`skip`: whether calls with labels have no logits unless they say so; `capped`: the family caps its logits."""
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils.generic import can_return_tuple
 
@@ -100,14 +100,16 @@ def dense_forward():
                 labels=None, use_cache=None, logits_to_keep=0, skip_logits=None, **kwargs):
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
                              **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
+        skips = skip if skip_logits is None else skip_logits
+        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, **{kept: getattr(outputs, kept)},
                                       hidden_states=outputs.hidden_states, attentions=outputs.attentions)
 
     return forward
 
 
-def moe_forward():
+def moe_forward(skip: bool | None, capped: bool):
+    """The same for experts, with the loss of their balance."""
     from transformers.modeling_outputs import MoeCausalLMOutputWithPast
     from transformers.utils.generic import can_return_tuple
 
@@ -121,7 +123,8 @@ def moe_forward():
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
                              **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache,
                              output_router_logits=router, **kwargs)
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skip_logits, kwargs)
+        skips = skip if skip_logits is None else skip_logits
+        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
         aux_loss = None
         if router:
             balance = sys.modules[type(self).__module__].load_balancing_loss_func

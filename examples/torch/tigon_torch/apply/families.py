@@ -20,6 +20,7 @@ class Family:
     window: str | None = None  # where its attention reads the window that it hands on: the module or the config
     masks: str | None = None  # one mask with the "config"'s window, or one for each type of "layers"
     softcap: bool = False  # its attention has one
+    capped: bool = False  # its logits are capped by config.final_logit_softcapping
     sandwich: bool = False  # norms before and after attention and MLP
     packed: bool = False  # query, key and value from one product, gate and up from another
     experts: bool = False
@@ -54,9 +55,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family("qwen3", "Qwen3", window="module", masks="layers"),
     "gemma": Family("gemma", "Gemma"),
     "gemma2": Family("gemma2", "Gemma2", activation="hidden_activation", window="module", masks="layers", softcap=True,
-                     sandwich=True),
+                     capped=True, sandwich=True),
     "gemma3_text": Family("gemma3", "Gemma3", activation="hidden_activation", window="module", masks="layers",
-                          sandwich=True),
+                          capped=True, sandwich=True),
     "phi3": Family("phi3", "Phi3", window="config", masks="config", packed=True),
     "mixtral": Family("mixtral", "Mixtral", window="config", masks="config", experts=True),
     "qwen2_moe": Family("qwen2_moe", "Qwen2Moe", masks="layers", experts=True),

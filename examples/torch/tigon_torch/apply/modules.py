@@ -1,7 +1,7 @@
 """Forwards of single modules: norms, gated MLPs, experts, rotary attention, decoder layers, linear layers.
 
-Each is a function of the module that it becomes a method of, and hands the call to the class's own forward wherever
-its operator would not give what that gives.
+Each name ending in _forward makes a function of the module that it becomes a method of (patch.Forward). That hands the
+call to the class's own forward wherever its operator would not give what that gives.
 """
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ def _norm_fits(norm, x: torch.Tensor) -> bool:
     return _on_cpu(x) and x.dtype == norm.weight.dtype
 
 
-def rms_norm_forward(self, hidden_states):
-    if not _norm_fits(self, hidden_states):
-        return type(self).forward(self, hidden_states)
-    return ops.rms_norm(hidden_states, self.weight, *rms_norm_facts(self))
+def rms_norm_forward():
+    def forward(self, hidden_states):
+        if not _norm_fits(self, hidden_states):
+            return type(self).forward(self, hidden_states)
+        return ops.rms_norm(hidden_states, self.weight, *rms_norm_facts(self))
+
+    return forward
 
 
 def _made_by(norm, x, recompute: bool, result):
@@ -109,14 +112,16 @@ GELU = {"gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh", "g
 def gate_of(activation: str):
     """The gate with this activation of transformers, or None."""
     if activation in ("silu", "swish"):
-        return ops.swiglu
+        return lambda gate, up: ops.swiglu(gate, up)
     if activation in GELU:
         approximate = GELU[activation]
         return lambda gate, up: ops.geglu(gate, up, approximate)
     return None
 
 
-def mlp_forward(gate, recompute: bool):
+def mlp_forward(activation: str, recompute: bool):
+    gate = gate_of(activation)
+
     def forward(self, x):
         halves = self.gate_proj(x), self.up_proj(x)
         y = gate(*halves)
@@ -126,8 +131,9 @@ def mlp_forward(gate, recompute: bool):
     return forward
 
 
-def packed_mlp_forward(gate, recompute: bool):
+def packed_mlp_forward(activation: str, recompute: bool):
     """Phi-3's, whose two halves come from one product."""
+    gate = gate_of(activation)
 
     def forward(self, hidden_states):
         halves = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
@@ -138,18 +144,25 @@ def packed_mlp_forward(gate, recompute: bool):
     return forward
 
 
-def experts_forward(self, hidden_states, top_k_index, top_k_weights):
-    if not _on_cpu(hidden_states) or hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu"):
-        return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-    return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights)
+def experts_forward():
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        mixed = hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu")
+        if mixed or not _on_cpu(hidden_states):
+            return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
+        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights)
+
+    return forward
 
 
-def linear_forward(self, x):
-    # A few rows are a product of a matrix and a vector, which waits for the weights whoever computes it.
-    rows = x.numel() // max(1, x.shape[-1])
-    if rows < 16 or not _on_cpu(x) or x.dtype != self.weight.dtype or torch.is_autocast_enabled("cpu"):
-        return F.linear(x, self.weight, self.bias)
-    return ops.linear(x, self.weight, self.bias)
+def linear_forward():
+    def forward(self, x):
+        # A few rows are a product of a matrix and a vector, which waits for the weights whoever computes it.
+        rows = x.numel() // max(1, x.shape[-1])
+        if rows < 16 or not _on_cpu(x) or x.dtype != self.weight.dtype or torch.is_autocast_enabled("cpu"):
+            return F.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.weight, self.bias)
+
+    return forward
 
 
 def _heads(self, x):
@@ -166,8 +179,9 @@ def _heads(self, x):
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def rotary_attention_forward(window, softcap):
+def rotary_attention_forward(family):
     """Attention of a decoder layer whose rotation is tigon's; window and softcap are read from the module."""
+    window, softcap = family.window_of(), family.softcap_of()
 
     @takes_cache
     def forward(self, hidden_states, position_embeddings=None, attention_mask=None, cache=None, **kwargs):

@@ -1,9 +1,9 @@
 """The record of what was replaced on a model, so that it can be reported and undone."""
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-import types
-import weakref
 
 logger = logging.getLogger("tigon_torch")
 
@@ -42,51 +42,61 @@ class Report:
     __repr__ = __str__
 
 
-_MISSING = object()
+# What stood in the places that were patched, by name: () for nothing. It is an attribute of the patched object itself, so
+# that a copy of a model, made by copy or by pickle, has a record of its own.
+_RECORD = "_tigon_before"
 
 
-class Patches:
-    """Attributes that were set on objects, with what stood there before; undone in reverse order."""
-
-    def __init__(self) -> None:
-        self._undo: list[tuple[object, str, object]] = []
-
-    def set(self, target: object, name: str, value: object) -> None:
-        before = vars(target).get(name, _MISSING)
-        self._undo.append((target, name, before))
-        setattr(target, name, value)
-
-    def method(self, target: object, name: str, function) -> None:
-        """The function becomes a method of this one object; its class is not touched."""
-        self.set(target, name, types.MethodType(function, target))
-
-    def call(self, function) -> None:
-        """Something to be called when the patches are undone."""
-        self._undo.append((function, "", _MISSING))
-
-    def undo(self) -> None:
-        while self._undo:
-            target, name, before = self._undo.pop()
-            if not name:
-                target()
-            elif before is _MISSING:
-                if name in vars(target):
-                    delattr(target, name)
-            else:
-                setattr(target, name, before)
+def put(target: object, name: str, value: object) -> None:
+    """Sets an attribute of this one module or class, and keeps what stood there."""
+    record = vars(target).get(_RECORD, {})
+    record.setdefault(name, (vars(target)[name],) if name in vars(target) else ())
+    setattr(target, _RECORD, record)
+    setattr(target, name, value)
 
 
-# Keyed by identity: a model that is collected takes its record along.
-_of_models: "weakref.WeakKeyDictionary[object, Patches]" = weakref.WeakKeyDictionary()
+def restore(target: object) -> None:
+    """Undoes every put() on it."""
+    for name, before in vars(target).get(_RECORD, {}).items():
+        if before:
+            setattr(target, name, *before)
+        elif name in vars(target):
+            delattr(target, name)
+    if _RECORD in vars(target):
+        delattr(target, _RECORD)
 
 
-def patches_of(model) -> Patches | None:
-    return _of_models.get(model)
+@functools.cache
+def _made(make, options: tuple):
+    return make(*options)  # one function for all modules of the same options: torch.compile compiles it once
 
 
-def remember(model, patches: Patches) -> None:
-    _of_models[model] = patches
+class Forward:
+    """The function make(*options) as a method of one module, whose class is not touched.
 
+    A bound method of an inner function cannot be pickled. This can, if `make` is a function of a module and the options
+    can: it keeps what the function was made of. A copy of the module has a copy of it, for the module that was copied.
+    """
 
-def forget(model) -> Patches | None:
-    return _of_models.pop(model, None)
+    def __init__(self, module, make, *options):
+        self.module, self.make, self.options = module, make, options
+        self.function = _made(make, options)
+
+    def __call__(self, *args, **kwargs):
+        return self.function(self.module, *args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the function without the module: generate() and trainers read the names of arguments."""
+        signature = inspect.signature(self.function)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __getstate__(self):
+        return self.module, self.make, self.options
+
+    def __setstate__(self, state) -> None:
+        from .attention import register
+
+        register()  # in a process that has not called apply(), transformers does not know attention of this name
+        module, make, options = state
+        self.__init__(module, make, *options)
