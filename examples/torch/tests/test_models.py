@@ -13,6 +13,7 @@ from conftest import CONFIGS, VOCAB, batch, build, error, gradients, rms_error, 
 
 import tigon_torch
 from tigon_torch import ops
+from tigon_torch.apply.head import more_than_its_head
 from tigon_torch.compare import exactly
 
 transformers = pytest.importorskip("transformers")
@@ -408,6 +409,88 @@ def test_pickle_of_lora():
     assert step(loaded)[0] == loss
     tigon_torch.revert(loaded)
     assert not is_patched(loaded) and is_patched(wrapped)
+
+
+def test_logits_that_are_more_than_head_times_hidden_states(calls, monkeypatch):
+    """Then the loss is the model's own, and the report says so."""
+    llama = transformers.LlamaForCausalLM
+    own = llama.forward
+
+    def scaled(self, *args, labels=None, **kwargs):
+        out = own(self, *args, **kwargs)
+        out.logits = out.logits * 0.99
+        out.loss = None if labels is None else self.loss_function(out.logits, labels, vocab_size=VOCAB)
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama, "forward", scaled)
+        for dtype in (torch.float32, torch.bfloat16):
+            model = build("llama", dtype)
+            copied = twin(model)
+            report = tigon_torch.apply(copied, linear=False)
+            assert "fused_linear_cross_entropy" not in report.replaced
+            assert any("more than head times hidden states" in line for line in report.left), dtype
+        same(build("llama"), patched(build("llama"), linear=False))
+    assert calls["cross_entropy"] == 1 and "fused_linear_cross_entropy" not in calls
+
+    class LlamaForCausalLM(llama):
+        pass
+
+    model = LlamaForCausalLM(CONFIGS["llama"]())
+    report = tigon_torch.apply(model, linear=False)
+    assert "cross_entropy" not in report.replaced and any("a class of its own" in line for line in report.left)
+    # A field of the config that Llama does not know is no soft cap.
+    model = build("llama", final_logit_softcapping=0.5)
+    same(model, patched(model))
+    assert calls["fused_linear_cross_entropy"] == 1
+
+
+def test_logits_of_a_model_without_weights():
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(CONFIGS["llama"]())
+    report = tigon_torch.apply(model, linear=False)
+    assert report.replaced["fused_linear_cross_entropy"] == 1 and any("no weights yet" in line for line in report.left)
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda model: None, None),
+    (lambda model: model.lm_head.weight.zero_(), None),
+    (lambda model: model.lm_head.weight.fill_(float("nan")), None),
+    (lambda model: setattr(model.lm_head, "bias", torch.nn.Parameter(torch.ones(VOCAB))), None),
+    (lambda model: setattr(model.config, "final_logit_softcapping", None), "more than head times"),
+    (lambda model: model.lm_head.register_forward_pre_hook(lambda layer, args: (2 * args[0],)), "no plain linear layer"),
+    (lambda model: setattr(model, "lm_head", torch.nn.Sequential(model.lm_head)), "no plain linear layer (Sequential)"),
+    (lambda model: model.model.register_forward_hook(lambda m, args, out: out), None),
+    (lambda model: setattr(model.model.embed_tokens, "weight", None), "cannot be compared")])
+def test_more_than_its_head(change, says):
+    model = build("gemma2")
+    with torch.no_grad():
+        change(model)
+    why = more_than_its_head(model, softcap=3.0)
+    assert why is None if says is None else says in why
+
+
+def test_comparing_logits_leaves_nothing_behind():
+    model = build("phi3", resid_pdrop=0.1)
+    model.model.norm.eval()
+    model.register_buffer("seen", torch.zeros(3))
+    model.lengths = None
+
+    def count(module, args, kwargs):
+        module.seen += 1
+        module.lengths = kwargs["input_ids"].shape
+        torch.rand(1)
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    before = {name: (m.training, dict(vars(m))) for name, m in model.named_modules()}
+    state = torch.get_rng_state()
+    assert more_than_its_head(model) is None
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(model.seen, torch.zeros(3))
+    for name, m in model.named_modules():
+        training, attributes = before[name]
+        assert m.training == training and vars(m) == attributes and not m._forward_hooks
+    assert model.lengths is None and not model.model.norm.training
+    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("switch", ["rope", "rms_norm", "fused_add_rms_norm", "swiglu", "attention", "cross_entropy",

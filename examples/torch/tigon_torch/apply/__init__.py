@@ -23,6 +23,7 @@ from . import causal_lm as _causal_lm
 from . import modules as _modules
 from .families import FAMILIES, Family
 from .measure import linear_is_faster
+from .head import more_than_its_head
 from .patch import Forward, Report, logger, put, restore
 
 SWITCHES = {
@@ -183,12 +184,23 @@ class _Applying:
         if hasattr(self.model, "_loss_function"):
             self.report.leave("cross_entropy: the model has a loss function of its own")
             return
-        if self.on["fused_linear_cross_entropy"]:
+        if self.on["fused_linear_cross_entropy"] and self.logits_fit():
             make = _causal_lm.moe_forward if self.family.experts else _causal_lm.dense_forward
             self.forward("fused_linear_cross_entropy", self.model, make, self.skip_logits, self.family.capped)
         if self.on["cross_entropy"]:
             put(self.model, "_loss_function", _causal_lm.causal_lm_loss)
             self.report.count("cross_entropy")
+
+    def logits_fit(self) -> bool:
+        """Whether the model's own logits are those that fused_linear_cross_entropy makes of its hidden states."""
+        if any(p.is_meta for p in self.model.parameters()):
+            self.report.leave("comparing fused_linear_cross_entropy with the model's own logits: it has no weights yet")
+            return True
+        softcap = self.model.config.final_logit_softcapping if self.family.capped else None
+        why = more_than_its_head(self.model, softcap)
+        if why is not None:
+            self.report.leave(f"fused_linear_cross_entropy: the model has {why}")
+        return why is None
 
 
 def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
