@@ -370,7 +370,8 @@ with torch.no_grad():
     names = model.generate(inputs["input_ids"], max_new_tokens=2, do_sample=False).shape  # reads the names of arguments
     tigon_torch.revert(model)
     losses.append(model(**inputs).loss)
-torch.save((losses, list(model.state_dict()), model.config._attn_implementation, str(tigon_torch.apply(model))), sys.argv[1])
+attention = model.config._attn_implementation
+torch.save((losses, list(model.state_dict()), attention, str(tigon_torch.apply(model))), sys.argv[1])
 """
 
 
@@ -458,7 +459,7 @@ def test_logits_of_a_model_without_weights():
     (lambda model: model.lm_head.weight.fill_(float("nan")), None),
     (lambda model: setattr(model.lm_head, "bias", torch.nn.Parameter(torch.ones(VOCAB))), None),
     (lambda model: setattr(model.config, "final_logit_softcapping", None), "more than head times"),
-    (lambda model: model.lm_head.register_forward_pre_hook(lambda layer, args: (2 * args[0],)), "no plain linear layer"),
+    (lambda model: model.lm_head.register_forward_pre_hook(lambda m, args: (2 * args[0],)), "no plain linear layer"),
     (lambda model: setattr(model, "lm_head", torch.nn.Sequential(model.lm_head)), "no plain linear layer (Sequential)"),
     (lambda model: model.model.register_forward_hook(lambda m, args, out: out), None),
     (lambda model: setattr(model.model.embed_tokens, "weight", None), "cannot be compared")])

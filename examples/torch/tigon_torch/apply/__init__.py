@@ -176,7 +176,8 @@ class _Applying:
     def loss(self) -> None:
         name = self.family.names("ForCausalLM")
         theirs = getattr(self.transformers, name)
-        if not isinstance(self.model, theirs) or not (self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]):
+        wanted = self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]
+        if not wanted or not isinstance(self.model, theirs):
             return
         if type(self.model) is not theirs:
             self.report.leave(f"cross_entropy: the model is of a class of its own, not of transformers' {name}")

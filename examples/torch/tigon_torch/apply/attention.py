@@ -166,10 +166,10 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
 
 
 def plain_positions(masks: str | None, cls: type):
-    """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed sequences,
-    and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions, there are none.
-    `masks`: how the family keeps them: None, one, "config", one with the config's window if
-    it has one, or "layers", one for each type of layers."""
+    """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed
+    sequences, and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions,
+    there are none. `masks`: how the family keeps them: None, one, "config", one with the config's window if it has
+    one, or "layers", one for each type of layers."""
 
     def is_plain(model, args, kwargs):
         names = ("attention_mask", "position_ids", "cache", "past_key_values")

@@ -98,8 +98,8 @@ def more_than_its_head(model, softcap: float | None = None) -> str | None:
         handle = head.register_forward_hook(instead, with_kwargs=True)
         try:
             batch = small_batch(model)
+            logits = model(**batch, use_cache=False).logits  # first: wrappers that shard it find out what is outermost
             hidden = backbone(**batch, use_cache=False).last_hidden_state
-            logits = model(**batch, use_cache=False).logits
         except Exception as error:
             return f"logits that cannot be compared with head times hidden states ({type(error).__name__}: {error})"
         finally:

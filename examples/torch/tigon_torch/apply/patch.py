@@ -42,8 +42,8 @@ class Report:
     __repr__ = __str__
 
 
-# What stood in the places that were patched, by name: () for nothing. It is an attribute of the patched object itself, so
-# that a copy of a model, made by copy or by pickle, has a record of its own.
+# What stood in the places that were patched, by name: () for nothing. It is an attribute of the patched object itself,
+# so that a copy of a model, made by copy or by pickle, has a record of its own.
 _RECORD = "_tigon_before"
 
 
