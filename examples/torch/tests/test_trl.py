@@ -1,5 +1,6 @@
 """tigon_torch.losses in TRL's trainers, against TRL's own losses."""
 import copy
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from conftest import VOCAB, build, error
+from conftest import SIZE, VOCAB, build, error
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tigon_torch
@@ -60,8 +61,12 @@ def compare(trainer, compute, inputs=None):
     again, actual = step(trainer, inputs, compute)
     assert abs(again - loss) <= 2e-5 * abs(loss)
     assert actual.keys() == expected.keys()
+    none = 1e-7 * max(g.abs().max() for g in expected.values())  # gradients of 0, such as those of biases of keys
     for name in expected:
-        assert error(actual[name], expected[name]) <= 2e-4, name
+        if expected[name].abs().max() <= none:
+            assert actual[name].abs().max() <= none, name
+        else:
+            assert error(actual[name], expected[name]) <= 2e-4, name
 
 
 @pytest.mark.parametrize("kind", losses._TRL_DPO)
@@ -292,6 +297,282 @@ def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
         losses.use_in_trl(trainer_of("dpo", tokenizer, tmp_path, build("llama"), learned))
     with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, KTOTrainer, GRPOTrainer, not a int"):
         losses.use_in_trl(3)
+
+
+# ---- models whose logits are more than head times hidden states
+
+VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=16,
+              patch_size=8, projection_dim=64)
+OTHERS = {
+    "granite": ("GraniteConfig", dict(logits_scaling=8.0)),
+    "granitemoe": ("GraniteMoeConfig", dict(logits_scaling=4.0, num_local_experts=4, num_experts_per_tok=2,
+                                            router_aux_loss_coef=0.0)),
+    "cohere": ("CohereConfig", dict(logit_scale=0.25)),
+    "cohere2": ("Cohere2Config", dict(logit_scale=0.25)),
+    "hyperclovax": ("HyperCLOVAXConfig", dict(logits_scaling=0.25)),
+    "minicpm3": ("MiniCPM3Config", dict(q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+                                        v_head_dim=16, dim_model_base=32, num_key_value_heads=4)),
+    "gemma4_text": ("Gemma4TextConfig", dict(head_dim=16, final_logit_softcapping=3.0, hidden_size_per_layer_input=8,
+                                             vocab_size_per_layer_input=VOCAB)),
+    "phi": ("PhiConfig", {}),  # its head has a bias
+}
+
+
+def other(kind, seed=0):
+    """A small random model of one of OTHERS, or with images; types that this transformers lacks are skipped."""
+    import transformers
+
+    torch.manual_seed(seed)
+    if kind == "llava":
+        config = transformers.LlavaConfig(text_config=transformers.LlamaConfig(**SIZE), image_token_index=VOCAB - 1,
+                                          vision_config=transformers.CLIPVisionConfig(**VISION))
+        model = transformers.LlavaForConditionalGeneration(config)
+    elif kind == "paligemma":  # the cap of its logits is in the config of its text
+        text = transformers.Gemma2Config(**SIZE, head_dim=16, final_logit_softcapping=3.0)
+        config = transformers.PaliGemmaConfig(text_config=text, image_token_index=VOCAB - 1, projection_dim=64,
+                                              vision_config=transformers.SiglipVisionConfig(**VISION))
+        model = transformers.PaliGemmaForConditionalGeneration(config)
+    else:
+        name, fields = OTHERS[kind]
+        if not hasattr(transformers, name):
+            pytest.skip(f"transformers {transformers.__version__} has no {name}")
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**{**SIZE, **fields}))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn_like(p) * (0.3 if p.dim() == 1 else 0.6 / p.shape[-1] ** 0.5) + (p.dim() == 1))
+    return model.train()
+
+
+def grpo_batch(trainer, images=False):
+    """Prompts of 5 tokens, or of 7 with an image, and completions of 6."""
+    g = torch.Generator().manual_seed(3)
+    mask = torch.ones(4, 6, dtype=torch.long)
+    mask[2, 4:] = 0
+    inputs = {"prompt_ids": torch.randint(4, VOCAB - 1, (4, 5), generator=g), "completion_mask": mask,
+              "completion_ids": torch.randint(4, VOCAB - 1, (4, 6), generator=g),
+              "advantages": torch.randn(4, generator=g), "num_items_in_batch": mask.sum()}
+    if images:
+        inputs["prompt_ids"][:, :4] = VOCAB - 1
+        inputs["pixel_values"], inputs["num_images"] = torch.randn(4, 3, 16, 16, generator=g), [1] * 4
+    inputs["prompt_mask"] = torch.ones_like(inputs["prompt_ids"])
+    trainer.current_gradient_accumulation_steps = 1
+    return inputs
+
+
+@pytest.mark.parametrize("kind", ["paligemma", *(kind for kind in OTHERS if kind != "phi")])
+def test_trl_logits_that_are_more_than_a_product(kind, tokenizer, tmp_path):
+    """DPO keeps TRL's loss; GRPO has the same one as TRL, of the model's own logits."""
+    trainer = trainer_of("dpo", tokenizer, tmp_path, other(kind))
+    says = "soft-capped logits" if "gemma" in kind else rf"type '{kind}', which has logits that are more .* \(by 0\."
+    with pytest.raises(ValueError, match=f"DPOTrainer with .*{says}.* keeps TRL's loss"):
+        losses.use_in_trl(trainer)
+    assert "_compute_loss" not in vars(trainer)
+    trainer = trainer_of("grpo", tokenizer, tmp_path, other(kind))
+    inputs = grpo_batch(trainer)
+    if kind == "paligemma":
+        inputs["token_type_ids"] = torch.arange(11).repeat(4, 1) // 5  # the prompt, which it attends to as a whole
+    compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto"])
+def test_trl_logits_of_model_and_reference(kind, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="Trainer with a model of type 'granite', which has logits that are more than"):
+        losses.use_in_trl(trainer_of(kind, tokenizer, tmp_path, other("granite")))
+    if kind != "orpo":
+        trainer = trainer_of(kind, tokenizer, tmp_path, build("llama"))
+        trainer.ref_model = other("granite")
+        with pytest.raises(ValueError, match="Trainer with a model of type 'granite', which has logits that are more"):
+            losses.use_in_trl(trainer)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "grpo"])
+def test_trl_log_probabilities_that_are_others_than_the_models(kind, tokenizer, tmp_path):
+    """TRL multiplies by a field that this model does not read."""
+    trainer = trainer_of(kind, tokenizer, tmp_path, build("llama", logit_scale=0.5))
+    with pytest.raises(ValueError, match="type 'llama', of whose logits TRL has other log-probabilities"):
+        losses.use_in_trl(trainer)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
+def test_trl_head_with_a_bias(kind, tokenizer, tmp_path):
+    trainer = trainer_of(kind, tokenizer, tmp_path, other("phi"))
+    inputs = grpo_batch(trainer) if kind == "grpo" else None
+    compute = trainer._compute_loss if kind == "grpo" else trainer.compute_loss
+    compare(trainer, lambda model, batch: getattr(trainer, compute.__name__)(model, batch), inputs)
+
+
+def test_trl_adapters_and_the_head(tokenizer, tmp_path):
+    """A head that PEFT has wrapped is no plain product; what is before the backbone's end is the backbone's."""
+    pytest.importorskip("peft")
+    with pytest.raises(ValueError, match="ORPOTrainer with an adapter on the head keeps TRL's loss"):
+        adapter = lora()
+        adapter.target_modules.add("lm_head")
+        losses.use_in_trl(trainer_of("orpo", tokenizer, tmp_path, build("qwen2"), adapter))
+    for kind, saved in (("grpo", "lm_head"), ("grpo", "norm"), ("dpo", "norm"), ("kto", "norm")):
+        trainer = trainer_of(kind, tokenizer, tmp_path, build("llama"), lora(modules_to_save=[saved]))
+        name = "_compute_loss" if kind == "grpo" else "compute_loss"
+        compare(trainer, lambda model, batch: getattr(trainer, name)(model, batch),
+                grpo_batch(trainer) if kind == "grpo" else None)
+
+
+def test_trl_leaves_the_model_as_it_was(tokenizer, tmp_path):
+    trainer = trainer_of("dpo", tokenizer, tmp_path, build("gemma"))
+    trainer.model.train()
+    trainer.ref_model.eval()
+    models = (trainer.model, trainer.ref_model)
+    before = [[(m.training, dict(vars(m))) for m in model.modules()] for model in models]
+    state, metrics = torch.get_rng_state(), copy.deepcopy(trainer._metrics)
+    losses.use_in_trl(trainer)
+    assert before == [[(m.training, dict(vars(m))) for m in model.modules()] for model in models]
+    assert torch.equal(torch.get_rng_state(), state) and trainer._metrics == metrics
+
+
+# ---- what a batch has beside tokens
+
+def image_batch(kind):
+    """Texts that begin with an image, as TRL's collators make them, and a field that few models have."""
+    g = torch.Generator().manual_seed(3)
+    ids = torch.randint(4, VOCAB - 1, (4, 10), generator=g)
+    ids[:, :4] = VOCAB - 1
+    mask, completion = torch.ones_like(ids), torch.ones_like(ids)
+    mask[1, 8:], completion[:, :6], completion[1, 8:] = 0, 0, 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "completion_mask": completion, "vision_feature_layer": -1,
+              "pixel_values": torch.randn(4, 3, 16, 16, generator=g)}
+    if kind == "kto":
+        other_ids = torch.cat([ids[:, :6], ids[:, 6:].roll(1, 0)], 1)
+        inputs.update(KL_input_ids=other_ids, KL_attention_mask=torch.ones_like(ids), KL_completion_mask=completion,
+                      label=torch.tensor([True, False, True, False]))
+    return inputs
+
+
+@pytest.mark.parametrize("kind", ["dpo", "kto", "grpo"])
+def test_trl_images(kind, tokenizer, tmp_path):
+    """The same losses and the same gradients, those of the tower for images among them."""
+    trainer = trainer_of(kind, tokenizer, tmp_path, other("llava"))
+    if kind != "grpo":
+        reference = trl.trainer.utils.add_fused_lm_head
+        trainer.ref_model = other("llava", seed=7)
+        reference(trainer.ref_model)
+    inputs = grpo_batch(trainer, images=True) if kind == "grpo" else image_batch(kind)
+    name = "_compute_loss" if kind == "grpo" else "compute_loss"
+    compare(trainer, lambda model, batch: getattr(trainer, name)(model, batch), inputs)
+    tower = trainer.model.model.vision_tower
+    assert sum(p.grad.abs().sum() > 0 for p in tower.parameters() if p.grad is not None) > 10
+
+
+@pytest.mark.parametrize("kind", ["dpo", "kto", "grpo"])
+def test_trl_what_is_handed_on(kind, tokenizer, tmp_path):
+    """The backbone is called with what TRL calls it with, by name and by value."""
+    trainer = trainer_of(kind, tokenizer, tmp_path, build("llama"))
+    inputs = next(iter(trainer.get_train_dataloader())) if kind != "grpo" else grpo_batch(trainer)
+    shape = inputs["input_ids"].shape if kind != "grpo" else (4, 11)
+    inputs["mm_token_type_ids"] = torch.arange(shape[1]).repeat(shape[0], 1)
+    inputs["token_type_ids"] = inputs["mm_token_type_ids"] + 1
+    calls = []
+    for model in (trainer.model, trainer.ref_model):
+        if model is not None:
+            model.model.register_forward_pre_hook(lambda _, *given: calls.append(given), with_kwargs=True)
+    name = "_compute_loss" if kind == "grpo" else "compute_loss"
+    seen = []
+    for ours in (False, True):
+        if ours:
+            losses.use_in_trl(trainer)
+        calls.clear()
+        getattr(trainer, name)(trainer.model, copy.deepcopy(inputs))
+        seen.append([{name: value for name, value in kwargs.items() if value is not None} for _, kwargs in calls])
+        assert not any(args for args, _ in calls)
+    assert [sorted(call) for call in seen[0]] == [sorted(call) for call in seen[1]]
+
+    def key(call):
+        return call["input_ids"].tolist()
+
+    for expected, actual in zip(*(sorted(calls, key=key) for calls in seen)):
+        for name, value in expected.items():
+            assert torch.equal(torch.as_tensor(actual[name]), torch.as_tensor(value)), name
+
+
+# ---- options
+
+def test_trl_weight_of_the_loss(tokenizer, tmp_path):
+    trainer = trainer_of("dpo", tokenizer, tmp_path, build("llama"), loss_type=["sigmoid"], loss_weights=[0.5])
+    compare(trainer, lambda model, inputs: trainer.compute_loss(model, inputs))
+
+
+@pytest.mark.parametrize("kind", ["cispo", "sapo", "vespo", "dapo"])
+def test_trl_delta(kind, tokenizer, tmp_path):
+    """TRL reads it for some types of loss alone."""
+    trainer = trainer_of("grpo", tokenizer, tmp_path, build("llama"), loss_type=kind, delta=1.05)
+    inputs = grpo_batch(trainer)
+    inputs["old_per_token_logps"] = torch.full((4, 6), -5.0)
+    compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
+
+
+@pytest.mark.parametrize("kind, options, says", [
+    *(("grpo", dict(loss_type=kind, importance_sampling_level="sequence"),
+       f"loss_type {kind} and importance_sampling_level sequence") for kind in ("cispo", "sapo", "vespo")),
+    ("grpo", dict(delta=0.0), "delta 0.0"), ("grpo", dict(delta=-1.0), "delta -1.0"),
+    ("grpo", dict(cast_lm_head_to_fp32=True), "cast_lm_head_to_fp32"),
+    ("grpo", dict(top_entropy_quantile=0.5), "top_entropy_quantile"),
+    ("grpo", dict(entropy_coef=0.1), "an entropy bonus"),
+    ("grpo", dict(off_policy_mask_threshold=0.5), "off_policy_mask_threshold"),
+    ("grpo", dict(epsilon=-1.0), "an option that tigon refuses .*epsilon_low"),
+    ("dpo", dict(beta=float("nan")), "an option that tigon refuses .*beta"),
+    ("dpo", dict(loss_type=["sigmoid", "sft"]), "loss_type"), ("dpo", dict(use_weighting=True), "use_weighting"),
+    ("dpo", dict(ld_alpha=0.5), "ld_alpha"), ("dpo", dict(f_divergence_type="js_divergence"), "f_divergence_type"),
+    ("orpo", dict(beta=float("nan")), "an option that tigon refuses .*beta"),
+    ("kto", dict(loss_type="apo_zero_unpaired"), "loss_type"),
+    ("kto", dict(desirable_weight=float("inf")), "an option that tigon refuses .*desirable_weight")])
+def test_trl_options_without_an_equal(kind, options, says, tokenizer, tmp_path):
+    trainer = trainer_of(kind, tokenizer, tmp_path, build("llama"), **options)
+    with pytest.raises(ValueError, match=f"Trainer with .*{says}.* keeps TRL's loss"):
+        losses.use_in_trl(trainer)
+    assert not {"_compute_loss", "get_batch_loss_metrics"} & vars(trainer).keys()
+
+
+def test_trl_options_that_are_not_known(tokenizer, tmp_path):
+    """Those of a later release of TRL are refused where they are set; a trainer of one's own is."""
+    trainer = trainer_of("dpo", tokenizer, tmp_path, build("llama"))
+
+    @dataclasses.dataclass
+    class Later(trl.DPOConfig):
+        margin: float = 0.0
+
+    trainer.args.__class__ = Later
+    losses.use_in_trl(trainer)
+    trainer.args.margin = 0.5
+    with pytest.raises(ValueError, match="with the option margin, which tigon does not know, keeps TRL's loss"):
+        losses.use_in_trl(trainer)
+    trainer.args.margin = 0.0
+    trainer.__class__ = type("DPOTrainer", (trl.DPOTrainer,), {"__module__": "mine"})
+    with pytest.raises(ValueError, match="expected one of DPOTrainer, .* not a DPOTrainer"):
+        losses.use_in_trl(trainer)
+
+
+# ---- evaluation
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto"])
+def test_trl_evaluation_with_logits(kind, tokenizer, tmp_path):
+    """evaluate() with compute_metrics and predict() return what they return with TRL's loss."""
+    model = build("llama")
+    tigon_torch.apply(model, linear=True)
+    trainer = trainer_of(kind, tokenizer, tmp_path, model, per_device_eval_batch_size=4)
+    trainer.compute_metrics = lambda outcome: {"mean": float(outcome.predictions.mean()),
+                                               "labels": float(outcome.label_ids.shape[0])}
+    results = []
+    for ours in (False, True):
+        if ours:
+            losses.use_in_trl(trainer)
+        metrics = trainer.evaluate(trainer.train_dataset)
+        predicted = trainer.predict(trainer.train_dataset)
+        trainer.compute_metrics, asked = None, trainer.compute_metrics
+        metrics["alone"] = trainer.evaluate(trainer.train_dataset)["eval_loss"]
+        trainer.compute_metrics = asked
+        results.append((metrics, predicted.predictions))
+    (expected, logits), (actual, again) = results
+    assert "eval_mean" in expected
+    for name in ("alone", "eval_loss", "eval_mean", "eval_labels", "eval_rewards/margins"):
+        assert actual[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+    assert again.shape == logits.shape and error(torch.as_tensor(again), torch.as_tensor(logits)) <= 1e-4
 
 
 def test_trl_on_two_processes(tmp_path):

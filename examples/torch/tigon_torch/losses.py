@@ -13,12 +13,14 @@ use_in_trl(trainer) puts them into a trainer of TRL.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 
 import torch
 from torch import Tensor, nn
 
 from . import ops
+from .apply.head import head_and_backbone, more_than_its_head, small_batch, undisturbed
 
 
 class _Loss(nn.Module):
@@ -171,15 +173,9 @@ class FusedLinearGRPOLoss(GRPOLoss):
 
 # ---- TRL
 
-def _head_and_backbone(model):
-    model = getattr(model, "module", model)
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return inner.get_output_embeddings(), inner.base_model
-
-
 def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
     """Hidden states of the tokens before each next one, and the head."""
-    head, backbone = _head_and_backbone(model)
+    head, backbone = head_and_backbone(model)
     return backbone(**inputs, use_cache=False).last_hidden_state[:, :-1], head
 
 
@@ -197,9 +193,9 @@ def _reference(trainer):
             yield model
 
 
-def _prompts_are_learned(trainer) -> bool:
+def _prompts_are_learned(model) -> bool:
     """PEFT's kinds that put tokens before the input: hidden states of the backbone alone have none."""
-    return any(config.is_prompt_learning for config in getattr(trainer.model, "peft_config", {}).values())
+    return any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values())
 
 
 def _refuse(trainer, *conditions) -> None:
@@ -208,11 +204,56 @@ def _refuse(trainer, *conditions) -> None:
             raise ValueError(f"tigon_torch.losses.use_in_trl: {type(trainer).__name__} with {what} keeps TRL's loss")
 
 
+def _try(trainer, loss) -> None:
+    """Runs the loss on zeros, so that options that its operator refuses are refused before training."""
+    dtype = head_and_backbone(trainer.model)[1].dtype
+    x = torch.zeros(2, 2, 4, dtype=dtype)
+    try:
+        loss(x, x.new_zeros(4, 4))
+    except (RuntimeError, ValueError) as error:
+        _refuse(trainer, (True, f"an option that tigon refuses ({error})"))
+
+
+def _models(trainer) -> list:
+    """The one in training and that of the reference, if it is another, outside wrappers of processes."""
+    models = [trainer.model, getattr(trainer, "ref_model", None)]
+    return [getattr(model, "module", model) for model in models if model is not None]
+
+
 def _no_plain_head(trainer) -> list:
-    """Why logits are more than hidden states times the weight of the head."""
-    head, _ = _head_and_backbone(trainer.model)
-    return [(getattr(trainer.model.config, "final_logit_softcapping", None) is not None, "soft-capped logits"),
-            (type(head) is not nn.Linear, "an adapter on the head"), (_prompts_are_learned(trainer), "learned prompts")]
+    """Why logits are more than hidden states times the weight of the head, for the model and its reference."""
+    reasons = []
+    for model in _models(trainer):
+        head, _ = head_and_backbone(model)
+        softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        reasons += [(softcap is not None, "soft-capped logits"),
+                    (isinstance(head, nn.Module) and type(head) is not nn.Linear, "an adapter on the head"),
+                    (_prompts_are_learned(model), "learned prompts")]
+        if not any(bad for bad, _ in reasons):
+            with trainer.accelerator.autocast():  # which accelerate has put around the model's forward
+                why = more_than_its_head(model)
+            reasons.append((why is not None, f"a model of type '{model.config.model_type}', which has {why},"))
+    return reasons
+
+
+def _own_log_probs(trainer, model) -> None:
+    """Compares, on a few tokens, the log-probabilities that TRL computes of hidden states with those of the model's own
+    logits: TRL, too, goes by fields of the config."""
+    temperature = getattr(trainer, "temperature", 1.0)
+    with undisturbed(model), trainer.accelerator.autocast():
+        batch = small_batch(model)
+        ids = batch["input_ids"]
+        try:
+            theirs = model(**batch, labels=ids, fused_lm_head=True).log_probs[:, -ids.shape[1] + 1:].float()
+            logits = model(**batch, use_cache=False).logits[:, -ids.shape[1] : -1]
+        except Exception as error:
+            _refuse(trainer, (True, f"a model that takes no text alone ({type(error).__name__}: {error})"))
+        own = (logits.float() / temperature).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else logits.dtype
+    bound = max(16 * torch.finfo(dtype).eps, 1e-4) * max(1.0, (logits.abs().max() / temperature).item())
+    difference = (theirs - own).abs().max().item()
+    what = f"a model of type '{model.config.model_type}', of whose logits TRL has other log-probabilities"
+    _refuse(trainer, (not difference <= bound, f"{what} (by {difference:.3g}),"))
 
 
 # TRL's loss_type that tigon has under the same name and with the same formula.
@@ -248,12 +289,16 @@ def _dpo(trainer) -> dict:
     _refuse(trainer, (len(kinds) != 1 or kinds[0] not in _TRL_DPO, f"loss_type {kinds}"),
             (trainer.f_divergence_type != "reverse_kl", f"f_divergence_type {trainer.f_divergence_type}"),
             (trainer.ld_alpha is not None, "ld_alpha"), (trainer.use_weighting, "use_weighting"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
     smoothing = trainer.label_smoothing if kinds[0] in ("exo_pair", "robust") else 0.0
     loss_of = FusedLinearDPOLoss(beta=trainer.beta, loss=kinds[0], label_smoothing=smoothing,
-                                 discopop_tau=getattr(trainer.args, "discopop_tau", 0.05), metrics=True)
+                                 discopop_tau=trainer.args.discopop_tau, metrics=True)
+    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long(), ref_logps=x.new_zeros(2).float()))
+    weight = trainer.loss_weights[0]
 
     def compute(model, inputs, return_outputs):
+        if return_outputs:
+            return type(trainer)._compute_loss(trainer, model, inputs, return_outputs)
         mode = "train" if trainer.model.training else "eval"
         own = {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
         passed = {name: value for name, value in inputs.items() if name not in own}
@@ -274,15 +319,16 @@ def _dpo(trainer) -> dict:
                              "logps/chosen": results["chosen_logps"].mean(),
                              "logps/rejected": results["rejected_logps"].mean()})
         _log_tokens(trainer, mode, inputs)
-        return (loss, None) if return_outputs else loss
+        return loss * weight
 
     return {"_compute_loss": compute}
 
 
 def _orpo(trainer) -> dict:
     _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
     loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
+    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long()))
 
     def metrics_of(model, batch, train_eval="train"):
         both = trainer.concatenated_inputs(batch, is_encoder_decoder=False, padding_value=trainer.padding_value,
@@ -292,12 +338,15 @@ def _orpo(trainer) -> dict:
         # The likelihood is of the whole chosen text, the odds are of the completions.
         everything = torch.where(mask == 1, ids, -100)[: ids.shape[0] // 2, 1:]
         loss, results = loss_of(x, head.weight, both["concatenated_labels"][:, 1:], head.bias, everything)
+        with torch.no_grad():  # the mean over positions and vocabulary, for which one product a sequence is enough
+            logits = nn.functional.linear(x.mean(1), head.weight, head.bias).float().mean(-1)
         chosen, rejected = results["chosen_rewards"], results["rejected_rewards"]
         prefix = "eval_" if train_eval == "eval" else ""
         values = {"rewards/chosen": chosen.mean(), "rewards/rejected": rejected.mean(),
                   "rewards/accuracies": (chosen > rejected).float().mean(),
                   "rewards/margins": (chosen - rejected).mean(), "logps/chosen": results["chosen_logps"].mean(),
                   "logps/rejected": results["rejected_logps"].mean(), "nll_loss": results["nll_loss"].mean(),
+                  "logits/chosen": logits.chunk(2)[0].mean(), "logits/rejected": logits.chunk(2)[1].mean(),
                   "log_odds_ratio": results["metrics"][0], "log_odds_chosen": results["metrics"][1]}
         return loss, {prefix + name: _mean(trainer, value) for name, value in values.items()}
 
@@ -306,13 +355,18 @@ def _orpo(trainer) -> dict:
 
 def _kto(trainer) -> dict:
     _refuse(trainer, (trainer.loss_type != "kto", f"loss_type {trainer.loss_type}"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), *_no_plain_head(trainer))
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
     loss_of = FusedLinearKTOLoss(beta=trainer.beta, desirable_weight=trainer.desirable_weight,
                                  undesirable_weight=trainer.undesirable_weight, metrics=True)
+    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long(), x.new_ones(2).byte(),
+                                       ref_logps=x.new_zeros(2).float()))
 
     def compute(model, inputs, return_outputs):
+        if return_outputs:
+            return type(trainer)._compute_loss(trainer, model, inputs, return_outputs)
         mode = "train" if trainer.model.training else "eval"
-        passed = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        own = {"completion_mask", "label", "ref_logps", "ref_KL_logps"}
+        passed = {name: value for name, value in inputs.items() if name not in own and not name.startswith("KL_")}
         target = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)[:, 1:]
         desirable = torch.as_tensor(inputs["label"], dtype=torch.bool)
         x, head = _hidden(model, passed)
@@ -338,37 +392,62 @@ def _kto(trainer) -> dict:
             margin = means["rewards/chosen"] - means["rewards/rejected"]
             trainer._metrics[mode]["rewards/margins"].append(margin)
         _log_tokens(trainer, mode, inputs)
-        return (loss, None) if return_outputs else loss
+        return loss
 
     return {"_compute_loss": compute}
+
+
+class _HandedOn(Exception):
+    """What TRL calls the model with; raised in the place of the call."""
+
+
+def _handed_on(trainer, inputs: dict) -> dict:
+    """What GRPOTrainer calls its model with for a batch: the tokens, images, and whatever else its release knows."""
+
+    def model(**passed):
+        raise _HandedOn(passed)
+
+    try:
+        type(trainer)._compute_loss(trainer, model, inputs)
+    except _HandedOn as call:
+        passed = call.args[0]
+    return {name: value for name, value in passed.items() if name not in ("labels", "fused_lm_head", "use_cache")}
 
 
 def _grpo(trainer) -> dict:
     args = trainer.args
     kinds = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
     of_all_items = trainer.loss_type in ("dapo", "cispo", "vespo")
+    clipped = trainer.loss_type not in ("cispo", "sapo", "vespo")  # TRL has a delta for these alone
+    level, delta = trainer.importance_sampling_level, args.delta if clipped else None
     _refuse(trainer, (trainer.loss_type not in kinds, f"loss_type {trainer.loss_type}"),
+            (level != "token" and not clipped, f"loss_type {trainer.loss_type} and importance_sampling_level {level}"),
+            (delta is not None and delta <= 0, f"delta {delta}"),
+            (args.cast_lm_head_to_fp32, "cast_lm_head_to_fp32"),
+            (trainer.loss_type == "dr_grpo" and not trainer.max_completion_length, "no max_completion_length"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (trainer.use_vllm, "vLLM"),
             (trainer.top_entropy_quantile < 1, "top_entropy_quantile"),
             (trainer._entropy_bonus_enabled, "an entropy bonus"),
             (trainer.off_policy_mask_threshold is not None, "off_policy_mask_threshold"))
     # Logits that are more than a plain product are taken as the model makes them.
-    fused = not any(reason for reason, _ in _no_plain_head(trainer))
+    fused = not any(bad for bad, _ in _no_plain_head(trainer))
     kind = FusedLinearGRPOLoss if fused else GRPOLoss
-    loss_of = kind(type=trainer.loss_type, level=trainer.importance_sampling_level, beta=trainer.beta,
+    loss_of = kind(type=trainer.loss_type, level=level, beta=trainer.beta,
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
-                       epsilon_high=trainer.epsilon_high, delta=args.delta or 0.0,
+                       epsilon_high=trainer.epsilon_high, delta=0.0 if delta is None else delta,
                        tau_positive=args.sapo_temperature_pos, tau_negative=args.sapo_temperature_neg,
                        k_positive=args.vespo_k_pos, lambda_positive=args.vespo_lambda_pos,
                        k_negative=args.vespo_k_neg, lambda_negative=args.vespo_lambda_neg,
-                       bias_corrected_kl=bool(args.use_bias_correction_kl), max_length=trainer.max_completion_length,
+                       bias_corrected_kl=bool(args.use_bias_correction_kl),
+                       max_length=0.0 if trainer.max_completion_length is None else trainer.max_completion_length,
                        metrics=True)
+    _try(trainer, lambda x, w: loss_of(*((x, w) if fused else (x,)), x.new_zeros(x.shape[:2]).long(),
+                                       x.new_ones(2).float(), ref_logp=x.new_zeros(x.shape[:2]).float()))
 
     def compute(model, inputs):
         mode = "train" if trainer.model.training else "eval"
         ids, mask = inputs["completion_ids"], inputs["completion_mask"]
-        both = {"input_ids": torch.cat([inputs["prompt_ids"], ids], 1),
-                "attention_mask": torch.cat([inputs["prompt_mask"], mask], 1)}
+        passed = _handed_on(trainer, inputs)
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
         steps = trainer.current_gradient_accumulation_steps if mode == "train" else 1.0
@@ -380,12 +459,12 @@ def _grpo(trainer) -> dict:
                      ref_logp=inputs.get("ref_per_token_logps") if trainer.beta else None)
         length, advantages = ids.shape[1] + 1, inputs["advantages"].float()
         if fused:
-            layer, backbone = _head_and_backbone(model)
-            x = backbone(**both, use_cache=False).last_hidden_state[:, -length:]
+            layer, backbone = head_and_backbone(model)
+            x = backbone(**passed, use_cache=False).last_hidden_state[:, -length:]
             loss, results = loss_of(x, layer.weight, ids, advantages, layer.bias, **batch)
         else:
-            logits = model(**both, logits_to_keep=length, use_cache=False).logits
-            loss, results = loss_of(logits, ids, advantages, **batch)
+            logits = model(**passed, logits_to_keep=length, use_cache=False).logits
+            loss, results = loss_of(logits[:, -length:], ids, advantages, **batch)
         names = {"kl": "kl", "clipped": "clip_ratio/region_mean"}
         _log(trainer, mode, {names[name]: value for name, value in results.items()}, mask.sum())
         return loss if of_all_items else loss / steps
@@ -425,23 +504,72 @@ def _as_forward(trainer, function):
 
 _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo}
 
+# Options of TRL's trainers, beside those of transformers', that tigon's loss takes, refuses above, or has nothing to do
+# with: about models, data, generation and logs. Another one that is set may change the loss.
+_MODELS_AND_DATA = """model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout dataset_num_proc
+    max_length truncation_mode padding_free pad_to_multiple_of activation_offloading sync_ref_model ref_model_mixup_alpha
+    ref_model_sync_steps precompute_ref_log_probs precompute_ref_batch_size pad_token beta"""
+_OPTIONS = {
+    "DPOTrainer": """loss_type loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing
+        use_weighting discopop_tau""",
+    "ORPOTrainer": "max_completion_length padding_value generate_during_eval is_encoder_decoder",
+    "KTOTrainer": "loss_type desirable_weight undesirable_weight",
+    "GRPOTrainer": """cast_lm_head_to_fp32 num_generations num_generations_eval max_completion_length
+        ds3_gather_for_generation shuffle_dataset generation_batch_size steps_per_generation temperature top_p top_k
+        min_p generation_kwargs chat_template_kwargs repetition_penalty cache_implementation use_vllm num_iterations
+        epsilon delta epsilon_high sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg
+        vespo_lambda_neg importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
+        mask_truncated_completions top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min
+        entropy_coef_max entropy_coef_delta entropy_target max_tool_calling_iterations off_policy_mask_threshold
+        use_bias_correction_kl log_completions log_multimodal num_completions_to_print log_unique_prompts
+        log_completions_hub_repo use_transformers_continuous_batching transformers_continuous_batching_config
+        use_transformers_paged""",
+}
+
+
+def _options_that_are_not_known(trainer) -> list[str]:
+    from transformers import TrainingArguments
+
+    known = {*_MODELS_AND_DATA.split(), *_OPTIONS[type(trainer).__name__].split(),
+             *(field.name for field in dataclasses.fields(TrainingArguments))}
+    unknown = []
+    for field in dataclasses.fields(trainer.args):
+        made = field.default_factory is not dataclasses.MISSING
+        default = field.default_factory() if made else field.default
+        # Options of vLLM have a part in nothing where it is not used, and are refused with it.
+        heard_of = field.name in known or field.name.startswith("vllm_")
+        if not heard_of and getattr(trainer.args, field.name) != default:
+            unknown.append(field.name)
+    return unknown
+
 
 def use_in_trl(trainer) -> None:
     """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
 
-    Hidden states go into a fused loss, logits are not made; where they are soft-capped, or PEFT has an adapter on the
-    head or learned prompts, GRPO makes those of the completions.
-    Metrics that need logits or entropies are not logged. Raises ValueError where an option of the trainer has no equal.
+    Hidden states go into a fused loss, logits are not made; where they are more than a product of hidden states and
+    head (soft-capped or scaled ones, an adapter on the head, learned prompts), GRPO makes those of the completions.
+    Whether they are is compared here, on a few tokens, with the model's own logits and TRL's own log-probabilities.
+    Metrics that need logits or entropies are not logged; evaluation that has to return logits is TRL's own.
+    Raises ValueError where an option of the trainer or the model has no equal; the trainer then is as it was.
     """
-    use = _TRL.get(type(trainer).__name__)
-    if use is None:
-        raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, "
-                         f"not a {type(trainer).__name__}")
+    name = type(trainer).__name__
+    if name not in _TRL or not type(trainer).__module__.startswith("trl."):
+        raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, not a {name}")
     kind = trainer.accelerator.distributed_type.value
+    device = next(trainer.model.parameters()).device.type
+    unknown = [f"the option {option}, which tigon does not know," for option in _options_that_are_not_known(trainer)]
     _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"),
-            (kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"), f"processes of {kind}"))
-    for name, function in use(trainer).items():
-        setattr(trainer, name, _as_forward(trainer, function))
+            (kind != "NO" and not kind.startswith("MULTI_"), f"processes of {kind}"),
+            (getattr(trainer.accelerator, "parallelism_config", None) is not None, "a parallelism_config"),
+            (device != "cpu", f"a model on the device '{device}'"), *((True, option) for option in unknown))
+    made = _TRL[name](trainer)
+    if name != "GRPOTrainer":
+        _refuse(trainer, *_no_plain_head(trainer))
+    if name != "ORPOTrainer":  # which takes logits
+        for model in _models(trainer):
+            _own_log_probs(trainer, model)
+    for attribute, function in made.items():
+        setattr(trainer, attribute, _as_forward(trainer, function))
 
 
 __all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
