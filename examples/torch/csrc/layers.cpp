@@ -11,6 +11,7 @@ layer_arguments layer_of(const char* op, Tensor x, Tensor w, maybe bias) {
     fail(op, "weight is of " + name_of(a.w.scalar_type()) + "; expected " + name_of(a.x.scalar_type()) + ", as x");
   if (a.bias) {
     expect_dims(op, "bias", *a.bias, 1);
+    real_type_of(op, "bias", *a.bias);
     if (a.bias->scalar_type() != a.x.scalar_type()) a.bias = torch::stable::to(*a.bias, a.x.scalar_type());
     a.bias = torch::stable::contiguous(*a.bias), a.layer.bias = vector_of(*a.bias);
   }
@@ -39,11 +40,10 @@ void make_ids(const char* op, const char* name, Tensor& ids) {
   ids = torch::stable::contiguous(ids);
 }
 
-vector labels_of(const char* op, const char* name, Tensor& labels, std::size_t rows) {
+vector labels_of(const char* op, const char* name, Tensor& labels, const Tensor& x) {
   make_ids(op, name, labels);
-  if (static_cast<std::size_t>(labels.numel()) != rows)
-    fail(op, std::string(name) + " has " + std::to_string(labels.numel()) + " labels; expected " +
-                 std::to_string(rows) + ", one a row");
+  if (sizes(labels) != leading(x))
+    fail(op, std::string(name) + " is " + text(sizes(labels)) + "; expected " + text(leading(x)) + ", one a row");
   return vector_of(labels);
 }
 

@@ -26,8 +26,8 @@ struct made_gradients {
 
 /// Ids or labels in i64, contiguous.
 void make_ids(const char* op, const char* name, Tensor& ids);
-/// As many labels as rows.
-vector labels_of(const char* op, const char* name, Tensor& labels, std::size_t rows);
+/// A label for every row of x, in its shape.
+vector labels_of(const char* op, const char* name, Tensor& labels, const Tensor& x);
 /// The gradient of a loss in the type of the sums: a number, or one an element.
 vector upstream_of(Tensor& upstream, const Tensor& x);
 

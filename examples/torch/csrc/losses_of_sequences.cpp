@@ -13,7 +13,7 @@ two jsd(Tensor student, Tensor teacher, maybe labels, double beta, int64_t ignor
   const char* op = "jsd";
   expect_like(op, "teacher_log_probs", teacher, "student_log_probs", student);
   const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher_log_probs", teacher);
-  const vector ids = labels ? labels_of(op, "labels", *labels, s.rows) : vector{};
+  const vector ids = labels ? labels_of(op, "labels", *labels, student) : vector{};
   Tensor loss = make(student, {}, wide(student)), d = need ? make(student, sizes(student)) : nothing(student);
   wide_table(op, s.of).losses->jsd(call(), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{}, {beta, ignore});
   return {loss, d};
@@ -53,6 +53,7 @@ two kl_div_backward(Tensor upstream, Tensor student, Tensor teacher, bool log_ta
 matrix of_tokens(const char* op, const char* name, maybe& t, const Tensor& like) {
   if (!t) return {};
   expect_dims(op, name, *t, 2);
+  real_type_of(op, name, *t);
   if (t->scalar_type() != wide(like)) t = torch::stable::to(*t, wide(like));
   return rows_of(op, name, *t);
 }
@@ -63,11 +64,24 @@ matrix ids_of(const char* op, const char* name, Tensor& t) {
   return rows_of(t);
 }
 
+/// x [batch, len, columns] of ids [batch, len]; with one_more it may have len + 1 rows a sequence.
+void expect_tokens(const char* op, const char* name, const Tensor& x, const char* other, const Tensor& ids,
+                   bool one_more) {
+  std::vector<int64_t> given = leading(x), longer = sizes(ids);
+  longer.back() += one_more;
+  if (given != sizes(ids) && given != longer)
+    fail(op, std::string(name) + " is " + text(sizes(x)) + "; expected " + text(sizes(ids)) + " x columns, as " +
+                 other + (one_more ? ", or one token more" : ""));
+}
+
 /// A reference layer beside this one, or none.
 std::optional<layer_arguments> reference_of(const char* op, const layer_arguments& a, const maybe& x, const maybe& w,
                                             const maybe& bias) {
   if (x.has_value() != w.has_value()) fail(op, "ref_x and ref_weight are not both given; expected both or none");
+  if (!x && bias) fail(op, "ref_bias is given without ref_x; expected a layer or none");
   if (!x) return std::nullopt;
+  if (leading(*x) != leading(a.x))
+    fail(op, "ref_x is " + text(sizes(*x)) + "; expected " + text(leading(a.x)) + " x columns, as x");
   if (x->scalar_type() != a.x.scalar_type())
     fail(op, "ref_x is of " + name_of(x->scalar_type()) + "; expected " + name_of(a.x.scalar_type()) + ", as x");
   return layer_of(op, *x, *w, bias);
@@ -87,6 +101,7 @@ struct policy_tensors {
     advantages = *given;
     batch.old_logp = of_tokens(op, "old_logp", old_logp, like);
     batch.ref_logp = of_tokens(op, "ref_logp", ref_logp, like);
+    if (mask) mask = torch::stable::to(*mask, wide(like));  // of any type: a token counts, or 0
     batch.mask = of_tokens(op, "mask", mask, like);
     batch.sampling_ratio = of_tokens(op, "sampling_ratio", sampling_ratio, like);
   }
@@ -124,6 +139,7 @@ four grpo_loss(Tensor logits, Tensor ids, Tensor advantages, maybe old_logp, may
   const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
   const matrix z = rows_of(op, "logits", logits);
   policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  expect_tokens(op, "logits", logits, "ids", ids, true);
   const std::vector<int64_t> of_loss = reduce ? std::vector<int64_t>{} : sizes(ids);
   Tensor loss = make(logits, of_loss, wide(logits)), clipped = make(logits, of_loss, wide(logits));
   Tensor kl = ref_logp ? make(logits, of_loss, wide(logits)) : nothing(loss);
@@ -140,6 +156,7 @@ Tensor grpo_loss_backward(Tensor upstream, Tensor saved, Tensor logits, Tensor i
   const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
   const matrix z = rows_of(op, "logits", logits);
   policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  expect_tokens(op, "logits", logits, "ids", ids, true);
   Tensor dlogits = make(logits, sizes(logits));
   wide_table(op, z.of).losses->grpo_loss_backward(call(), z, in.batch, vector_of(saved), upstream_of(upstream, logits),
                                                   rows_of(dlogits), opt);
@@ -155,6 +172,7 @@ six fused_linear_grpo(Tensor x, Tensor w, maybe bias, Tensor ids, Tensor advanta
   const policy_options opt = policy_of(op, type, level, luspo, reduce, corrected, scalars);
   const layer_arguments a = layer_of(op, x, w, bias);
   const policy_tensors in(op, x, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
+  expect_tokens(op, "x", x, "ids", ids, true);
   linear_policy_call c;
   c.layer = a.layer, c.batch = in.batch;
   const std::optional<layer_arguments> reference = reference_of(op, a, ref_x, ref_w, ref_bias);
@@ -195,10 +213,12 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
   preference_call c;
   c.layer = a.layer;
   c.target = ids_of(op, "target", target);
+  expect_tokens(op, "x", x, "target", target, false);
   if (nll_target) c.nll_target = ids_of(op, "nll_target", *nll_target);
   const bool pairs = opt.kind != preference::kto;
   if (!pairs) {
     if (!desirable) fail(op, "desirable is absent; expected one number a sequence");
+    expect_dims(op, "desirable", *desirable, 1);
     desirable = torch::stable::contiguous(torch::stable::to(*desirable, ScalarType::Byte));
     if (size(desirable->numel()) != c.target.rows)
       fail(op, "desirable has " + std::to_string(desirable->numel()) + " numbers; expected " +
@@ -209,6 +229,10 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
   const std::optional<layer_arguments> reference = reference_of(op, a, ref_x, ref_w, ref_bias);
   if (reference) c.reference.layer = reference->layer;
   if (ref_logps) {
+    if (sizes(*ref_logps) != sizes(target) && sizes(*ref_logps) != leading(target))
+      fail(op, "ref_logps is " + text(sizes(*ref_logps)) + "; expected " + text(leading(target)) + " or " +
+                   text(sizes(target)) + ", as target");
+    real_type_of(op, "ref_logps", *ref_logps);
     if (ref_logps->scalar_type() != wide(x)) ref_logps = torch::stable::to(*ref_logps, wide(x));
     ref_logps = torch::stable::contiguous(*ref_logps), c.reference.logps = vector_of(*ref_logps);
   }

@@ -1,4 +1,6 @@
 // The operators that are made of matrix products: attention, linear layers, cross entropy.
+#include <limits>
+
 #include "layers.hpp"
 
 namespace tigon_torch {
@@ -19,13 +21,18 @@ attention_options options(const char* op, maybe& sinks, maybe& lengths, const at
   attention_options o{s.scale, s.softcap, s.causal, s.left, s.right, s.offset, {}, {}};
   if (sinks) {
     expect_dims(op, "sinks", *sinks, 1);
+    real_type_of(op, "sinks", *sinks);
     if (sinks->scalar_type() != ScalarType::Float) sinks = torch::stable::to(*sinks, ScalarType::Float);
     sinks = torch::stable::contiguous(*sinks), o.sinks = vector_of(*sinks);
   }
   if (lengths) {
     expect_dims(op, "cu_seqlens", *lengths, 1);
-    if (lengths->scalar_type() != ScalarType::Int) lengths = torch::stable::to(*lengths, ScalarType::Int);
-    lengths = torch::stable::contiguous(*lengths), o.cumulative_lengths = vector_of(*lengths);
+    make_ids(op, "cu_seqlens", *lengths);
+    const auto* ends = static_cast<const int64_t*>(lengths->data_ptr());
+    for (int64_t i = 0; i < lengths->numel(); ++i)
+      if (ends[i] < 0 || ends[i] > std::numeric_limits<int32_t>::max())
+        fail(op, "cu_seqlens[" + std::to_string(i) + "] is " + std::to_string(ends[i]) + "; expected a position");
+    lengths = torch::stable::to(*lengths, ScalarType::Int), o.cumulative_lengths = vector_of(*lengths);
   }
   return o;
 }
@@ -111,7 +118,7 @@ Tensor cross_entropy(Tensor logits, Tensor target, int64_t ignore, double smooth
   const char* op = "cross_entropy";
   const matrix z = rows_of(op, "logits", logits);
   Tensor loss = make(logits, loss_sizes(target, reduce), wide(logits));
-  const vector labels = labels_of(op, "target", target, z.rows);
+  const vector labels = labels_of(op, "target", target, logits);
   table(z.of).cross_entropies->cross_entropy(call(), z, labels, vector_of(loss),
                                              options(ignore, smoothing, z_loss, softcap, reduce));
   return loss;
@@ -121,7 +128,7 @@ Tensor cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int
                               double z_loss, double softcap, int64_t reduce) {
   const char* op = "cross_entropy_backward";
   const matrix z = rows_of(op, "logits", logits);
-  const vector labels = labels_of(op, "target", target, z.rows);
+  const vector labels = labels_of(op, "target", target, logits);
   Tensor dlogits = make(logits, sizes(logits));
   table(z.of).cross_entropies->cross_entropy_backward(call(), z, labels, upstream_of(upstream, logits),
                                                       rows_of(dlogits),
@@ -135,7 +142,7 @@ four fused_linear_cross_entropy(Tensor x, Tensor w, maybe bias, Tensor target, i
   const char* op = "fused_linear_cross_entropy";
   const layer_arguments a = layer_of(op, x, w, bias);
   Tensor loss = make(x, loss_sizes(target, reduce), wide(x));
-  const vector labels = labels_of(op, "target", target, a.layer.x.rows);
+  const vector labels = labels_of(op, "target", target, x);
   const made_gradients g(a, need_dx, need_dw, need_db);
   table(a.layer.x.of)
       .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, {}, vector_of(loss), g.to,
@@ -149,7 +156,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_linear_cross_entropy_backward(Tensor up
                                                                        bool need_dx, bool need_dw, bool need_db) {
   const char* op = "fused_linear_cross_entropy_backward";
   const layer_arguments a = layer_of(op, x, w, bias);
-  const vector labels = labels_of(op, "target", target, a.layer.x.rows), up = upstream_of(upstream, x);
+  const vector labels = labels_of(op, "target", target, x), up = upstream_of(upstream, x);
   const made_gradients g(a, need_dx, need_dw, need_db);
   table(a.layer.x.of)
       .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, up, {}, g.to,

@@ -118,7 +118,8 @@ two swiglu_backward(Tensor dy, Tensor gate, Tensor up, bool need_gate, bool need
   expect_like(op, "dy", dy, "gate", gate);
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
   const gate_gradients to(gate, need_gate, need_up);
-  if (need_gate || need_up) table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup);
+  if ((need_gate || need_up) && gate.numel() != 0)
+    table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup);
   return {to.of_gate, to.of_up};
 }
 
@@ -135,7 +136,8 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
   expect_like(op, "dy", dy, "gate", gate);
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
   const gate_gradients to(gate, need_gate, need_up);
-  if (need_gate || need_up) table(g.of).gates->geglu_backward(call(), d, g, u, to.dgate, to.dup, tanh);
+  if ((need_gate || need_up) && gate.numel() != 0)
+    table(g.of).gates->geglu_backward(call(), d, g, u, to.dgate, to.dup, tanh);
   return {to.of_gate, to.of_up};
 }
 
@@ -143,6 +145,7 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
 /// transformers are, the other half repeats it and is not read.
 Tensor half_table(const char* op, const char* name, const Tensor& t, const Tensor& q) {
   const int64_t last = t.dim() - 1;
+  real_type_of(op, name, t);
   if (t.size(last) % 2 != 0)
     fail(op, std::string(name) + " has " + std::to_string(t.size(last)) + " columns; expected an even number");
   Tensor part = torch::stable::contiguous(torch::stable::narrow(const_cast<Tensor&>(t), last, 0, t.size(last) / 2));

@@ -45,13 +45,6 @@ heads as_heads(type of, const Tensor& t) {
           size(t.stride(2))};
 }
 
-type real_type_of(const char* op, const char* name, const Tensor& t) {
-  const type of = type_of(op, name, t);
-  if (of == type::i32 || of == type::i64)
-    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
-  return of;
-}
-
 /// Large memory sits on huge pages where the system has them: a first touch is several times cheaper.
 void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
@@ -104,6 +97,13 @@ Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType
   return made;
 }
 
+type real_type_of(const char* op, const char* name, const Tensor& t) {
+  const type of = type_of(op, name, t);
+  if (of == type::i32 || of == type::i64)
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
+  return of;
+}
+
 matrix rows_of(const char* op, const char* name, Tensor& t) {
   const type of = real_type_of(op, name, t);
   if (t.dim() == 0) fail(op, std::string(name) + " is a number; expected at least one dimension");
@@ -115,6 +115,7 @@ matrix rows_of(const Tensor& made) { return as_matrix(type_of("tigon", "result",
 vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like) {
   if (!t) return {};
   expect_dims(op, name, *t, 1);
+  real_type_of(op, name, *t);
   const ScalarType to = wide(like);
   if (t->scalar_type() == ScalarType::Double && to != ScalarType::Double)
     fail(op, std::string(name) + " is of f64; expected f32, bf16 or f16 beside " + name_of(like.scalar_type()));

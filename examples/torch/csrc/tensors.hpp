@@ -32,6 +32,10 @@ inline std::string name_of(ScalarType t) {
     case ScalarType::Half: return "f16";
     case ScalarType::Int: return "i32";
     case ScalarType::Long: return "i64";
+    case ScalarType::Bool: return "bool";
+    case ScalarType::Byte: return "u8";
+    case ScalarType::Char: return "i8";
+    case ScalarType::Short: return "i16";
     default: return "another element type";
   }
 }
@@ -78,11 +82,19 @@ inline void expect_like(const char* op, const char* name, const Tensor& t, const
   if (sizes(t) != sizes(like))
     fail(op, std::string(name) + " is " + text(sizes(t)) + "; expected " + text(sizes(like)) + ", as " + other);
 }
+/// The sizes of all dimensions but the last.
+inline std::vector<int64_t> leading(const Tensor& t) {
+  std::vector<int64_t> s = sizes(t);
+  if (!s.empty()) s.pop_back();
+  return s;
+}
 inline void expect_dims(const char* op, const char* name, const Tensor& t, int64_t dims) {
   if (t.dim() != dims)
     fail(op, std::string(name) + " has " + std::to_string(t.dim()) + " dimensions; expected " + std::to_string(dims));
 }
 
+/// Refuses integers.
+type real_type_of(const char* op, const char* name, const Tensor& t);
 /// All but the last dimension are rows. A tensor whose rows do not lie at one distance from one another is copied, into
 /// `t` itself.
 matrix rows_of(const char* op, const char* name, Tensor& t);
