@@ -11,6 +11,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tigon_torch
@@ -305,7 +306,8 @@ def run(f, inputs, upstream=None):
         generator = torch.Generator().manual_seed(99)
         upstream = [torch.randn(y.shape, generator=generator, dtype=f64) for y in results]
     inputs = [t for t in inputs if t.requires_grad]
-    gradients = torch.autograd.grad(results, inputs, [g.to(y.dtype) for g, y in zip(upstream, results)])
+    trained = [(y, g.to(y.dtype)) for g, y in zip(upstream, results) if y.requires_grad]
+    gradients = torch.autograd.grad([y for y, _ in trained], inputs, [g for _, g in trained])
     return [y.detach() for y in results], list(gradients)
 
 
@@ -331,6 +333,77 @@ def test_gradients_by_differences(case):
     inputs = case.inputs(f64)
     # A second backward of a fused loss makes its gradients again, times the upstream gradient before the products.
     assert torch.autograd.gradcheck(case.ours, inputs, nondet_tol=1e-13)
+
+
+# Operators whose gradients are made of operators that have gradients.
+DIFFERENTIABLE_TWICE = {"rope", "rope_partial", "mrope", "linear", "linear_bare"}
+
+
+@every_case
+def test_gradients_of_gradients_are_right_or_refused(case, request):
+    name = request.node.callspec.id
+    _, wanted = run(case.ours, case.inputs(f64))
+    inputs = case.inputs(f64)
+    results = as_tuple(case.ours(*inputs))
+    generator = torch.Generator().manual_seed(99)
+    upstream = [torch.randn(y.shape, generator=generator, dtype=f64, requires_grad=True) for y in results]
+    gradients = torch.autograd.grad(results, inputs, upstream, create_graph=True)
+    assert all(map(torch.equal, gradients, wanted))  # which asks for no second derivative
+    if name in DIFFERENTIABLE_TWICE:
+        assert torch.autograd.gradgradcheck(case.ours, case.inputs(f64))
+        return
+    for g, t in itertools.product(gradients, [*inputs, *upstream]):
+        with pytest.raises(RuntimeError, match="tigon: .*a gradient of its gradient is wanted; expected first"):
+            torch.autograd.grad(g.square().sum() + t.sum(), t, retain_graph=True)
+
+
+def test_gradients_of_gradients_with_frozen_inputs_and_in_one_direction():
+    case = CASES["linear"]
+    for chosen in itertools.product((False, True), repeat=3):
+        inputs = [t.requires_grad_(wanted) for t, wanted in zip(case.inputs(f64), chosen)]
+        if any(chosen):
+            assert torch.autograd.gradgradcheck(case.ours, inputs)
+    rope = CASES["rope"]
+    for frozen in (0, 1):
+        inputs = rope.inputs(f64)
+        inputs[frozen].requires_grad_(False)
+        assert torch.autograd.gradgradcheck(rope.ours, inputs)
+    with pytest.raises(RuntimeError, match="tigon: swiglu: a gradient of its gradient is wanted"):
+        up = torch.ones(3, requires_grad=True)
+        gradient, = torch.autograd.grad(ops.swiglu(torch.ones(3), up).sum(), up, create_graph=True)
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("through", ["checkpoint", "jacobian"])
+def test_create_graph_through_checkpoints_and_vectorized_jacobians(through):
+    from torch.utils.checkpoint import checkpoint
+    x, w = torch.randn(3, 17, dtype=f64, requires_grad=True), torch.rand(17, dtype=f64)
+    if through == "checkpoint":
+        y = checkpoint(lambda x: ops.rms_norm(x, w), x, use_reentrant=False)
+        gradient, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        plain, = torch.autograd.grad(ops.rms_norm(x, w).sum(), x)
+        assert torch.equal(gradient, plain)
+    else:
+        gradient = torch.autograd.functional.jacobian(lambda x: ops.rms_norm(x, w), x, create_graph=True,
+                                                      vectorize=True)
+        formula = torch.autograd.functional.jacobian(lambda x: rms(x, w, 1e-6, 0.0), x)
+        torch.testing.assert_close(gradient, formula)
+    with pytest.raises(RuntimeError, match="tigon: rms_norm: a gradient of its gradient is wanted"):
+        (gradient.sum() + x.sum()).backward()
+
+
+@every_case
+def test_forward_mode_is_refused(case):
+    inputs = [t.detach() for t in case.inputs(f64)]
+    for i, t in enumerate(inputs):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(t, torch.ones_like(t))
+            with pytest.raises(RuntimeError, match="tigon: .*an input has a forward-mode tangent; expected"):
+                case.ours(*inputs[:i], dual, *inputs[i + 1:])
+    x = torch.randn(3, 5, requires_grad=True)
+    y = ops.rms_norm(x)
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="tigon: rms_norm: an input has a forward-mode"):
+        torch.autograd.grad(y, x, forward_ad.make_dual(torch.ones(3, 5), torch.ones(3, 5)))
 
 
 @every_case
@@ -375,6 +448,17 @@ def test_strides_change_no_bit(case, dtype):
     for layout in (apart, spaced, lambda t: t.detach().transpose(0, -1).contiguous().transpose(0, -1)):
         strided = [layout(t).requires_grad_() for t in inputs]
         again, gradients_again = run(case.ours, strided)
+        for a, b in zip(results + gradients, again + gradients_again):
+            assert torch.equal(a, b)
+
+
+@every_case
+def test_inputs_whose_elements_share_memory(case):
+    for layout in (lambda t: t.detach()[:1].expand(t.shape), lambda t: t.detach()[..., :1].expand(t.shape)):
+        shared = [layout(t).requires_grad_() for t in case.inputs(f32)]
+        apart_ones = [t.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for t in shared]
+        results, gradients = run(case.ours, shared)
+        again, gradients_again = run(case.ours, apart_ones)
         for a, b in zip(results + gradients, again + gradients_again):
             assert torch.equal(a, b)
 
@@ -670,6 +754,25 @@ def test_sinks():
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
+def test_a_scale_of_zero_is_no_scale_of_its_own():
+    generator = torch.Generator().manual_seed(2)
+    inputs = [torch.randn(*s, generator=generator, dtype=f64).requires_grad_() for s in (Q, K, K)]
+    uniform = [t.detach().requires_grad_() for t in inputs]
+    ours, gradients = run(lambda *a: ops.attention(*a, scale=0.0, causal=False), inputs)
+    wanted, formula = run(lambda q, k, v: F.scaled_dot_product_attention(
+        q, *(t.repeat_interleave(2, 1) for t in (k, v)), scale=0.0), uniform)
+    for a, b in zip(ours + gradients, wanted + formula):
+        torch.testing.assert_close(a, b)
+    assert not torch.allclose(ours[0], ops.attention(*inputs, causal=False))
+
+
+def test_desirable_is_what_is_not_zero():
+    x, w = CASES["fused_linear_kto"].inputs(f32)
+    losses = [ops.fused_linear_kto(x, w, PAIRS, DESIRABLE.to(dtype) * factor) for dtype, factor in
+              ((torch.uint8, 1), (f32, 0.5), (torch.int64, 256), (torch.int64, -1), (torch.bool, True))]
+    assert all(torch.equal(loss, losses[0]) for loss in losses)
+
+
 def test_a_cache_before_the_queries():
     q, k, v = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
     whole = ops.attention(q, k, v)
@@ -819,6 +922,17 @@ def test_reference_layer():
     torch.testing.assert_close(a, ops.fused_linear_dpo(x, w, PAIRS, ref_logps=logps))
 
 
+LABELS = torch.tensor([0, 1, 0, 1])
+
+
+def attend(**options):
+    return ops.attention(torch.ones(Q), torch.ones(K), torch.ones(K), **options)
+
+
+def prefer(x=torch.ones(4, 3, 16), **options):
+    return ops.fused_linear_dpo(x, torch.ones(5, 16), torch.zeros(4, 3, dtype=torch.long), **options)
+
+
 ERRORS = {
     "rms_norm_forward: w is of 7 elements; expected 16": lambda x: ops.rms_norm(x, torch.ones(7)),
     "rms_norm_forward: eps is -1; expected a number of at least 0": lambda x: ops.rms_norm(x, eps=-1.0),
@@ -830,11 +944,72 @@ ERRORS = {
     "rope: cos is 3 x 8; expected": lambda x: ops.rope(torch.ones(Q), torch.ones(K), torch.ones(3, 8), torch.ones(3, 8)),
     "attention_forward: heads is no multiple of kv_heads": lambda x: ops.attention(
         torch.ones(1, 4, 2, 8), torch.ones(1, 3, 2, 8), torch.ones(1, 3, 2, 8)),
-    "attention: window is 0": lambda x: ops.attention(torch.ones(Q), torch.ones(K), torch.ones(K), window=0),
+    "attention: window is 0; expected an integer of at least 1": lambda x: attend(window=0),
+    "attention: window is -5; expected an integer of at least 0": lambda x: attend(window=(-5, 0)),
+    "attention: window is -1; expected an integer of at least 0": lambda x: attend(window=(None, -1)),
+    "attention: window is True; expected an integer": lambda x: attend(window=True),
+    "attention: window is 2.0; expected an integer": lambda x: attend(window=(2.0, 0)),
+    "attention: window is of 3 numbers; expected one, or": lambda x: attend(window=(1, 2, 3)),
+    "attention: softcap is 0.0; expected a number above 0, or None": lambda x: attend(softcap=0.0),
+    "attention: scale is True; expected a number": lambda x: attend(scale=True),
+    "attention: causal is of NoneType; expected True or False": lambda x: attend(causal=None),
+    "attention: q_offset is False; expected an integer": lambda x: attend(q_offset=False),
+    "attention: k is of 5 keys; expected at least 7, one a query": lambda x: ops.attention(
+        torch.ones(2, 4, 7, 8), torch.ones(K), torch.ones(K)),
+    "attention: cu_seqlens is of f32; expected i64 or i32": lambda x: attend(cu_seqlens=torch.tensor([0.0, 5.0])),
+    "attention: cu_seqlens\\[1\\] is 4294967301; expected a position": lambda x: attend(
+        cu_seqlens=torch.tensor([0, 2**32 + 5])),
+    "attention: sinks is of i64; expected f32": lambda x: attend(sinks=torch.zeros(4, dtype=torch.long)),
+    "rms_norm: eps is True; expected a number": lambda x: ops.rms_norm(x, eps=True),
+    "rms_norm: eps is '1e-6'; expected a number": lambda x: ops.rms_norm(x, eps="1e-6"),
+    "rms_norm: x is of list; expected a tensor": lambda x: ops.rms_norm([1.0]),
+    "rms_norm: weight is on meta; expected cpu, as x": lambda x: ops.rms_norm(x, torch.ones(16, device="meta")),
+    "layer_norm: w is of i64; expected f32, bf16, f16 or f64": lambda x: ops.layer_norm(x, torch.ones(16).long()),
+    "linear: weight is of int64; expected f32, bf16, f16 or f64": lambda x: ops.linear(x, x.long()),
+    "moe: down is of int64; expected f32": lambda x: ops.moe(x, torch.ones(3, 12, 16), torch.ones(3, 16, 6).long(),
+                                                             LABELS[:, None], torch.ones(4, 1)),
+    "linear: bias is of i64; expected f32, bf16, f16 or f64": lambda x: ops.linear(x, x, torch.ones(4).long()),
+    "rope: cos is of i64; expected f32": lambda x: ops.rope(torch.ones(Q), torch.ones(K),
+                                                               *[torch.ones(5, 8).long()] * 2),
+    "mrope: section is 1.0; expected an integer": lambda x: ops.mrope(torch.ones(Q), torch.ones(K), COS3, SIN3,
+                                                                     [1.0, 2, 1]),
+    "mrope: section is 4; expected three numbers": lambda x: ops.mrope(torch.ones(Q), torch.ones(K), COS3, SIN3, 4),
+    "cross_entropy: target is 1 x 4; expected 4, one a row": lambda x: ops.cross_entropy(x, LABELS[None]),
+    "cross_entropy: target is 4 x 1; expected 4, one a row": lambda x: ops.cross_entropy(x, LABELS[:, None]),
+    "cross_entropy: target is 4; expected 2 x 2, one a row": lambda x: ops.cross_entropy(x.view(2, 2, 16), LABELS),
+    "cross_entropy: target is of bool; expected i64 or i32": lambda x: ops.cross_entropy(x, LABELS == 0),
+    "cross_entropy: ignore_index is True; expected an integer": lambda x: ops.cross_entropy(x, LABELS, True),
+    "cross_entropy: softcap is 0.0; expected a number above 0": lambda x: ops.cross_entropy(x, LABELS, softcap=0.0),
+    "cross_entropy: target is on meta; expected cpu, as logits": lambda x: ops.cross_entropy(x, LABELS.to("meta")),
+    "fused_linear_cross_entropy: target is 1 x 4; expected 4, one": lambda x: ops.fused_linear_cross_entropy(
+        x, torch.ones(5, 16), LABELS[None]),
+    "fused_linear_cross_entropy: softcap is -1; expected": lambda x: ops.fused_linear_cross_entropy(
+        x, torch.ones(5, 16), LABELS, softcap=-1),
+    "jsd: labels is 1 x 4; expected 4, one a row": lambda x: ops.jsd(x, x, labels=LABELS[None]),
+    "kl_div: log_target is 1; expected True or False": lambda x: ops.kl_div(x, x, log_target=1),
+    "grpo_loss: logits is 3 x 4 x 16; expected 4 x 3 x columns, as ids, or one token more": lambda x: ops.grpo_loss(
+        torch.ones(3, 4, 16), torch.zeros(4, 3).long(), torch.ones(4)),
+    "grpo_loss: advantages is of i64; expected f32": lambda x: ops.grpo_loss(
+        torch.ones(4, 3, 16), torch.zeros(4, 3).long(), LABELS),
+    "grpo_loss: delta is 0.0; expected a number above 0, or None": lambda x: ops.grpo_loss(
+        torch.ones(4, 3, 16), torch.zeros(4, 3).long(), torch.ones(4), delta=0.0),
+    "fused_linear_grpo: x is 12 x 16; expected 4 x 3 x columns": lambda x: ops.fused_linear_grpo(
+        torch.ones(12, 16), torch.ones(5, 16), torch.zeros(4, 3).long(), torch.ones(4)),
+    "fused_linear_preference: x is 3 x 4 x 16; expected 4 x 3 x columns, as target": lambda x: prefer(
+        torch.ones(3, 4, 16)),
+    "fused_linear_preference: ref_logps is 3 x 4; expected 4 or 4 x 3": lambda x: prefer(ref_logps=torch.ones(3, 4)),
+    "fused_linear_preference: ref_bias is given without ref_x": lambda x: prefer(ref_bias=torch.ones(5)),
+    "fused_linear_preference: ref_x is 3 x 4 x 16; expected 4 x 3 x columns": lambda x: prefer(
+        ref_x=torch.ones(3, 4, 16), ref_weight=torch.ones(5, 16)),
+    "fused_linear_preference: desirable has 2 dimensions; expected 1": lambda x: ops.fused_linear_kto(
+        torch.ones(4, 3, 16), torch.ones(5, 16), torch.zeros(4, 3).long(), LABELS.view(2, 2)),
+    "fused_linear_dpo: beta is True; expected a number": lambda x: prefer(beta=True),
+    "fused_linear_dpo: metrics is 1; expected True or False": lambda x: prefer(metrics=1),
+    "fused_linear_dpo: loss is of list; expected a name": lambda x: prefer(loss=["sigmoid"]),
     "linear: x is 4 x 16; expected 9 columns": lambda x: ops.linear(x, torch.ones(3, 9)),
     "cross_entropy_forward: target\\[1\\] is 16; expected at least 0 and below 16": lambda x: ops.cross_entropy(
         x, torch.tensor([0, 16, 1, 2])),
-    "fused_linear_cross_entropy: target has 3 labels; expected 4": lambda x: ops.fused_linear_cross_entropy(
+    "fused_linear_cross_entropy: target is 3; expected 4, one a row": lambda x: ops.fused_linear_cross_entropy(
         x, torch.ones(5, 16), torch.tensor([0, 1, 2])),
     "label_smoothing is 2; expected a number from 0 to 1": lambda x: ops.cross_entropy(
         x, torch.zeros(4, dtype=torch.long), label_smoothing=2.0),
@@ -876,6 +1051,48 @@ def test_errors_of_tasks_leave_the_threads_usable():
     with pytest.raises((RuntimeError, ValueError)):  # PyTorch 2.11 makes the latter of it
         ops.cross_entropy(x, torch.full((4,), 99))
     assert torch.isfinite(ops.cross_entropy(x, torch.zeros(4, dtype=torch.long)))
+
+
+# Functions of rows beside PyTorch's, and the shapes of their inputs for x of shape s.
+ROWS = {
+    "rms_norm": (lambda x, w: ops.rms_norm(x, w, 0.0), lambda x, w: rms(x, w, 0.0, 0.0), lambda s: (s, s[-1:])),
+    "fused_add_rms_norm": (ops.fused_add_rms_norm, lambda x, r, w: (rms(x + r, w, 1e-6, 0.0), x + r),
+                           lambda s: (s, s, s[-1:])),
+    "layer_norm": (ops.layer_norm, lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), lambda s: (s, s[-1:], s[-1:])),
+    "swiglu": (ops.swiglu, lambda g, u: F.silu(g) * u, lambda s: (s, s)),
+    "geglu": (ops.geglu, lambda g, u: F.gelu(g, approximate="tanh") * u, lambda s: (s, s)),
+    "linear": (ops.linear, F.linear, lambda s: (s, (4, *s[-1:]), (4,))),
+    "linear_to_nothing": (ops.linear, F.linear, lambda s: (s, (0, *s[-1:]), (0,))),
+    "cross_entropy": (lambda z: ops.cross_entropy(z, torch.zeros(z.shape[:-1], dtype=torch.long), reduction="sum"),
+                      lambda z: F.cross_entropy(z.reshape(-1, z.shape[-1]), torch.zeros(z.shape[:-1].numel()).long(),
+                                                reduction="sum"), lambda s: (s,) if s[-1] else None),
+    "fused_linear_cross_entropy": (
+        lambda x, w, b: ops.fused_linear_cross_entropy(x, w, torch.ones(x.shape[:-1], dtype=torch.long), b,
+                                                       reduction="sum"),
+        lambda x, w, b: F.cross_entropy(F.linear(x, w, b).reshape(-1, 4), torch.ones(x.shape[:-1].numel()).long(),
+                                        reduction="sum"), lambda s: (s, (4, *s[-1:]), (4,))),
+    "kl_div": (lambda s, t: ops.kl_div(s, t.exp(), reduction="sum"),
+               lambda s, t: F.kl_div(s, t.exp(), reduction="sum"), lambda s: (s, s)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_any_leading_dimensions_and_any_inputs_that_are_trained(name):
+    """None, of no rows, and rows without columns, where PyTorch has them."""
+    ours, formula, shapes_of = ROWS[name]
+    for lead, columns in itertools.product(((), (0,), (3,), (2, 0), (2, 3)), (0, 1, 5)):
+        shapes = shapes_of((*lead, columns))
+        if shapes is None:
+            continue
+        generator = torch.Generator().manual_seed(11)
+        values = [torch.randn(s, generator=generator, dtype=f64) for s in shapes]
+        for chosen in itertools.product((False, True), repeat=len(shapes)):
+            results = []
+            for f in (ours, formula):
+                inputs = [t.clone().requires_grad_(wanted) for t, wanted in zip(values, chosen)]
+                results.append(sum(run(f, inputs), []) if any(chosen) else [*as_tuple(f(*inputs))])
+            for a, b in zip(*results):
+                torch.testing.assert_close(a, b)
 
 
 def test_empty_inputs():

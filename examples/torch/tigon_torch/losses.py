@@ -434,7 +434,7 @@ def _grpo(trainer) -> dict:
     kind = FusedLinearGRPOLoss if fused else GRPOLoss
     loss_of = kind(type=trainer.loss_type, level=level, beta=trainer.beta,
                        temperature=trainer.temperature, epsilon_low=trainer.epsilon_low,
-                       epsilon_high=trainer.epsilon_high, delta=0.0 if delta is None else delta,
+                       epsilon_high=trainer.epsilon_high, delta=delta,
                        tau_positive=args.sapo_temperature_pos, tau_negative=args.sapo_temperature_neg,
                        k_positive=args.vespo_k_pos, lambda_positive=args.vespo_lambda_pos,
                        k_negative=args.vespo_k_neg, lambda_negative=args.vespo_lambda_neg,

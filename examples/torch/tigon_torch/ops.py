@@ -4,23 +4,19 @@ Tensors are on the CPU, f32, bf16, f16 or f64. Divergences, policy and preferenc
 in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
 biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
-and its gradient is not computed. Errors are ValueError or RuntimeError with tigon's sentence.
+and its gradient is not computed. Gradients of gradients are right through rope, mrope and linear, and refused through
+the others, as forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
 """
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.library import register_autograd, register_fake
+
+from .arguments import above_zero, checked, one_of, refuse, whole
+from .registration import autograd, fake
 
 _ops = torch.ops.tigon
 _CASTING = {"llama": 0, "gemma": 1, "none": 2}
 _REDUCTION = {"mean": 0, "sum": 1, "none": 2}
-
-
-def _named(table, name, what, op):
-    if name not in table:
-        raise ValueError(f"tigon: {op}: {what} is {name!r}; expected one of {', '.join(map(repr, table))}")
-    return table[name]
-
-
 _HAS_F16 = _ops.has_f16()
 
 
@@ -60,8 +56,21 @@ def _or_none(gradient, wanted):
     return gradient if wanted else None
 
 
+def _without_columns(x):
+    return x.shape[-1:] == (0,)
+
+
+def _of_no_columns(x, *parameters):
+    """A norm of rows without columns, which depends on what a norm depends on."""
+    y = x.clone()
+    for parameter in parameters:
+        y = y if parameter is None else y * parameter.to(x.dtype)
+    return y
+
+
 # ---- norms
 
+@checked
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0,
              casting: str = "llama") -> Tensor:
     """x * rsqrt(mean(x^2) + eps) * (offset + weight) over the last axis, in the type of x.
@@ -69,18 +78,20 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset:
     casting "llama" rounds the normalised row to the type of x before the weight, as Llama, Mistral and Qwen do; "gemma"
     and "none" round once.
     """
-    cast = _named(_CASTING, casting, "casting", "rms_norm")
+    cast = one_of(_CASTING, "rms_norm", "casting", casting)
+    if _without_columns(x):
+        return _of_no_columns(x, weight)
     if _unknown_half(x):
         return rms_norm(x.float(), weight, eps, offset, casting).half()
     return _ops.rms_norm(x, weight, eps, offset, cast)[0]
 
 
-@register_fake("tigon::rms_norm")
+@fake("rms_norm")
 def _(x, weight, eps, offset, casting):
     return _made(x), x.new_empty((_rows(x),), dtype=_sums(x))
 
 
-@register_fake("tigon::rms_norm_backward")
+@fake("rms_norm_backward")
 def _(dy, x, weight, rstd, offset, casting, need_dw):
     return _made(x), _gradient(weight, need_dw, x)
 
@@ -98,25 +109,28 @@ def _rms_norm_backward(ctx, dy, _):
     return _or_none(dx, need_dx), _or_none(dw, need_dw), None, None, None
 
 
-register_autograd("tigon::rms_norm", _rms_norm_backward, setup_context=_rms_norm_context)
+autograd("rms_norm", _rms_norm_backward, _rms_norm_context)
 
 
+@checked
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
                        offset: float = 0.0, casting: str = "llama") -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) of s = x + residual, rounded to their type, in one pass."""
-    cast = _named(_CASTING, casting, "casting", "fused_add_rms_norm")
+    cast = one_of(_CASTING, "fused_add_rms_norm", "casting", casting)
+    if _without_columns(x):
+        return _of_no_columns(x + residual, weight), x + residual
     if _unknown_half(x):
         y, s = fused_add_rms_norm(x.float(), residual.float(), weight, eps, offset, casting)
         return y.half(), s.half()
     return _ops.fused_add_rms_norm(x, residual, weight, eps, offset, cast)[:2]
 
 
-@register_fake("tigon::fused_add_rms_norm")
+@fake("fused_add_rms_norm")
 def _(x, residual, weight, eps, offset, casting):
     return _made(x), _made(x), x.new_empty((_rows(x),), dtype=_sums(x))
 
 
-@register_fake("tigon::fused_add_rms_norm_backward")
+@fake("fused_add_rms_norm_backward")
 def _(dy, ds, s, weight, rstd, offset, casting, need_dw):
     return _made(s), _gradient(weight, need_dw, s)
 
@@ -137,23 +151,25 @@ def _fused_add_rms_norm_backward(ctx, dy, ds, _):
     return _or_none(dx, need_x), _or_none(dx, need_r), _or_none(dw, need_dw), None, None, None
 
 
-register_autograd("tigon::fused_add_rms_norm", _fused_add_rms_norm_backward,
-                  setup_context=_fused_add_rms_norm_context)
+autograd("fused_add_rms_norm", _fused_add_rms_norm_backward, _fused_add_rms_norm_context)
 
 
+@checked
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last axis, in the type of x."""
+    if _without_columns(x):
+        return _of_no_columns(x, weight, bias)
     if _unknown_half(x):
         return layer_norm(x.float(), weight, bias, eps).half()
     return _ops.layer_norm(x, weight, bias, eps)[0]
 
 
-@register_fake("tigon::layer_norm")
+@fake("layer_norm")
 def _(x, weight, bias, eps):
     return _made(x), x.new_empty((_rows(x),), dtype=_sums(x)), x.new_empty((_rows(x),), dtype=_sums(x))
 
 
-@register_fake("tigon::layer_norm_backward")
+@fake("layer_norm_backward")
 def _(dy, x, weight, bias, mean, rstd, need_dw, need_db):
     return _made(x), _gradient(weight, need_dw, x), _gradient(bias, need_db, x)
 
@@ -170,11 +186,12 @@ def _layer_norm_backward(ctx, dy, *_):
     return _or_none(dx, need_dx), _or_none(dw, need_dw), _or_none(db, need_db), None
 
 
-register_autograd("tigon::layer_norm", _layer_norm_backward, setup_context=_layer_norm_context)
+autograd("layer_norm", _layer_norm_backward, _layer_norm_context)
 
 
 # ---- gates
 
+@checked
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up. The halves of one buffer are used where they lie."""
     if _unknown_half(gate):
@@ -182,19 +199,20 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return _ops.swiglu(gate, up)
 
 
+@checked
 def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
     """gelu(gate) * up; approximate is "tanh" or "none", as in torch.nn.functional.gelu."""
-    tanh = _named({"tanh": True, "none": False}, approximate, "approximate", "geglu")
+    tanh = one_of({"tanh": True, "none": False}, "geglu", "approximate", approximate)
     if _unknown_half(gate):
         return geglu(gate.float(), up.float(), approximate).half()
     return _ops.geglu(gate, up, tanh)
 
 
-register_fake("tigon::swiglu", lambda gate, up: _made(gate))
-register_fake("tigon::swiglu_backward", lambda dy, gate, up, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
-register_fake("tigon::geglu", lambda gate, up, tanh: _made(gate))
-register_fake("tigon::geglu_backward",
-              lambda dy, gate, up, tanh, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
+fake("swiglu", lambda gate, up: _made(gate))
+fake("swiglu_backward", lambda dy, gate, up, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
+fake("geglu", lambda gate, up, tanh: _made(gate))
+fake("geglu_backward",
+     lambda dy, gate, up, tanh, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
 
 
 def _gate_context(ctx, inputs, output):
@@ -208,14 +226,13 @@ def _gate_backward(op, ctx, dy):
     return tuple(map(_or_none, gradients, need)) + (None,) * len(ctx.form)
 
 
-register_autograd("tigon::swiglu", lambda ctx, dy: _gate_backward(_ops.swiglu_backward, ctx, dy),
-                  setup_context=_gate_context)
-register_autograd("tigon::geglu", lambda ctx, dy: _gate_backward(_ops.geglu_backward, ctx, dy),
-                  setup_context=_gate_context)
+autograd("swiglu", lambda ctx, dy: _gate_backward(_ops.swiglu_backward, ctx, dy), _gate_context)
+autograd("geglu", lambda ctx, dy: _gate_backward(_ops.geglu_backward, ctx, dy), _gate_context)
 
 
 # ---- rotary position embedding
 
+@checked
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """q and k [batch, heads, seq, d] with the pairs (j, j + r/2) of their first r columns rotated.
 
@@ -228,13 +245,16 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     return _ops.rope(q, k, cos, sin, False)
 
 
+@checked
 def mrope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section) -> tuple[Tensor, Tensor]:
     """The same with angles of time, height and width: cos and sin [3, batch, seq, d], section three numbers of pairs
     whose sum is d/2."""
+    if not isinstance(section, (list, tuple)):
+        refuse("mrope", "section", section, "three numbers")
     if _unknown_half(q):
         q, k = mrope(q.float(), k.float(), cos, sin, section)
         return q.half(), k.half()
-    return _ops.mrope(q, k, cos, sin, list(section), False)
+    return _ops.mrope(q, k, cos, sin, [whole("mrope", "section", n, 0) for n in section], False)
 
 
 def _heads_like(t):
@@ -246,29 +266,31 @@ def _rotated(q, k, *_):
     return _heads_like(q), q.new_empty((0,)) if k is None else _heads_like(k)
 
 
-register_fake("tigon::rope", _rotated)
-register_fake("tigon::mrope", _rotated)
+fake("rope", _rotated)
+fake("mrope", _rotated)
 
 
 def _rotary_context(ctx, inputs, output):
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(inputs[2], inputs[3])
-    ctx.section = inputs[4:-1]
+    ctx.section, ctx.backward = inputs[4:-1], inputs[-1]
 
 
 def _rotary_backward(op, ctx, dq, dk):
+    """The rotation the other way round, whose own gradient is a rotation again."""
     wanted = [g if need else None for g, need in zip((dq, dk), ctx.needs_input_grad)]
     if any(g is not None for g in wanted):
         there = [g for g in wanted if g is not None]
-        made = iter(op(there[0], there[1] if len(there) > 1 else None, *ctx.saved_tensors, *ctx.section, True))
+        made = iter(op(there[0], there[1] if len(there) > 1 else None, *ctx.saved_tensors, *ctx.section,
+                       not ctx.backward))
         wanted = [None if g is None else next(made) for g in wanted]
     return (*wanted, None, None) + (None,) * len(ctx.section) + (None,)
 
 
-register_autograd("tigon::rope", lambda ctx, dq, dk: _rotary_backward(_ops.rope, ctx, dq, dk),
-                  setup_context=_rotary_context)
-register_autograd("tigon::mrope", lambda ctx, dq, dk: _rotary_backward(_ops.mrope, ctx, dq, dk),
-                  setup_context=_rotary_context)
+autograd("rope", lambda ctx, dq, dk: _rotary_backward(_ops.rope, ctx, dq, dk), _rotary_context,
+         differentiable=True)
+autograd("mrope", lambda ctx, dq, dk: _rotary_backward(_ops.mrope, ctx, dq, dk), _rotary_context,
+         differentiable=True)
 
 
 # ---- attention and linear layers
@@ -278,35 +300,53 @@ def _autocast(*tensors):
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     to = torch.get_autocast_dtype("cpu")
-    return tuple(t if t is None or t.dtype == torch.float64 else t.to(to) for t in tensors)
+    return tuple(t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(to) for t in tensors)
 
 
+def _in_type_of(x, op, **weights):
+    """The weights in the type of x; integers are none."""
+    for name, w in weights.items():
+        if w is not None and not w.is_floating_point():
+            refuse(op, name, f"of {str(w.dtype)[6:]}", "f32, bf16, f16 or f64")
+    return tuple(None if w is None else w.to(x.dtype) for w in weights.values())
+
+
+def _window(window):
+    """The keys to the left and to the right that a query sees, -1 for all of them."""
+    if window is None:
+        return -1, -1
+    if isinstance(window, (tuple, list)):
+        if len(window) != 2:
+            refuse("attention", "window", f"of {len(window)} numbers", "one, or (left, right)")
+        return tuple(-1 if side is None else whole("attention", "window", side, 0) for side in window)
+    return (whole("attention", "window", window, 1) - 1,) * 2
+
+
+@checked
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causal: bool = True, window=None,
               softcap: float | None = None, sinks: Tensor | None = None, cu_seqlens: Tensor | None = None,
               q_offset: int | None = None) -> Tensor:
     """Softmax attention of q [batch, heads, queries, d] over k, v [batch, kv_heads, keys, d], any strides.
 
-    scale None is 1 / sqrt(d). window: as many keys as a query sees, its own among them, or (left, right) keys beside it.
-    softcap: scores become softcap * tanh(score / softcap). sinks [heads]: a logit of every head beside its scores.
-    cu_seqlens: 0 and the ends of packed documents, the same for every batch entry. q_offset: position of the first query
-    among the keys; None is keys - queries with causal, as a cache before them needs. The result lies in memory as
-    [batch, queries, heads, d].
+    scale None is 1 / sqrt(d). window: as many keys as a query sees, its own among them, or (left, right) keys beside
+    it, None for all. softcap, above 0: scores become softcap * tanh(score / softcap). sinks [heads]: a logit of every
+    head beside its scores. cu_seqlens: 0 and the ends of packed documents, the same for every batch entry. q_offset:
+    position of the first query among the keys; None is keys - queries with causal, as a cache before them needs. The
+    result lies in memory as [batch, queries, heads, d].
     """
     q, k, v = _autocast(q, k, v)
     if _unknown_half(q):
         return attention(q.float(), k.float(), v.float(), scale, causal, window, softcap, sinks, cu_seqlens,
                          q_offset).half()
-    if isinstance(window, (tuple, list)):
-        left, right = (-1 if side is None else side for side in window)
-    elif window is None:
-        left, right = -1, -1
-    elif window < 1:
-        raise ValueError(f"tigon: attention: window is {window}; expected at least 1, or None")
-    else:
-        left, right = window - 1, window - 1
+    left, right = _window(window)
     if q_offset is None:
-        q_offset = k.shape[2] - q.shape[2] if causal else 0
-    return _ops.attention(q, k, v, sinks, cu_seqlens, scale or 0.0, causal, left, right, softcap or 0.0, q_offset)[0]
+        q_offset = k.shape[2] - q.shape[2] if causal and q.dim() == k.dim() == 4 else 0
+        if q_offset < 0:
+            refuse("attention", "k", f"of {k.shape[2]} keys", f"at least {q.shape[2]}, one a query, or a q_offset")
+    if scale == 0:
+        q = q * 0.0  # tigon's scale of 0 stands for 1 / sqrt(d)
+    return _ops.attention(q, k, v, sinks, cu_seqlens, 0.0 if scale is None else scale, causal, left, right,
+                          above_zero("attention", "softcap", softcap), q_offset)[0]
 
 
 def _token_major(t):
@@ -314,12 +354,12 @@ def _token_major(t):
     return t.new_empty((b, s, h, d)).transpose(1, 2)
 
 
-@register_fake("tigon::attention")
+@fake("attention")
 def _(q, k, v, sinks, cu_seqlens, scale, causal, left, right, softcap, offset):
     return _token_major(q), q.new_empty(q.shape[:3], dtype=_sums(q))
 
 
-@register_fake("tigon::attention_backward")
+@fake("attention_backward")
 def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softcap, offset, *need):
     wanted = need[3] and sinks is not None
     dsinks = q.new_empty((sinks.numel() if wanted else 0,), dtype=torch.float32 if sinks is None else sinks.dtype)
@@ -339,28 +379,32 @@ def _attention_backward(ctx, d_o, _):
     return tuple(map(_or_none, gradients, need)) + (None,) * (1 + len(ctx.options))
 
 
-register_autograd("tigon::attention", _attention_backward, setup_context=_attention_context)
+autograd("attention", _attention_backward, _attention_context)
 
 
+@checked
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias for x [..., k] and weight [n, k], summed in f32 (f64 for f64) and rounded once.
 
     A weight of another type than x is converted to it, as autocast does.
     """
     x, weight = _autocast(x, weight)
+    weight, = _in_type_of(x, "linear", weight=weight)
+    if weight.numel() == 0:
+        return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
     if _unknown_half(x):
         return linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
-    return _ops.linear(x, weight.to(x.dtype), bias)
+    return _ops.linear(x, weight, bias)
 
 
-register_fake("tigon::linear", lambda x, weight, bias: x.new_empty((*x.shape[:-1], weight.shape[0])))
+fake("linear", lambda x, weight, bias: x.new_empty((*x.shape[:-1], weight.shape[0])))
 
 
 def _empty_or(like, shape, wanted):
     return like.new_empty(shape if wanted else (0,))
 
 
-@register_fake("tigon::linear_backward")
+@fake("linear_backward")
 def _(dy, x, weight, need_dx, need_dw):
     return _empty_or(x, x.shape, need_dx), _empty_or(x, weight.shape, need_dw)
 
@@ -378,15 +422,38 @@ def _linear_backward(ctx, dy):
     if need_dx or need_dw:
         dx, dw = _ops.linear_backward(dy, x, weight, need_dx, need_dw)
     if need_db:
-        db = dy.flatten(0, -2).sum(0, dtype=_sums(dy)).to(ctx.bias_type)
+        db = dy[None].flatten(0, -2).sum(0, dtype=_sums(dy)).to(ctx.bias_type)
     return _or_none(dx, need_dx), _or_none(dw, need_dw), db
 
 
-register_autograd("tigon::linear", _linear_backward, setup_context=_linear_context)
+def _linear_backward_context(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _linear_twice_backward(ctx, ddx, ddw):
+    """Of dx = dy w and dw = dy^T x."""
+    dy, x, weight = ctx.saved_tensors
+    need_dy, need_dx, need_dw = ctx.needs_input_grad[:3]
+    of_dy = of_x = of_weight = None
+    if ddx is not None:
+        of_dy = _ops.linear(ddx, weight, None) if need_dy else None
+        of_weight = _ops.linear_backward(dy, ddx, weight, False, True)[1] if need_dw else None
+    if ddw is not None:
+        if need_dy:
+            through_dw = _ops.linear(x, ddw, None)
+            of_dy = through_dw if of_dy is None else of_dy + through_dw
+        of_x = _ops.linear_backward(dy, x, ddw, True, False)[0] if need_dx else None
+    return of_dy, of_x, of_weight, None, None
+
+
+autograd("linear", _linear_backward, _linear_context, differentiable=True)
+autograd("linear_backward", _linear_twice_backward, _linear_backward_context, differentiable=True)
 
 
 # ---- cross entropy
 
+@checked
 def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0,
                   z_loss: float = 0.0, softcap: float | None = None, reduction: str = "mean") -> Tensor:
     """Cross entropy over the last axis of logits [..., vocab] with target [...], in f32 (f64 for f64).
@@ -394,18 +461,19 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, labe
     z_loss is the weight of lse^2; softcap makes softcap * tanh(logits / softcap) of the logits first. Nothing but the
     logits is kept for backward.
     """
-    how = _named(_REDUCTION, reduction, "reduction", "cross_entropy")
+    how = one_of(_REDUCTION, "cross_entropy", "reduction", reduction)
     if _unknown_half(logits):
         logits = logits.float()
-    return _ops.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap or 0.0, how)
+    return _ops.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss,
+                              above_zero("cross_entropy", "softcap", softcap), how)
 
 
 def _loss_like(x, target, reduction):
     return x.new_empty(target.shape if reduction == 2 else (), dtype=_sums(x))
 
 
-register_fake("tigon::cross_entropy", lambda logits, target, *options: _loss_like(logits, target, options[-1]))
-register_fake("tigon::cross_entropy_backward", lambda upstream, logits, *_: _made(logits))
+fake("cross_entropy", lambda logits, target, *options: _loss_like(logits, target, options[-1]))
+fake("cross_entropy_backward", lambda upstream, logits, *_: _made(logits))
 
 
 def _cross_entropy_context(ctx, inputs, output):
@@ -417,7 +485,7 @@ def _cross_entropy_backward(ctx, upstream):
     return (_ops.cross_entropy_backward(upstream, *ctx.saved_tensors, *ctx.options),) + (None,) * 6
 
 
-register_autograd("tigon::cross_entropy", _cross_entropy_backward, setup_context=_cross_entropy_context)
+autograd("cross_entropy", _cross_entropy_backward, _cross_entropy_context)
 
 
 def _wanted(*tensors):
@@ -445,6 +513,7 @@ class _Made:
         return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
 
 
+@checked
 def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
                                ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
                                softcap: float | None = None, reduction: str = "mean") -> Tensor:
@@ -453,14 +522,17 @@ def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: 
     x [..., hidden], weight [vocab, hidden], target [...]. The gradients that are required are made in forward; with
     reduction "none", and in a second backward through a retained graph, the logits are made again.
     """
-    how = _named(_REDUCTION, reduction, "reduction", "fused_linear_cross_entropy")
+    how = one_of(_REDUCTION, "fused_linear_cross_entropy", "reduction", reduction)
+    cap = above_zero("fused_linear_cross_entropy", "softcap", softcap)
     x, weight = _autocast(x, weight)
+    if weight.shape[-1:] == (0,):
+        return cross_entropy(linear(x, weight, bias), target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     if _unknown_half(x):
         x, weight = x.float(), weight.float()
-    weight = weight.to(x.dtype)
+    weight, = _in_type_of(x, "fused_linear_cross_entropy", weight=weight)
     need = _wanted(x, weight, bias) if how != _REDUCTION["none"] else [False] * 3
-    return _ops.fused_linear_cross_entropy(x, weight, bias, target, ignore_index, label_smoothing, z_loss,
-                                           softcap or 0.0, how, *need)[0]
+    return _ops.fused_linear_cross_entropy(x, weight, bias, target, ignore_index, label_smoothing, z_loss, cap, how,
+                                           *need)[0]
 
 
 def _layer_gradients(x, weight, bias, need_dx, need_dw, need_db):
@@ -469,12 +541,12 @@ def _layer_gradients(x, weight, bias, need_dx, need_dw, need_db):
             x.new_empty((weight.shape[0] if need_db else 0,), dtype=x.dtype if bias is None else bias.dtype))
 
 
-@register_fake("tigon::fused_linear_cross_entropy")
+@fake("fused_linear_cross_entropy")
 def _(x, weight, bias, target, ignore_index, label_smoothing, z_loss, softcap, reduction, *need):
     return _loss_like(x, target, reduction), *_layer_gradients(x, weight, bias, *need)
 
 
-@register_fake("tigon::fused_linear_cross_entropy_backward")
+@fake("fused_linear_cross_entropy_backward")
 def _(upstream, x, weight, bias, target, ignore_index, label_smoothing, z_loss, softcap, reduction, *need):
     return _layer_gradients(x, weight, bias, *need)
 
@@ -497,12 +569,12 @@ def _fused_linear_cross_entropy_backward(ctx, upstream, *_):
     return tuple(map(_or_none, gradients, need)) + (None,) * 9
 
 
-register_autograd("tigon::fused_linear_cross_entropy", _fused_linear_cross_entropy_backward,
-                  setup_context=_fused_linear_cross_entropy_context)
+autograd("fused_linear_cross_entropy", _fused_linear_cross_entropy_backward, _fused_linear_cross_entropy_context)
 
 
 # ---- divergences
 
+@checked
 def jsd(student_log_probs: Tensor, teacher_log_probs: Tensor, beta: float = 0.5, labels: Tensor | None = None,
         ignore_index: int = -100) -> Tensor:
     """Generalised Jensen-Shannon divergence of log-probabilities [..., vocab], a mean over the rows whose label is not
@@ -512,7 +584,7 @@ def jsd(student_log_probs: Tensor, teacher_log_probs: Tensor, beta: float = 0.5,
     return _ops.jsd(student_log_probs, teacher_log_probs, labels, beta, ignore_index, *_wanted(student_log_probs))[0]
 
 
-@register_fake("tigon::jsd")
+@fake("jsd")
 def _(student, teacher, labels, beta, ignore_index, need):
     return student.new_empty((), dtype=_sums(student)), _empty_or(student, student.shape, need)
 
@@ -540,27 +612,31 @@ def _jsd_backward(ctx, upstream, _):
     return ds, dt, None, None, None, None
 
 
-register_autograd("tigon::jsd", _jsd_backward, setup_context=_jsd_context)
+autograd("jsd", _jsd_backward, _jsd_context)
 
 _DIVERGENCE_REDUCTION = {"batchmean": 0, "mean": 1, "sum": 2, "none": 3}
 
 
+@checked
 def kl_div(student_log_probs: Tensor, teacher: Tensor, log_target: bool = False, eps: float = 0.0,
            reduction: str = "batchmean") -> Tensor:
     """Kullback-Leibler divergence of the teacher's probabilities (their logarithms with log_target) from the student's
     log-probabilities, as torch.nn.functional.kl_div; batchmean divides by the rows."""
-    how = _named(_DIVERGENCE_REDUCTION, reduction, "reduction", "kl_div")
+    how = one_of(_DIVERGENCE_REDUCTION, "kl_div", "reduction", reduction)
+    if _without_columns(student_log_probs):
+        terms = (student_log_probs * teacher).to(_sums(student_log_probs))
+        return terms if reduction == "none" else terms.sum()
     if _half(student_log_probs):
         student_log_probs, teacher = student_log_probs.float(), teacher.float()
     return _ops.kl_div(student_log_probs, teacher, log_target, eps, how)
 
 
-@register_fake("tigon::kl_div")
+@fake("kl_div")
 def _(student, teacher, log_target, eps, reduction):
     return student.new_empty(student.shape if reduction == 3 else (), dtype=_sums(student))
 
 
-@register_fake("tigon::kl_div_backward")
+@fake("kl_div_backward")
 def _(upstream, student, teacher, log_target, eps, reduction, need_student, need_teacher):
     return _empty_or(student, student.shape, need_student), _empty_or(student, teacher.shape, need_teacher)
 
@@ -576,7 +652,7 @@ def _kl_div_backward(ctx, upstream):
     return tuple(map(_or_none, gradients, need)) + (None,) * 3
 
 
-register_autograd("tigon::kl_div", _kl_div_backward, setup_context=_kl_div_context)
+autograd("kl_div", _kl_div_backward, _kl_div_context)
 
 
 # ---- policy losses
@@ -585,24 +661,31 @@ _POLICY = {"grpo": 0, "bnpo": 1, "dr_grpo": 2, "dapo": 3, "luspo": 4, "cispo": 5
 
 
 def _policy_kind(op, type, level, luspo_reduction):
-    return (_named(_POLICY, type, "type", op), _named({"token": 0, "sequence": 1}, level, "level", op),
-            _named({"sequences": 0, "tokens": 1, "padded": 2}, luspo_reduction, "luspo_reduction", op))
+    return (one_of(_POLICY, op, "type", type), one_of({"token": 0, "sequence": 1}, op, "level", level),
+            one_of({"sequences": 0, "tokens": 1, "padded": 2}, op, "luspo_reduction", luspo_reduction))
 
 
+def _limits(op, **limits):
+    return (above_zero(op, name, limit) for name, limit in limits.items())
+
+
+@checked
 def grpo_loss(logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor | None = None,
               ref_logp: Tensor | None = None, mask: Tensor | None = None, sampling_ratio: Tensor | None = None,
               type: str = "dapo", level: str = "token", luspo_reduction: str = "sequences", reduce: bool = True,
               bias_corrected_kl: bool = False, temperature: float = 1.0, beta: float = 0.0, epsilon_low: float = 0.2,
-              epsilon_high: float = 0.2, delta: float = 0.0, max_log_ratio: float = 0.0, tau_positive: float = 1.0,
-              tau_negative: float = 1.05, k_positive: float = 2.0, lambda_positive: float = 3.0,
-              k_negative: float = 3.0, lambda_negative: float = 2.0, max_length: float = 0.0,
-              denominator: float = 0.0, metrics: bool = False):
+              epsilon_high: float = 0.2, delta: float | None = None, max_log_ratio: float | None = None,
+              tau_positive: float = 1.0, tau_negative: float = 1.05, k_positive: float = 2.0,
+              lambda_positive: float = 3.0, k_negative: float = 3.0, lambda_negative: float = 2.0,
+              max_length: float | None = None, denominator: float | None = None, metrics: bool = False):
     """The losses of the GRPO family on logits [batch, len or len + 1, vocab] of ids [batch, len].
 
-    advantages [batch]; old_logp, ref_logp, mask [batch, len]; sampling_ratio [batch, len] or [batch, 1]. The options are
-    those of tigon::policy_options. With reduce=False the result is one number a token. With metrics=True it is
-    (loss, {"kl", "clipped"}); kl is there with ref_logp.
+    advantages [batch]; old_logp, ref_logp, mask [batch, len]; sampling_ratio [batch, len] or [batch, 1]. The options
+    are those of tigon::policy_options, None where a 0 there is no limit. With reduce=False the result is one number a
+    token. With metrics=True it is (loss, {"kl", "clipped"}); kl is there with ref_logp.
     """
+    delta, max_log_ratio, max_length, denominator = _limits(
+        "grpo_loss", delta=delta, max_log_ratio=max_log_ratio, max_length=max_length, denominator=denominator)
     numbers = [temperature, beta, epsilon_low, epsilon_high, delta, max_log_ratio, tau_positive, tau_negative,
                k_positive, lambda_positive, k_negative, lambda_negative, max_length, denominator]
     if _half(logits):
@@ -616,7 +699,7 @@ def grpo_loss(logits: Tensor, ids: Tensor, advantages: Tensor, old_logp: Tensor 
     return loss, {"clipped": clipped} if ref_logp is None else {"clipped": clipped, "kl": kl}
 
 
-@register_fake("tigon::grpo_loss")
+@fake("grpo_loss")
 def _(logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, type, level, luspo, reduce, *_):
     def made():
         return logits.new_empty(() if reduce else ids.shape, dtype=_sums(logits))
@@ -624,7 +707,7 @@ def _(logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, type, l
     return made(), kl, made(), logits.new_empty((_rows(logits), 2), dtype=_sums(logits))
 
 
-register_fake("tigon::grpo_loss_backward", lambda upstream, saved, logits, *_: _made(logits))
+fake("grpo_loss_backward", lambda upstream, saved, logits, *_: _made(logits))
 
 
 def _grpo_loss_context(ctx, inputs, output):
@@ -637,19 +720,20 @@ def _grpo_loss_backward(ctx, upstream, *_):
     return (_ops.grpo_loss_backward(upstream, *ctx.saved_tensors, *ctx.options),) + (None,) * 12
 
 
-register_autograd("tigon::grpo_loss", _grpo_loss_backward, setup_context=_grpo_loss_context)
+autograd("grpo_loss", _grpo_loss_backward, _grpo_loss_context)
 
 
+@checked
 def fused_linear_grpo(x: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor, bias: Tensor | None = None,
                       old_logp: Tensor | None = None, ref_logp: Tensor | None = None, mask: Tensor | None = None,
                       sampling_ratio: Tensor | None = None, ref_x: Tensor | None = None,
                       ref_weight: Tensor | None = None, ref_bias: Tensor | None = None, type: str = "dapo",
                       level: str = "token", luspo_reduction: str = "sequences", reduce: bool = True,
                       bias_corrected_kl: bool = False, temperature: float = 1.0, beta: float = 0.0,
-                      epsilon_low: float = 0.2, epsilon_high: float = 0.2, delta: float = 0.0,
-                      max_log_ratio: float = 0.0, tau_positive: float = 1.0, tau_negative: float = 1.05,
+                      epsilon_low: float = 0.2, epsilon_high: float = 0.2, delta: float | None = None,
+                      max_log_ratio: float | None = None, tau_positive: float = 1.0, tau_negative: float = 1.05,
                       k_positive: float = 2.0, lambda_positive: float = 3.0, k_negative: float = 3.0,
-                      lambda_negative: float = 2.0, max_length: float = 0.0, denominator: float = 0.0,
+                      lambda_negative: float = 2.0, max_length: float | None = None, denominator: float | None = None,
                       metrics: bool = False):
     """grpo_loss(x weight^T + bias, ids, ...) without the logits ever being in memory as a whole.
 
@@ -657,14 +741,14 @@ def fused_linear_grpo(x: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor
     (ref_x, ref_weight, ref_bias) at the same temperature. The gradients that are required are made in forward; with
     reduce=False, and in a second backward through a retained graph, the logits are made again.
     """
+    delta, max_log_ratio, max_length, denominator = _limits(
+        "fused_linear_grpo", delta=delta, max_log_ratio=max_log_ratio, max_length=max_length, denominator=denominator)
     numbers = [temperature, beta, epsilon_low, epsilon_high, delta, max_log_ratio, tau_positive, tau_negative,
                k_positive, lambda_positive, k_negative, lambda_negative, max_length, denominator]
     x, weight, ref_x, ref_weight = _autocast(x, weight, ref_x, ref_weight)
     if _half(x):
         x, weight, ref_x, ref_weight = map(_wide, (x, weight, ref_x, ref_weight))
-    weight = weight.to(x.dtype)
-    if ref_x is not None and ref_weight is not None:
-        ref_x, ref_weight = ref_x.to(x.dtype), ref_weight.to(x.dtype)
+    weight, ref_x, ref_weight = _in_type_of(x, "fused_linear_grpo", weight=weight, ref_x=ref_x, ref_weight=ref_weight)
     need = _wanted(x, weight, bias) if reduce else [False] * 3
     loss, kl, clipped = _ops.fused_linear_grpo(
         x, weight, bias, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, ref_x, ref_weight, ref_bias, None,
@@ -675,7 +759,7 @@ def fused_linear_grpo(x: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor
     return loss, {"clipped": clipped} if ref_logp is None and ref_x is None else {"clipped": clipped, "kl": kl}
 
 
-@register_fake("tigon::fused_linear_grpo")
+@fake("fused_linear_grpo")
 def _(x, weight, bias, ids, advantages, old_logp, ref_logp, mask, sampling_ratio, ref_x, ref_weight, ref_bias, upstream,
       type, level, luspo, reduce, bias_corrected_kl, scalars, *need):
     def made():
@@ -702,7 +786,7 @@ def _fused_linear_grpo_backward(ctx, upstream, *_):
     return tuple(map(_or_none, gradients, need)) + (None,) * 19
 
 
-register_autograd("tigon::fused_linear_grpo", _fused_linear_grpo_backward, setup_context=_fused_linear_grpo_context)
+autograd("fused_linear_grpo", _fused_linear_grpo_backward, _fused_linear_grpo_context)
 
 
 # ---- preference losses
@@ -719,9 +803,8 @@ def _preference(kind, x, weight, target, bias, reference=(None,) * 4, nll_target
     x, weight, ref_x, ref_weight = _autocast(x, weight, *reference[:2])
     if _half(x):
         x, weight, ref_x, ref_weight = map(_wide, (x, weight, ref_x, ref_weight))
-    weight = weight.to(x.dtype)
-    if ref_x is not None and ref_weight is not None:
-        ref_x, ref_weight = ref_x.to(x.dtype), ref_weight.to(x.dtype)
+    weight, ref_x, ref_weight = _in_type_of(x, "fused_linear_preference", weight=weight, ref_x=ref_x,
+                                            ref_weight=ref_weight)
     numbers = [beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight]
     loss, results = _ops.fused_linear_preference(
         x, weight, bias, target, nll_target, desirable, kl, ref_x, ref_weight, *reference[2:], kind, dpo, ignore_index,
@@ -735,9 +818,13 @@ def _preference(kind, x, weight, target, bias, reference=(None,) * 4, nll_target
     return loss, dict(zip(names, results.split([pairs] * 4 + [1, 2])))
 
 
-def fused_linear_dpo(x, weight, target, bias=None, ref_x=None, ref_weight=None, ref_bias=None, ref_logps=None,
-                     nll_target=None, loss="sigmoid", beta=0.1, label_smoothing=0.0, discopop_tau=0.05,
-                     compute_nll_loss=False, average_log_prob=False, alpha=1.0, ignore_index=-100, metrics=False):
+@checked
+def fused_linear_dpo(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ref_x: Tensor | None = None,
+                     ref_weight: Tensor | None = None, ref_bias: Tensor | None = None, ref_logps: Tensor | None = None,
+                     nll_target: Tensor | None = None, loss: str = "sigmoid", beta: float = 0.1,
+                     label_smoothing: float = 0.0, discopop_tau: float = 0.05, compute_nll_loss: bool = False,
+                     average_log_prob: bool = False, alpha: float = 1.0, ignore_index: int = -100,
+                     metrics: bool = False):
     """Direct preference optimisation of hidden states x [2 pairs, len, hidden], the chosen sequences first, with
     target [2 pairs, len] and the layer weight [vocab, hidden].
 
@@ -745,45 +832,54 @@ def fused_linear_dpo(x, weight, target, bias=None, ref_x=None, ref_weight=None, 
     every token. loss names one of tigon::dpo_loss. With metrics=True the result is (loss, dict of results).
     """
     return _preference(_DPO_KIND, x, weight, target, bias, (ref_x, ref_weight, ref_bias, ref_logps), nll_target,
-                       dpo=_named(_DPO, loss, "loss", "fused_linear_dpo"), beta=beta, label_smoothing=label_smoothing,
+                       dpo=one_of(_DPO, "fused_linear_dpo", "loss", loss), beta=beta, label_smoothing=label_smoothing,
                        discopop_tau=discopop_tau, nll=compute_nll_loss, average=average_log_prob, alpha=alpha,
                        ignore_index=ignore_index, metrics=metrics)
 
 
-def fused_linear_orpo(x, weight, target, bias=None, nll_target=None, beta=0.1, compute_nll_loss=True, alpha=1.0,
-                      ignore_index=-100, metrics=False):
+@checked
+def fused_linear_orpo(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
+                      nll_target: Tensor | None = None, beta: float = 0.1, compute_nll_loss: bool = True,
+                      alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
     """Odds-ratio preference optimisation; arguments as fused_linear_dpo."""
     return _preference(_ORPO, x, weight, target, bias, nll_target=nll_target, beta=beta, nll=compute_nll_loss,
                        average=True, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
 
 
-def fused_linear_simpo(x, weight, target, bias=None, beta=0.1, gamma=0.5, label_smoothing=0.0, compute_nll_loss=False,
-                       alpha=1.0, ignore_index=-100, metrics=False):
+@checked
+def fused_linear_simpo(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, beta: float = 0.1,
+                       gamma: float = 0.5, label_smoothing: float = 0.0, compute_nll_loss: bool = False,
+                       alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
     """Simple preference optimisation, with the margin gamma; arguments as fused_linear_dpo."""
     return _preference(_SIMPO, x, weight, target, bias, beta=beta, gamma=gamma, label_smoothing=label_smoothing,
                        nll=compute_nll_loss, average=True, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
 
 
-def fused_linear_cpo(x, weight, target, bias=None, beta=0.1, label_smoothing=0.0, compute_nll_loss=True,
-                     average_log_prob=False, alpha=1.0, ignore_index=-100, metrics=False):
+@checked
+def fused_linear_cpo(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, beta: float = 0.1,
+                     label_smoothing: float = 0.0, compute_nll_loss: bool = True, average_log_prob: bool = False,
+                     alpha: float = 1.0, ignore_index: int = -100, metrics: bool = False):
     """Contrastive preference optimisation; arguments as fused_linear_dpo."""
     return _preference(_CPO, x, weight, target, bias, beta=beta, label_smoothing=label_smoothing, nll=compute_nll_loss,
                        average=average_log_prob, alpha=alpha, ignore_index=ignore_index, metrics=metrics)
 
 
-def fused_linear_kto(x, weight, target, desirable, bias=None, kl=None, ref_x=None, ref_weight=None, ref_bias=None,
-                     ref_logps=None, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0, average_log_prob=False,
-                     ignore_index=-100, metrics=False):
+@checked
+def fused_linear_kto(x: Tensor, weight: Tensor, target: Tensor, desirable: Tensor, bias: Tensor | None = None,
+                     kl: Tensor | None = None, ref_x: Tensor | None = None, ref_weight: Tensor | None = None,
+                     ref_bias: Tensor | None = None, ref_logps: Tensor | None = None, beta: float = 0.1,
+                     desirable_weight: float = 1.0, undesirable_weight: float = 1.0, average_log_prob: bool = False,
+                     ignore_index: int = -100, metrics: bool = False):
     """Kahneman-Tversky optimisation of x [batch, len, hidden] with target [batch, len]; desirable [batch], 0 or not;
     kl: one number, or one a sequence. Reference and metrics as fused_linear_dpo."""
     if kl is not None and kl.dim() == 0:
         kl = kl.reshape(1)
-    return _preference(_KTO, x, weight, target, bias, (ref_x, ref_weight, ref_bias, ref_logps), desirable=desirable,
-                       kl=kl, beta=beta, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight,
-                       average=average_log_prob, ignore_index=ignore_index, metrics=metrics)
+    return _preference(_KTO, x, weight, target, bias, (ref_x, ref_weight, ref_bias, ref_logps),
+                       desirable=desirable != 0, kl=kl, beta=beta, desirable_weight=desirable_weight,
+                       undesirable_weight=undesirable_weight, average=average_log_prob, ignore_index=ignore_index, metrics=metrics)
 
 
-@register_fake("tigon::fused_linear_preference")
+@fake("fused_linear_preference")
 def _(x, weight, bias, target, nll_target, desirable, kl, ref_x, ref_weight, ref_bias, ref_logps, kind, dpo,
       ignore_index, nll, average, scalars, *need):
     n = target.shape[0]
@@ -809,29 +905,30 @@ def _preference_backward(ctx, upstream, *_):
     return tuple(map(_or_none, gradients, need)) + (None,) * 17
 
 
-register_autograd("tigon::fused_linear_preference", _preference_backward, setup_context=_preference_context)
+autograd("fused_linear_preference", _preference_backward, _preference_context)
 
 
 # ---- mixture of experts
 
+@checked
 def moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tensor, layout: str = "halves") -> Tensor:
     """SwiGLU experts: x [..., hidden], gate_up [experts, 2 intermediate, hidden], down [experts, hidden, intermediate],
     indices and weights [tokens, k] of the experts that every token chose. layout of gate_up: "halves" or
     "interleaved"."""
-    interleaved = _named({"halves": False, "interleaved": True}, layout, "layout", "moe")
+    interleaved = one_of({"halves": False, "interleaved": True}, "moe", "layout", layout)
     x, gate_up, down = _autocast(x, gate_up, down)
     if _half(x):
         return moe(x.float(), gate_up.float(), down.float(), indices, weights, layout).half()
-    gate_up, down = gate_up.to(x.dtype), down.to(x.dtype)
+    gate_up, down = _in_type_of(x, "moe", gate_up=gate_up, down=down)
     return _ops.moe(x, gate_up, down, indices, weights, interleaved, any(_wanted(x, gate_up, down, weights)))[0]
 
 
-@register_fake("tigon::moe")
+@fake("moe")
 def _(x, gate_up, down, indices, weights, interleaved, keep):
     return _made(x), _empty_or(x, (indices.numel(), 2 * down.shape[2]), keep)
 
 
-@register_fake("tigon::moe_backward")
+@fake("moe_backward")
 def _(dy, saved, x, gate_up, down, indices, weights, interleaved, need_dx, need_gate_up, need_down, need_weights):
     return (_empty_or(x, x.shape, need_dx), _empty_or(x, gate_up.shape, need_gate_up),
             _empty_or(x, down.shape, need_down), _empty_or(weights, weights.shape, need_weights))
@@ -850,4 +947,4 @@ def _moe_backward(ctx, dy, _):
     return dx, dg, dd, None, dw, None, None
 
 
-register_autograd("tigon::moe", _moe_backward, setup_context=_moe_context)
+autograd("moe", _moe_backward, _moe_context)

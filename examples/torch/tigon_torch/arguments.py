@@ -1,0 +1,125 @@
+"""What functions and optimizers take: every argument is looked at by its annotation before anything is computed."""
+import functools
+import inspect
+import numbers
+import typing
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def refuse(op: str, name: str, came, expected: str):
+    raise ValueError(f"tigon: {op}: {name} is {came}; expected {expected}")
+
+
+def _shown(value) -> str:
+    return repr(value) if isinstance(value, (bool, int, float, str)) else f"of {type(value).__name__}"
+
+
+def whole(op: str, name: str, value, least: int | None = None) -> int:
+    """An integer; True and 2.0 are none."""
+    expected = "an integer" if least is None else f"an integer of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral, torch.SymInt)):
+        refuse(op, name, _shown(value), expected)
+    if least is not None and value < least:
+        refuse(op, name, value, expected)
+    return value
+
+
+def number(op: str, name: str, value) -> float:
+    """A number; True is none. Its range is the operator's to check."""
+    if isinstance(value, bool) or not isinstance(value, (float, int, numbers.Real, torch.SymInt, torch.SymFloat)):
+        refuse(op, name, _shown(value), "a number")
+    return value
+
+
+def above_zero(op: str, name: str, value) -> float:
+    """A number above 0 as it is, and 0.0 for None: what 0 stands for in tigon is not what a 0 says here."""
+    if value is None:
+        return 0.0
+    if not value > 0:
+        refuse(op, name, value, "a number above 0, or None")
+    return value
+
+
+def flag(op: str, name: str, value) -> bool:
+    if not isinstance(value, bool):
+        refuse(op, name, _shown(value), "True or False")
+    return value
+
+
+def _text(op: str, name: str, value) -> str:
+    if not isinstance(value, str):
+        refuse(op, name, _shown(value), "a name")
+    return value
+
+
+def one_of(table: dict, op: str, name: str, value):
+    """What the table has for a name."""
+    if value not in table:
+        refuse(op, name, repr(value), "one of " + ", ".join(map(repr, table)))
+    return table[value]
+
+
+def _tensor(op: str, name: str, value) -> Tensor:
+    if not isinstance(value, Tensor):
+        refuse(op, name, _shown(value), "a tensor")
+    if not value.is_cpu and not value.is_meta:
+        refuse(op, name, f"on {value.device}", "the CPU")
+    return value
+
+
+def on_one_device(op: str, named) -> None:
+    """Of pairs of name and value: where one tensor has no memory, none is read."""
+    first = None
+    for name, value in named:
+        if isinstance(value, Tensor):
+            if first is None:
+                first = name, value.device
+            elif value.device != first[1]:
+                refuse(op, name, f"on {value.device}", f"{first[1]}, as {first[0]}")
+
+
+def without_tangents(op: str, tensors) -> None:
+    """Refuses forward-mode differentiation, which would take every result for a constant."""
+    if forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None:
+            raise RuntimeError(f"tigon: {op}: an input has a forward-mode tangent; expected derivatives by backward "
+                               "alone (PyTorch's own operators have both)")
+
+
+_CHECKS = {Tensor: _tensor, float: number, int: whole, bool: flag, str: _text}
+
+
+def _checks_of(function) -> dict:
+    """The check of each annotated argument, and whether it may be None."""
+    checks = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
+        found = [_CHECKS[kind] for kind in kinds if kind in _CHECKS]
+        checks[name] = (found[0] if found else None, type(None) in kinds)
+    return checks
+
+
+def checked(function):
+    """The function, whose arguments are what their annotations say, and whose tensors are on one device."""
+    op, checks = function.__name__, _checks_of(function)
+    names = tuple(checks)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        named = dict(zip(names, args), **kwargs)
+        for name, value in named.items():
+            check, may_be_none = checks.get(name, (None, True))  # the call refuses a name that there is not
+            if check is not None and not (value is None and may_be_none):
+                check(op, name, value)
+        tensors = [value for value in named.values() if isinstance(value, Tensor)]
+        if not all(t.is_cpu for t in tensors):
+            on_one_device(op, named.items())
+        without_tangents(op, tensors)
+        return function(*args, **kwargs)
+
+    return call
