@@ -1,5 +1,8 @@
 """AdamW against PyTorch's: results, state, groups, refusals."""
+import concurrent.futures
 import copy
+import io
+import pickle
 
 import pytest
 import torch
@@ -132,6 +135,138 @@ def test_stochastic_rounding_moves_weights_by_the_mean_of_steps():
     moved = run(0)
     assert torch.equal(moved, run(0)) and not torch.equal(moved, run(1))
     assert abs(1 - moved.double().mean().item() - 20e-4) < 1e-4
+
+
+def saved_and_loaded(optimizer):
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def half_trained(**options):
+    ps = parameters(torch.bfloat16)
+    optimizer = tigon_torch.AdamW([{"params": ps[:4]}, {"params": ps[4:], "seed": 9}], **OPTIONS,
+                                  stochastic_rounding=True, seed=5, **options)
+    train(optimizer, ps, 3)
+    return optimizer, ps
+
+
+def parameters_of(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)), saved_and_loaded],
+                         ids=["deepcopy", "pickle", "save"])
+def test_copies_go_on_alike(copied):
+    optimizer, ps = half_trained()
+    other = copied(optimizer)
+    theirs = parameters_of(other)
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, other)]
+    before = [p.detach().clone() for p in ps]
+    for step in range(3, 6):
+        for o, of in ((optimizer, ps), (other, theirs)):
+            train(o, of, 1, first=step)
+        for schedule in schedules:
+            schedule.step()
+    assert all(torch.equal(p, q) and p is not q for p, q in zip(ps, theirs))
+    assert not torch.equal(ps[-1], before[-1])
+    assert repr(other) == repr(optimizer)
+
+
+def trained_there(optimizer):
+    ps = parameters_of(optimizer)
+    train(optimizer, ps, 2, first=3)
+    return [p.detach().float().tolist() for p in ps]
+
+
+def test_a_spawned_process_goes_on_alike():
+    optimizer, _ = half_trained()
+    spawn = torch.multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as process:
+        theirs = process.submit(trained_there, copy.deepcopy(optimizer)).result()
+    assert theirs == trained_there(optimizer)
+
+
+def test_options_of_a_group_and_of_states():
+    optimizer, ps = half_trained()
+    assert [group["seed"] for group in optimizer.param_groups] == [5, 9]
+    optimizer.add_param_group({"params": parameters(torch.bfloat16, 2)})  # has those of the optimizer
+    assert optimizer.param_groups[2]["stochastic_rounding"] and optimizer.param_groups[2]["seed"] == 5
+    state = optimizer.state_dict()
+    fresh = tigon_torch.AdamW([{"params": [torch.zeros_like(p) for p in group["params"]]}
+                               for group in optimizer.param_groups])
+    fresh.load_state_dict(state)  # a state has its options, as lr
+    assert [group["seed"] for group in fresh.param_groups] == [5, 9, 5]
+    assert all(group["stochastic_rounding"] for group in fresh.param_groups)
+    for group in state["param_groups"]:  # a state without them, of torch.optim.AdamW: those of the optimizer stay
+        del group["stochastic_rounding"], group["seed"]
+    optimizer.load_state_dict(state)
+    assert [group["seed"] for group in optimizer.param_groups] == [5, 9, 5]
+    train(optimizer, ps, 1, first=3)
+
+
+@pytest.mark.parametrize("flags", [{"capturable": True}, {"foreach": True}, {"fused": True}])
+def test_a_state_of_pytorch_with_flags_that_change_no_result(flags):
+    ours, theirs, there = parameters(torch.float32), parameters(torch.float32), parameters(torch.float32)
+    writer, reader = torch.optim.AdamW(there, **OPTIONS), torch.optim.AdamW(theirs, **OPTIONS)
+    train(writer, there, 2)
+    state = writer.state_dict()
+    mine = tigon_torch.AdamW(ours)
+    reader.load_state_dict(copy.deepcopy(state))
+    for group in state["param_groups"]:
+        group.update(flags)
+    mine.load_state_dict(state)
+    train(mine, ours, 2, first=2), train(reader, theirs, 2, first=2)
+    assert error(ours, theirs) < 1e-5
+    other = tigon_torch.AdamW(parameters(torch.float32))
+    other.load_state_dict(mine.state_dict())
+    assert other.param_groups[0]["lr"] == OPTIONS["lr"]
+
+
+def test_options_that_are_not_there_are_refused_when_they_come():
+    optimizer = tigon_torch.AdamW([torch.nn.Parameter(torch.ones(3))])
+    state = torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))], lr=7.0, amsgrad=True).state_dict()
+    with pytest.raises(ValueError, match="tigon: AdamW: amsgrad is set; expected an optimizer without it"):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 1e-3  # as it was
+    with pytest.raises(ValueError, match="maximize is set"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "maximize": True})
+    assert len(optimizer.param_groups) == 1
+    tigon_torch.AdamW([torch.nn.Parameter(torch.ones(3))], foreach=True, capturable=True, fused=False)
+    for options, sentence in (({"amsgrad": True}, "tigon: AdamW: amsgrad is set; expected an optimizer without it"),
+                              ({"differentiable": True}, "differentiable is set"),
+                              ({"lr": -1.0}, "Invalid learning rate: -1.0"), ({"eps": -1.0}, "Invalid epsilon value"),
+                              ({"betas": (1.0, 0.9)}, "Invalid beta parameter"),
+                              ({"weight_decay": -1.0}, "Invalid weight_decay value"),
+                              ({"lr": True}, "lr is True; expected a number"),
+                              ({"stochastic_rounding": 1}, "stochastic_rounding is 1; expected True or False"),
+                              ({"seed": 1.5}, "seed is 1.5; expected an integer of at least 0"),
+                              ({"seed": -1}, "seed is -1; expected an integer of at least 0")):
+        with pytest.raises(ValueError, match=sentence):
+            tigon_torch.AdamW([torch.nn.Parameter(torch.ones(3))], **options)
+
+
+def test_what_is_refused_in_one_group_leaves_all_as_they_are():
+    def groups():
+        ps = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        for p in ps:
+            p.grad = torch.ones(3)
+        return tigon_torch.AdamW([{"params": [p]} for p in ps]), ps
+
+    for name, value in (("eps", -1.0), ("lr", float("nan")), ("betas", (0.9, 1.0)), ("weight_decay", float("inf"))):
+        optimizer, ps = groups()
+        optimizer.param_groups[1][name] = value
+        with pytest.raises((ValueError, RuntimeError), match="tigon: adamw.* is .*; expected a"):
+            optimizer.step()
+        assert all((p == 1).all() for p in ps)
+    optimizer, ps = groups()
+    optimizer.step()
+    optimizer.state[ps[1]]["exp_avg"] = torch.zeros(4)  # of another model
+    before = [p.detach().clone() for p in ps]
+    with pytest.raises(ValueError, match=r"exp_avg is \[4\] of torch.float32; expected \[3\]"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(ps, before))
 
 
 def test_refusals():
