@@ -116,6 +116,11 @@ TYPED_TEST(fused_linear_cross_entropy, capped_logits_may_be_infinite) {
   expect_capped_infinities<typename TypeParam::backend, typename TypeParam::element>({9, 5, 67});
 }
 
+TYPED_TEST(fused_linear_cross_entropy, keeps_the_digits_of_logits_beyond_the_cap) {
+  if constexpr (std::same_as<typename TypeParam::element, float>)
+    for (const std::size_t vocab : {67, 5000}) expect_digits_beyond_the_cap<typename TypeParam::backend>(vocab);
+}
+
 TYPED_TEST(fused_linear_cross_entropy, bad_rows_stay_alone) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -97,6 +97,15 @@ struct tanh_case {
   static auto apply(auto x) { return tanh(x); }
   static auto exact(auto x) { return std::tanh(x); }
 };
+struct rest_of_tanh_case {
+  static constexpr const char* name = "tanh_with_rest, 1 - |tanh|";
+  static constexpr bounds bound{2, 2.1, 2.1, 2.2};
+  static auto apply(auto x) { return tanh_with_rest(x).rest; }
+  static auto exact(auto x) {
+    const auto e = std::exp(-2 * std::fabs(x));
+    return 2 * e / (1 + e);
+  }
+};
 struct erf_case {
   static constexpr const char* name = "erf";
   static constexpr bounds bound{1.85, 2.05, 1.7, 1.9};
@@ -120,6 +129,7 @@ void for_every_function(F f) {
   f(sigmoid_case());
   f(sigmoid_of_minus_case());
   f(tanh_case());
+  f(rest_of_tanh_case());
   f(erf_case());
   f(rsqrt_case());
 }
@@ -319,6 +329,10 @@ TYPED_TEST(math, answers_at_the_edges_as_ieee_754_asks) {
       "tanh", [](V x) { return tanh(x); }, odd);
   check("tanh", [](V x) { return tanh(x); }, {{smallest, smallest}, {-least, -least}});
   check(
+      "tanh_with_rest", [](V x) { return tanh_with_rest(x).tanh; }, odd);
+  check("1 - |tanh|", [](V x) { return tanh_with_rest(x).rest; },
+        {{0, 1}, {-0.0, 1}, {inf, 0}, {-inf, 0}, {largest, 0}, {lowest, 0}, {nan, nan}});
+  check(
       "erf", [](V x) { return erf(x); }, odd);
   check("rsqrt", [](V x) { return rsqrt(x); },
         {{0, inf}, {-0.0, -inf}, {1, 1}, {4, 0.5}, {inf, 0}, {-inf, nan}, {-1, nan}, {-smallest, nan}, {nan, nan}});
@@ -490,6 +504,8 @@ TYPED_TEST(scalar_math, is_the_scalar_engine) {
     EXPECT_TRUE(same(m::sigmoid_both(x).of_x, sigmoid(V(x)).r)) << x;
     EXPECT_TRUE(same(m::sigmoid_both(x).of_minus_x, sigmoid(V(-x)).r)) << x;
     EXPECT_TRUE(same(m::tanh(x), tanh(V(x)).r)) << x;
+    EXPECT_TRUE(same(m::tanh_with_rest(x).tanh, tanh(V(x)).r)) << x;
+    EXPECT_TRUE(same(m::tanh_with_rest(x).rest, tanh_with_rest(V(x)).rest.r)) << x;
     EXPECT_TRUE(same(m::erf(x), erf(V(x)).r)) << x;
     EXPECT_TRUE(same(m::rsqrt(x), rsqrt(V(x)).r)) << x;
     EXPECT_TRUE(same(m::sqrt(x), std::sqrt(x))) << x;

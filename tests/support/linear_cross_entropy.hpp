@@ -173,6 +173,25 @@ void expect_capped_infinities(linear_sizes s) {
   for (const double g : lowest.dx.f64()) EXPECT_EQ(g, 0);
 }
 
+/// Logits of which each is several times the cap: nearly all of a tanh's digits are those of 1, and what is left tells
+/// one logit from another.
+template <class B>
+void expect_digits_beyond_the_cap(std::size_t vocab) {
+  for (const double side : {20.0, -20.0})
+    for (const double smoothing : {0.0, 0.1}) {
+      linear_cross_entropy_problem<float> p({2, 1, vocab},
+                                            {"", true, false, {.loss = {.label_smoothing = smoothing, .softcap = 5}}});
+      p.x.assign({1, 1}), p.target[0] = 3, p.target[1] = static_cast<std::int64_t>(vocab - 1);
+      for (float& b : p.bias) b = 0;
+      const std::vector<double> spread = normal_values(vocab, 9, {.deviation = 2});
+      for (std::size_t j = 0; j < vocab; ++j) p.w(j, 0) = static_cast<float>(side + spread[j]);
+      const auto wanted = p.wanted();
+      p.template forward<B>();
+      EXPECT_LT(measure(p.dw.f64(), wanted.dw).rel_l2, 2e-6) << "side " << side << ", smoothing " << smoothing;
+      EXPECT_LT(measure(p.dbias.f64(), wanted.dbias).rel_l2, 2e-6) << "side " << side << ", smoothing " << smoothing;
+    }
+}
+
 }  // namespace tigon::test
 
 #endif  // TIGON_TESTS_SUPPORT_LINEAR_CROSS_ENTROPY_HPP

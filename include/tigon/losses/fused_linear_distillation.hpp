@@ -20,15 +20,16 @@ struct distillation {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// log sum_j exp(s_j) = top inverse + tail for s = z inverse, without the maximal element's own 1 in the sum.
+/// log sum_j exp(s_j) = top / temperature + log1p(d) for s = z / temperature, d the sum of exp((z_j - top) / temperature)
+/// without the maximal element's own 1.
 template <class A>
 struct log_sum {
-  A top, tail;
+  A top, d, tail;  ///< tail = log1p(d)
 };
 template <class Row, class A>
-TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, A inverse) {
+TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) {
   const A top = row.max(reads(z), [](auto v) { return v; });
-  const auto p = [=](auto v) { return exp_nonpositive((v - top) * inverse); };
+  const auto p = [=](auto v) { return exp_nonpositive(by.distance(v - top)); };
   A d = row.sum(reads(z), p) - A(1);
   if (d < A(1)) {
     const auto rest = row.sum(reads(z), [=](auto v) {
@@ -38,7 +39,7 @@ TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, A inverse) {
     });
     d = rest[0] + (rest[1] - A(1));
   }
-  return {top, math::log1p(d)};
+  return {top, d, math::log1p(d)};
 }
 
 }  // namespace TIGON_ABI
@@ -65,7 +66,7 @@ struct kernel<op::distillation, backends::generic> {
       A nll(0), factor(0);
       if (is_hard) {
         const A own = row.at(v, column);
-        const auto of_z = detail::log_sum_of(student, v, A(1));
+        const auto of_z = detail::log_sum_of(student, v, detail::tempered<A>(1));
         nll = of_z.tail - (own - of_z.top);
         factor = rows.of_hard * math::exp(-of_z.tail);
         if (rows.gradient) student.map(reads(v), writes(e), [=](auto s) { return exp_nonpositive(s - of_z.top); });

@@ -30,24 +30,52 @@ template <class A, class Divergence>
 struct jsd_soft {
   static constexpr bool takes_neg_inf = true;
   Divergence divergence;
-  A inverse;  ///< 1 / temperature
+  detail::tempered<A> by;
+
+  jsd_soft(Divergence of, double temperature) : divergence(of), by(temperature) {}
 
   struct terms {
     Divergence divergence;
-    A inverse;
+    detail::tempered<A> by;
     detail::log_sum<A> student, teacher;
+    A shift;
 
+    /// Probabilities are made of the distances from the largest logits, and so is the difference of their logarithms:
+    /// a logarithm is rounded in its last digits, which are those of its log-sum.
+    template <class V>
+    TIGON_INLINE simd::divergence_terms<V> of(V v, V t) const {
+      const V x = by.distance(v - V(student.top)), y = by.distance(t - V(teacher.top));
+      const V log_q = x - V(student.tail), log_p = y - V(teacher.tail);
+      return divergence.of(
+          simd::divergence_inputs<V>{log_q, log_p, probability(x, log_q, student), probability(y, log_p, teacher),
+                                     (simd::finite_log(y) - simd::finite_log(x)) + V(student.tail - teacher.tail)},
+          V(shift));
+    }
+    template <class V>
+    static TIGON_INLINE V probability(V distance, V log, const detail::log_sum<A>& of_row) {
+      return select(log < V(simd::detail::constants<A>::log_smallest), V(A(0)),
+                    exp(distance) * V(A(1) / (A(1) + of_row.d)));
+    }
     template <class V>
     TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
-      const auto d =
-          divergence(V((v - student.top) * inverse - student.tail), V((t - teacher.top) * inverse - teacher.tail));
+      const auto d = of(v, t);
       return {{d.qc, d.q, d.value, d.qc}};
     }
-    TIGON_INLINE soft_loss_row<A> finish(A value, A of_u) const { return {value, -of_u, -divergence.weight * inverse}; }
+    TIGON_INLINE soft_loss_row<A> finish(A value, A of_u) const {
+      return {value, -of_u, -divergence.weight * by.inverse};
+    }
   };
   template <class Row>
   TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
-    return {divergence, inverse, detail::log_sum_of(row, z, inverse), detail::log_sum_of(row, teacher, inverse)};
+    terms of_row{divergence, by, detail::log_sum_of(row, z, by), detail::log_sum_of(row, teacher, by), A(0)};
+    // One column has more than a fifth of Q.
+    if (of_row.student.d < A(4)) {
+      const A c = row.part(detail::first_largest<A>(row, z).column, 1).sum(reads(z, teacher), [=](auto v, auto t) {
+        return of_row.of(v, t).c;
+      });
+      if (math::abs(c) <= std::numeric_limits<A>::max()) of_row.shift = c;
+    }
+    return of_row;
   }
 };
 
@@ -62,8 +90,7 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
     using A = accumulator_t<T>;
     simd::with_divergence<A>(opt.beta, [&](auto divergence) {
       kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
-          t, target, jsd_soft<A, decltype(divergence)>{divergence, static_cast<A>(1 / opt.distillation.temperature)},
-          rows, ctx);
+          t, target, jsd_soft<A, decltype(divergence)>(divergence, opt.distillation.temperature), rows, ctx);
     });
   }
 

@@ -86,30 +86,31 @@ struct kernel<op::cross_entropy, backends::ascend> {
             return;
           }
           const std::size_t column = static_cast<std::size_t>(target[i]);
-          const A logit = static_cast<A>(logits.row(i)[column]);
-          const A own = kind.template squash_one<typename B::engine>(logit);
+          const A own = static_cast<A>(logits.row(i)[column]);
 
           A top = -infinity, best = -infinity;
           std::int64_t predicted = -1;
           core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-            top = math::max(top, row.max(reads(xv), [=](auto v) { return kind.squash(v); }));
+            top = math::max(top, row.max(reads(xv), [](auto v) { return v; }));
             if (out.predicted == nullptr) return;
             const auto here = detail::first_largest<A>(row, xv);
             if (core.col == 0 || here.value > best)
               best = here.value, predicted = static_cast<std::int64_t>(core.col + here.column);
           });
 
+          top = kind.top_of(top);
+          const auto from = kind.from(top);
           double sum = 0, uniform_part = 0;
           core.pass(ub::reads(xt, wt), ub::writes(), [&](auto row, auto xv, auto wv) TIGON_LAMBDA {
             if constexpr (weighted) {
               const auto s = row.sum(reads(xv, wv), [=](auto v, auto w) {
-                const auto below = kind.distance(v, top);
+                const auto below = from.distance(v);
                 const decltype(v) zero(A(0));
                 return pack{exp_nonpositive(below), select(w == zero, zero, w * below)};
               });
               sum += s[0], uniform_part += s[1];
             } else {
-              sum += row.sum(reads(xv), [=](auto v) { return exp_nonpositive(kind.distance(v, top)); });
+              sum += row.sum(reads(xv), [=](auto v) { return exp_nonpositive(from.distance(v)); });
             }
           });
           // d = sum - 1. Where that cancels, the rest is summed without the maximum.
@@ -117,8 +118,8 @@ struct kernel<op::cross_entropy, backends::ascend> {
           if (d < A(1)) {
             double rest = 0, ones = -1;
             core.pass(ub::reads(xt), ub::writes(), [&](auto row, auto xv) TIGON_LAMBDA {
-              const auto s = row.sum(
-                  reads(xv), [=](auto v) { return detail::apart_from_one(exp_nonpositive(kind.distance(v, top))); });
+              const auto s =
+                  row.sum(reads(xv), [=](auto v) { return detail::apart_from_one(exp_nonpositive(from.distance(v))); });
               rest += s[0], ones += s[1];
             });
             d = static_cast<A>(rest + ones);
@@ -132,10 +133,10 @@ struct kernel<op::cross_entropy, backends::ascend> {
           const A at_target = terms.at_target(of_row, of_row.token, kind, own);
           core.pass(ub::reads(xt, wt), ub::writes(dt), [&](auto row, auto xv, auto wv, auto dv) TIGON_LAMBDA {
             row.map(reads(xv, wv), writes(dv), [=](auto v, auto w) {
-              const auto p = exp_nonpositive(kind.distance(v, top));
+              const auto p = exp_nonpositive(from.distance(v));
               auto g = p * factor;
               if constexpr (weighted) g = g - w * subtract;
-              if constexpr (Capped) g = g * kind.slope(kind.squash(v));
+              if constexpr (Capped) g = g * from.both(v).slope;
               return normal_or_zero(g);
             });
             if (column - core.col < row.cols) dv.data[column - core.col] = static_cast<T>(at_target);

@@ -60,7 +60,7 @@ struct kernel<op::cross_entropy, backends::generic> {
         return;
       }
       const std::size_t column = static_cast<std::size_t>(t);
-      const A own = kind.template squash_one<typename B::engine>(row.at(logits, column));
+      const A own = row.at(logits, column);
       if (out.predicted != nullptr) {
         const auto best = detail::first_largest<A>(row, logits);
         if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
@@ -84,9 +84,10 @@ struct kernel<op::cross_entropy, backends::generic> {
         done = below_own >= A(1) && below_own <= A(1ull << 40);
       }
       if constexpr (Weighted) {
-        const A m = row.max(reads(logits), [=](auto v) { return kind.squash(v); });
+        const A m = kind.top_of(row.max(reads(logits), [](auto v) { return v; }));
+        const auto from = kind.from(m);
         const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
-          const auto s = kind.distance(v, m);
+          const auto s = from.distance(v);
           const auto p = simd::exp_of_distance<true>(s);
           const decltype(v) zero(A(0));
           return pack{p, p, select(w == zero, zero, w * s)};
@@ -105,8 +106,9 @@ struct kernel<op::cross_entropy, backends::generic> {
       // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
       const vector_view<const T> read{logits.row(row.i), row.cols};
       if constexpr (Capped) {
+        const auto from = kind.from(top);
         row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {
-          return normal_or_zero((p * factor - w * subtract) * kind.slope(kind.squash(v)));
+          return normal_or_zero((p * factor - w * subtract) * from.both(v).slope);
         });
       } else if constexpr (Weighted) {
         row.map(reads(e, weight, read), writes(dlogits),

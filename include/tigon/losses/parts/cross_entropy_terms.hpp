@@ -27,8 +27,8 @@ TIGON_INLINE void put_ignored(const cross_entropy_rows& out, std::size_t i) {
 }
 
 /// The terms of one row in the contract of cross_entropy_options, from
-///   top       the maximum of the capped logits
-///   own, w_t  the target's capped logit and class weight
+///   top       the largest logit
+///   own, w_t  the target's logit and class weight
 ///   d         sum_j exp(s_j - max s) without the maximum's own 1
 ///   weighted  sum_j w_j (s_j - max s), where labels are smoothed
 /// dlogits_j = slope_j (factor exp(s_j - max s) - subtract w_j), but at the target. `up` is `token` times the upstream
@@ -54,9 +54,9 @@ struct cross_entropy_terms {
   };
   template <class Kind>
   TIGON_INLINE row of(Kind logits, A top, A own, A d, A w_t) const {
-    const A tail = math::log1p(d), below = (own - top) * logits.scale();
+    const A tail = math::log1p(d), below = static_cast<A>(logits.difference(own, top));
     const A p_t = math::exp(below) / (A(1) + d);
-    return {d, w_t, tail, top * logits.scale() + tail, tail - below, p_t, token_scaling ? p_t : A(1)};
+    return {d, w_t, tail, static_cast<A>(logits.value(top)) + tail, tail - below, p_t, token_scaling ? p_t : A(1)};
   }
 
   /// A row that is NaN has no predicted token.

@@ -20,12 +20,12 @@ struct softmax_part {
 template <bool Weighted, class Row, class A, class Kind, class Z, class W>
 TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind kind, Z logits, W weight) {
   softmax_part<A> out;
-  const A top = row.max(reads(logits), [=](auto v) { return kind.squash(v); });
-  const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
+  const A top = kind.top_of(row.max(reads(logits), [](auto v) { return v; }));
+  const auto from = kind.from(top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top);
   A sum;
   if constexpr (Weighted) {
     const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
-      const auto s = kind.distance(v, from);
+      const auto s = from.distance(v);
       const auto p = simd::exp_of_distance<true>(s);
       const decltype(v) zero(A(0));
       return pack{p, p, select(w == zero, zero, w * s)};
@@ -33,7 +33,7 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
     sum = sums[0], out.weighted = sums[1];
   } else {
     sum = row.map_sum(reads(logits), writes(e), [=](auto v) {
-      const auto p = simd::exp_of_distance<true>(kind.distance(v, from));
+      const auto p = simd::exp_of_distance<true>(from.distance(v));
       return pack{p, p};
     });
   }
@@ -45,21 +45,22 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
 
 // Parts of a row are put together in f64, so that in f32 nothing is lost however many there are.
 
-/// all = all and part, for s = scale * squash(logit): the larger maximum keeps its excluded 1, the other's is summed.
-template <class A>
-TIGON_INLINE void add_part(lse_parts<double>& all, lse_parts<A> part_of_row, double scale) {
+/// all = all and part: the larger maximum keeps its excluded 1, the other's is summed.
+template <class A, class Kind>
+TIGON_INLINE void add_part(lse_parts<double>& all, lse_parts<A> part_of_row, Kind kind) {
   const lse_parts<double> part{part_of_row.top, part_of_row.rest};
   if (part.top > all.top)
-    all = {part.top, part.rest + (all.rest + 1) * math::exp((all.top - part.top) * scale)};
+    all = {part.top, part.rest + (all.rest + 1) * math::exp(kind.difference(all.top, part.top))};
   else if (part.top == -std::numeric_limits<double>::infinity())
     all.rest += (part.rest + 1) * 0.0;
   else
-    all.rest += (part.rest + 1) * math::exp((part.top - all.top) * scale);
+    all.rest += (part.rest + 1) * math::exp(kind.difference(part.top, all.top));
 }
 
-/// sum_j w_j (s_j - to) from sum_j w_j (s_j - from), where the weights add up to w.
-TIGON_INLINE double seen_from(double sum, double from, double to, double scale, double w) {
-  return w == 0 ? sum : sum + (from - to) * scale * w;
+/// sum_j w_j (s_j - to) from sum_j w_j (s_j - from), where the weights add up to w; both are logits.
+template <class Kind>
+TIGON_INLINE double seen_from(double sum, double from, double to, Kind kind, double w) {
+  return w == 0 ? sum : sum + kind.difference(from, to) * w;
 }
 
 }  // namespace TIGON_ABI

@@ -7,50 +7,89 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// Logits s as they come. A maximum is one of squash(v), and distance(v, top) is s - max s: exactly 0 at the maximum,
-/// however the compiler fuses.
+// Kinds of logits: s is what the softmax is of. A maximum is kept as the logit itself, because a capped one has lost what
+// tells it from other logits beyond the cap. With `from = kind.from(top)`, from.distance(v) is s - max s: 0 at the maximum.
+
+/// s = logit.
 template <class A>
 struct plain_logits {
   TIGON_INLINE static plain_logits of(double) { return {}; }
-  template <class V>
-  TIGON_INLINE V squash(V v) const {
-    return v;
-  }
-  template <class V>
-  TIGON_INLINE V distance(V v, A top) const {
-    return v - top;
-  }
-  template <class Engine>
-  TIGON_INLINE A squash_one(A v) const {
-    return v;
-  }
-  TIGON_INLINE A scale() const { return A(1); }
+
+  struct below {
+    A top;
+    template <class V>
+    TIGON_INLINE V distance(V v) const {
+      return v - V(top);
+    }
+  };
+  TIGON_INLINE below from(A top) const { return {top}; }
+
+  /// The maximum of a row from its largest logit.
+  TIGON_INLINE A top_of(A largest) const { return largest; }
+  TIGON_INLINE double value(double logit) const { return logit; }
+  TIGON_INLINE double difference(double logit, double other) const { return logit - other; }
   TIGON_INLINE A slope(A) const { return A(1); }
+  template <class V>
+  TIGON_INLINE V slope_of_capped(V) const {
+    return V(1);
+  }
 };
 
-/// s = cap * tanh(logit / cap); the maximum is that of the tanh, and slope(squash(v)) is ds / dlogit.
+/// s = cap tanh(logit / cap), the slope of which is ds / dlogit. Of a tanh within 1/2 of 1 or -1, 1 - |tanh| is what
+/// distances and slopes are computed from.
 template <class A>
 struct capped_logits {
   A cap;
   TIGON_INLINE static capped_logits of(double softcap) { return {static_cast<A>(softcap)}; }
+
+  struct below {
+    A cap, top, tanh, rest;
+    A side;  ///< 1 or -1 where the maximum is beyond half of the cap, otherwise 0
+
+    template <class V>
+    struct result {
+      V distance, slope;
+    };
+    template <class V>
+    TIGON_INLINE result<V> both(V v) const {
+      const V zero(A(0)), of_side(side);
+      const auto [t, r] = tanh_with_rest(v / V(cap));
+      const V d = select(t * of_side > V(A(0.5)), of_side * (V(rest) - r), t - V(tanh));
+      return {select(v == V(top), zero, min(zero, d * V(cap))), r * (V(A(2)) - r)};
+    }
+    template <class V>
+    TIGON_INLINE V distance(V v) const {
+      return both(v).distance;
+    }
+  };
+  TIGON_INLINE below from(A top) const {
+    const auto [t, r] = math::tanh_with_rest(static_cast<double>(top) / static_cast<double>(cap));
+    return {cap, top, static_cast<A>(t), static_cast<A>(r), t > 0.5 ? A(1) : t < -0.5 ? A(-1) : A(0)};
+  }
+
+  /// A cap makes a number of -inf.
+  TIGON_INLINE A top_of(A largest) const { return math::max(std::numeric_limits<A>::lowest(), largest); }
+  TIGON_INLINE double value(double logit) const { return cap * math::tanh(logit / cap); }
+  TIGON_INLINE double difference(double logit, double other) const { return value(logit) - value(other); }
+  TIGON_INLINE A slope(A logit) const {
+    const double r = math::tanh_with_rest(static_cast<double>(logit) / static_cast<double>(cap)).rest;
+    return static_cast<A>(r * (2 - r));
+  }
+
+  // For logits that are replaced by their caps.
   template <class V>
-  TIGON_INLINE V squash(V v) const {
-    return tanh(v / cap);
+  TIGON_INLINE V capped(V v) const {
+    return tanh(v / V(cap)) * V(cap);
   }
   template <class V>
-  TIGON_INLINE V distance(V v, A top) const {
-    return (squash(v) - top) * cap;
+  TIGON_INLINE pack<V, 2> capped_and_slope(V v) const {
+    const auto [t, r] = tanh_with_rest(v / V(cap));
+    return {{t * V(cap), r * (V(A(2)) - r)}};
   }
-  /// Of a single number, by the same lanes as the rest of the row: its tanh may differ in the last bit.
-  template <class Engine>
-  TIGON_INLINE A squash_one(A v) const {
-    return max_lanes(squash(simd::vec<Engine, A>(v)));
-  }
-  TIGON_INLINE A scale() const { return cap; }
   template <class V>
-  TIGON_INLINE V slope(V capped) const {
-    const V one(A(1));
-    return (one - capped) * (one + capped);
+  TIGON_INLINE V slope_of_capped(V s) const {
+    const V t = s / cap, one(A(1));
+    return (one - t) * (one + t);
   }
 };
 
@@ -63,12 +102,8 @@ void cap_logits(matrix_view<A> z, double softcap, context& ctx, matrix_view<A> s
   if (softcap == 0) return;
   const auto kind = capped_logits<A>::of(softcap);
   for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
-    if (slope.data == nullptr)
-      return row.map(reads(z), writes(z), [=](auto v) { return kind.squash(v) * kind.scale(); });
-    row.map(reads(z), writes(z, slope), [=](auto v) {
-      const auto s = kind.squash(v);
-      return pack{s * kind.scale(), kind.slope(s)};
-    });
+    if (slope.data == nullptr) return row.map(reads(z), writes(z), [=](auto v) { return kind.capped(v); });
+    row.map(reads(z), writes(z, slope), [=](auto v) { return kind.capped_and_slope(v); });
   });
 }
 
@@ -182,8 +217,8 @@ struct row_pieces {
 };
 
 /// (logit - top) / temperature in f32, where 1 / temperature is not a number of f32: its rounding would be the same in
-/// every column and add up. Beyond 1e6 exponentials are 0 or 1. The distance of -inf is clamped to a finite number for
-/// the second product.
+/// every column and add up. Beyond 1e6 exponentials are 0 or 1. For the second product the distance of -inf is clamped
+/// to a finite number.
 template <class A>
 struct tempered {
   A inverse, rest;
@@ -197,8 +232,7 @@ struct tempered {
   }
   template <class V>
   TIGON_INLINE V distance(V below) const {
-    const V d = max(V(std::numeric_limits<A>::lowest() / 4), below);
-    return fma(d, V(inverse), d * rest);
+    return fma(below, V(inverse), max(V(std::numeric_limits<A>::lowest() / 4), below) * rest);
   }
 };
 

@@ -102,13 +102,13 @@ struct kernel<op::selective_log_softmax, backends::generic> {
         const double log_p = lse.log_p(row.at(logits, static_cast<std::size_t>(column)), temperature);
         const A hit = -own * static_cast<A>(math::expm1(log_p));
         const A d = own == total ? hit : hit - (total - own) * static_cast<A>(math::exp(log_p));
-        return inverse * d * kind.slope(row.at(logits, static_cast<std::size_t>(column)) / kind.scale());
+        return inverse * d * kind.slope_of_capped(row.at(logits, static_cast<std::size_t>(column)));
       };
       const A at_j = at_column(j, u), at_k = k == j ? at_j : at_column(k, v);
       row.map(reads(logits), writes(dlogits), [=](auto z) {
         const auto d = exp_nonpositive<detail::result_bits<B, T>>((z - top) * inverse) * factor;
         if constexpr (std::same_as<Kind, detail::capped_logits<A>>)
-          return normal_or_zero(d * kind.slope(z / kind.scale()));
+          return normal_or_zero(d * kind.slope_of_capped(z));
         else
           return normal_or_zero(d);
       });

@@ -61,7 +61,7 @@ class shard_cross_entropy {
       }
       const std::size_t column = static_cast<std::size_t>(t) - first;
       A own(0);
-      if (column < row.cols) own = logits.template squash_one<typename B::engine>(row.at(z, column));
+      if (column < row.cols) own = row.at(z, column);
       largest_element<A> largest;
       if (predicts) largest = first_largest<A>(row, z);
       const auto part = part_of_row<Weighted>(row, row.scratch(0), logits, z, weight);
@@ -79,7 +79,7 @@ class shard_cross_entropy {
   void merge(tiled_rows<A> rows, std::size_t n, const I* target, std::int64_t* predicted, context& ctx) const {
     const std::size_t ranks = comm_.size(), step = numbers_.step(n);
     const std::int64_t ignored = opt_.ignore_index;
-    const double scale = static_cast<double>(kind::of(opt_.softcap).scale());
+    const kind logits = kind::of(opt_.softcap);
     const A* all = numbers_.all();
     const std::int64_t* columns = columns_.all();
     const shard_columns* shards = shards_;
@@ -93,7 +93,7 @@ class shard_cross_entropy {
       std::int64_t best_column = -1;
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * step + row.i;
-        add_part<A>(parts, {of[0], of[n]}, scale);
+        add_part<A>(parts, {of[0], of[n]}, logits);
         if (static_cast<std::size_t>(t) - shards[r].first < shards[r].cols) own = of[2 * n];
         if (predicts && shards[r].cols != 0 && (best_column < 0 || of[of_loss * n] > best)) {
           best = of[of_loss * n], best_column = columns[r * n + row.i];
@@ -103,7 +103,7 @@ class shard_cross_entropy {
       if constexpr (Weighted)
         for (std::size_t r = 0; r < ranks; ++r) {
           const A* of = all + r * step + row.i;
-          weighted += seen_from(of[3 * n], of[0], parts.top, scale, weights[r]);
+          weighted += seen_from(of[3 * n], of[0], parts.top, logits, weights[r]);
         }
       if (row.first()) {
         rows.parts[row.i] = parts, rows.own[row.i] = own, rows.weighted[row.i] = weighted;

@@ -71,7 +71,7 @@ class tiled_cross_entropy {
       if (t == ignored) return;
       const std::size_t column = static_cast<std::size_t>(t) - first;
       A own(0);
-      if (column < row.cols) own = logits.template squash_one<typename B::engine>(row.at(z, column));
+      if (column < row.cols) own = row.at(z, column);
       if (predicted != nullptr) {
         const auto best = first_largest<A>(row, z);
         if (row.first() && (first == 0 || best.value > rows.best[row.i])) {
@@ -83,13 +83,12 @@ class tiled_cross_entropy {
       lse_parts<double> all{part.parts.top, part.parts.rest};
       double weighted = part.weighted;
       if (first != 0) {
-        const double scale = logits.scale();
         all = rows.parts[row.i];
         const double old = all.top;
-        add_part(all, part.parts, scale);
+        add_part(all, part.parts, logits);
         if constexpr (Weighted)
-          weighted = seen_from(rows.weighted[row.i], old, all.top, scale, before) +
-                     seen_from(part.weighted, part.parts.top, all.top, scale, here);
+          weighted = seen_from(rows.weighted[row.i], old, all.top, logits, before) +
+                     seen_from(part.weighted, part.parts.top, all.top, logits, here);
       }
       if (row.first()) {
         if (column < row.cols) rows.own[row.i] = own;
@@ -148,10 +147,10 @@ class tiled_cross_entropy {
       const A top = static_cast<A>(rows.parts[row.i].top), factor = static_cast<A>(rows.parts[row.i].rest),
               subtract = static_cast<A>(rows.weighted[row.i]);
       if constexpr (Capped) {
+        const auto from = logits.from(top);
         row.map(reads(z, weight), writes(z), [=](auto v, auto w) {
-          const auto r = logits.squash(v);
-          const auto p = exp_nonpositive((r - top) * logits.scale());
-          return normal_or_zero((p * factor - w * subtract) * logits.slope(r));
+          const auto [distance, slope] = from.both(v);
+          return normal_or_zero((exp_nonpositive(distance) * factor - w * subtract) * slope);
         });
       } else if constexpr (Weighted) {
         row.map(reads(z, weight), writes(z),

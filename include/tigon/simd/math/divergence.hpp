@@ -26,11 +26,22 @@ inline namespace TIGON_ABI {
 ///   dr / dz_j      = -weight / T * (qc_j + q_j K)          weight: a member of the divergence
 /// K is a divergence itself, sum_j Phi(Q, c_j), and 0 for forward_kl, where both rows sum to 1. With the sum of qc the
 /// gradient sums to 0 however the logarithms were rounded: most of the error of a log-sum cancels in it.
+/// Where one column has most of Q, K nearly cancels its c. There a row is computed with that c as `shift`, for which
+///   qc = q (c - shift),   K = -sum_j qc
+/// give the same gradient without the cancellation.
 template <class V>
 struct divergence_terms {
   V value;  ///< at least 0
   V q;      ///< e^(log q), 0 below the smallest normal number; error 2e-7, 4e-16 (5e-16 of even_jensen_shannon)
   V qc;     ///< q * c, 0 where q is: c = log M - log q; log p - log q for reverse_kl; p / q - 1 for forward_kl
+  V c;      ///< what a shift is taken from; 0 for forward_kl, whose K is 0
+};
+
+/// One element of two rows: the logarithms, which may be -inf, the probabilities, and log p - log q, where -inf counts as
+/// the lowest finite number. A row that knows the three better than its logarithms do gives them itself.
+template <class V>
+struct divergence_inputs {
+  V log_q, log_p, q, p, t;
 };
 
 template <class A>
@@ -45,7 +56,6 @@ struct divergence_constants<float> {
   // Of even_jensen_shannon, value / (M d^2) as a polynomial in d^2 for d^2 <= 1; 3.8e-9.
   static constexpr float even[] = {0x1p-3f,          -0x1.fffff4p-7f, 0x1.c7183ep-10f,
                                    -0x1.824672p-13f, 0x1.396feep-16f, -0x1.8bb064p-20f};
-  static constexpr float log_smallest = -87.33654f;  // of a normal number
 };
 template <>
 struct divergence_constants<double> {
@@ -81,14 +91,13 @@ struct divergence_constants<double> {
                                     -0x1.d51c6dea64683p-33,
                                     0x1.5af7187fd2b0fp-36,
                                     -0x1.5ec2ba62590b1p-40};
-  static constexpr double log_smallest = -708.396418532264;
 };
 
 /// e^x; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
 template <class V>
 TIGON_INLINE V probability(V x) {
   using A = typename V::value_type;
-  return select(x < V(divergence_constants<A>::log_smallest), V(A(0)), exp(x));
+  return select(x < V(detail::constants<A>::log_smallest), V(A(0)), exp(x));
 }
 
 /// -infinity becomes the lowest finite number, so that a difference of two logarithms is one.
@@ -96,6 +105,11 @@ template <class V>
 TIGON_INLINE V finite_log(V x) {
   using A = typename V::value_type;
   return max(V(std::numeric_limits<A>::lowest()), x);
+}
+
+template <class V>
+TIGON_INLINE divergence_inputs<V> inputs_of_logs(V log_q, V log_p) {
+  return {log_q, log_p, probability(log_q), probability(log_p), finite_log(log_p) - finite_log(log_q)};
 }
 
 /// p (log p - log q), 0 where p is 0: one term of KL(P || Q) as it stands, for rows that need not sum to 1. A fused
@@ -127,20 +141,6 @@ TIGON_INLINE V bregman_near(V w, V t) {
 template <class V>
 TIGON_INLINE V bregman(V w, V m, V t) {
   return select(abs(t) <= V(typename V::value_type(1)), bregman_near(w, t), (m - w) - w * t);
-}
-
-/// e^t and e^t - 1 for t below 69; e^t is nowhere below the smallest normal number.
-template <class V>
-struct exp_pair {
-  V exp, less_one;
-};
-template <class V>
-TIGON_INLINE exp_pair<V> exp_below(V t) {
-  using A = typename V::value_type;
-  using c = detail::constants<A>;
-  const auto [power, n, r] = detail::reduce(max(V(divergence_constants<A>::log_smallest), t), c::bias);
-  const V s = detail::exp2_field(power), q = fma(r * r, detail::polynomial(r, c::exp_q), r);
-  return {fma(s, q, s), fma(s, q, s - V(A(1)))};
 }
 
 /// log(1 + v), and v - log(1 + v) without cancellation, for -1/2 <= v <= 1.
@@ -180,17 +180,21 @@ struct jensen_shannon {
 
   template <class V>
   TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
+    return of(inputs_of_logs(log_q, log_p), V(A(0)));
+  }
+  template <class V>
+  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
     const V one(A(1)), w(light), log_w(log_light);
     const auto swap = V(A(swapped ? 1 : 0)) > V(A(0));
-    const V log_l = finite_log(select(swap, log_q, log_p)), log_h = finite_log(select(swap, log_p, log_q));
-    const V l = probability(log_l), h = probability(log_h), t = log_l - log_h;
+    const V l = select(swap, in.q, in.p), h = select(swap, in.p, in.q), t = select(swap, -in.t, in.t);
     const auto close = t <= V(limit);
     const V e = exp_below(select(close, t, V(odds) - t)).less_one;
     const auto [g, rest] = log1p_near(select(close, w * e, one + e));
     const V of_l = select(close, g - t, log_w + g), of_h = select(close, g, (log_w + t) + g);
     const V phi_l = bregman_near(l, of_l), phi_h = h * rest, l_of_l = l * of_l, h_of_h = h * of_h;
     const V value = select(abs(t) <= one, w * phi_l + V(heavy) * phi_h, -(w * l_of_l) - V(heavy) * h_of_h);
-    return {value, select(swap, l, h), select(swap, l_of_l, h_of_h)};
+    const V c = select(swap, of_l, of_h);
+    return {value, in.q, in.q * (c - shift), c};
   }
 };
 
@@ -206,18 +210,31 @@ struct even_jensen_shannon {
 
   template <class V>
   TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
-    const V one(A(1)), half(A(0.5)), a = finite_log(log_q), b = finite_log(log_p);
+    const V a = finite_log(log_q), b = finite_log(log_p);
     const V d = abs(a - b), log_h = max(a, b), log_l = min(a, b);
     const auto [fall, less_one] = exp_below(-d);
-    const V h = probability(log_h), v = half * less_one, z = d * d, near_l = h * fall;
+    const V h = probability(log_h), v = V(A(0.5)) * less_one, near_l = h * fall;
     // What d was rounded by shows in e^-d where d is large.
     const V by = (d + log_l) - log_h;
-    const V l = select(log_l < V(divergence_constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
-    const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
-    const V value =
-        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even), -(fma(m, to_h, half * l * d)));
+    const V l = select(log_l < V(detail::constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
     const auto q_is_l = a < b;
-    return {value, select(q_is_l, l, h), select(q_is_l, l * to_l, h * to_h)};
+    return terms(h, l, d, v, select(q_is_l, l, h), q_is_l, V(A(0)));
+  }
+  template <class V>
+  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
+    const V d = abs(in.t), v = V(A(0.5)) * exp_below(-d).less_one;
+    return terms(max(in.q, in.p), min(in.q, in.p), d, v, in.q, in.t > V(A(0)), shift);
+  }
+
+ private:
+  /// v = (e^-d - 1) / 2.
+  template <class V, class Mask>
+  static TIGON_INLINE divergence_terms<V> terms(V h, V l, V d, V v, V q, Mask q_is_l, V shift) {
+    const V z = d * d, to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
+    const V value = select(d <= V(A(1)), m * z * detail::polynomial(z, divergence_constants<A>::even),
+                           -(fma(m, to_h, V(A(0.5)) * l * d)));
+    const V c = select(q_is_l, to_l, to_h);
+    return {value, q, q * (c - shift), c};
   }
 };
 
@@ -229,13 +246,15 @@ struct forward_kl {
 
   template <class V>
   TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
+    return of(inputs_of_logs(log_q, log_p), V(A(0)));
+  }
+  template <class V>
+  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V) const {
     using limits = std::numeric_limits<A>;
-    const V q = probability(log_q), p = probability(log_p);
-    const V t = finite_log(log_q) - finite_log(log_p);
-    const V value = bregman(p, q, t);
-    const auto lost = log_q < V(limits::lowest()) && p > V(A(0));
+    const V q = in.q, p = in.p, t = -in.t, value = bregman(p, q, t), zero(A(0));
+    const auto lost = in.log_q < V(limits::lowest()) && p > zero;
     // q - p = p t + Phi(p, t).
-    return {select(lost, V(limits::infinity()), value), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q)};
+    return {select(lost, V(limits::infinity()), value), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q), zero};
   }
 };
 
@@ -247,12 +266,14 @@ struct reverse_kl {
 
   template <class V>
   TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
+    return of(inputs_of_logs(log_q, log_p), V(A(0)));
+  }
+  template <class V>
+  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
     using limits = std::numeric_limits<A>;
-    const V q = probability(log_q), p = probability(log_p);
-    const V t = finite_log(log_p) - finite_log(log_q);
-    const auto lost = log_p < V(limits::lowest()) && q > V(A(0));
-    const V infinity(limits::infinity()), value = select(lost, infinity, bregman(q, p, t));
-    return {value, q, select(lost, -infinity, q * t)};
+    const V q = in.q, infinity(limits::infinity());
+    const auto lost = in.log_p < V(limits::lowest()) && q > V(A(0));
+    return {select(lost, infinity, bregman(q, in.p, in.t)), q, select(lost, -infinity, q * (in.t - shift)), in.t};
   }
 };
 

@@ -354,6 +354,20 @@ TIGON_INLINE V expm1_nonpositive(V y) {
 
 }  // namespace detail
 
+/// e^t and e^t - 1 for t below 69; e^t is nowhere below the smallest normal number.
+template <class V>
+struct exp_pair {
+  V exp, less_one;
+};
+template <class V>
+TIGON_INLINE exp_pair<V> exp_below(V t) {
+  using A = typename V::value_type;
+  using c = detail::constants<A>;
+  const auto [power, n, r] = detail::reduce(max(V(c::log_smallest), t), c::bias);
+  const V s = detail::exp2_field(power), q = fma(r * r, detail::polynomial(r, c::exp_q), r);
+  return {fma(s, q, s), fma(s, q, s - V(A(1)))};
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 

@@ -57,6 +57,7 @@ struct constants<float> {
   static constexpr float ln2_lo = 0x1.7f7d1cp-20f;
   static constexpr float exp_lowest = -104, exp_highest = 89;  // e^x rounds to 0 and infinity there
   static constexpr float expm1_lowest = -20;                   // e^x - 1 rounds to -1
+  static constexpr float log_smallest = -87.33654f;            // of a normal number
   static constexpr float erf_highest = 4;                      // erf(x) rounds to 1
   // e^r = 1 + r + r^2 q(r) for |r| <= ln(2) / 2; 1.4e-8 of e^r - 1.
   static constexpr float exp_q[] = {0x1.fffffep-2f, 0x1.5554b4p-3f, 0x1.5556f2p-5f, 0x1.12254ap-7f, 0x1.6b9c68p-10f};
@@ -97,6 +98,7 @@ struct constants<double> {
   static constexpr double ln2_lo = 0x1.ef35793c7673p-45;
   static constexpr double exp_lowest = -746, exp_highest = 710;
   static constexpr double expm1_lowest = -40;
+  static constexpr double log_smallest = -708.396418532264;
   static constexpr double erf_highest = 6;
   // 2^-54.7 of e^r - 1.
   static constexpr double exp_q[] = {0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,

@@ -43,6 +43,11 @@ TIGON_INLINE A tanh(A x) {
   return simd::tanh(lane<A>(x)).r;
 }
 template <std::floating_point A>
+TIGON_INLINE simd::tanh_pair<A> tanh_with_rest(A x) {
+  const auto t = simd::tanh_with_rest(lane<A>(x));
+  return {t.tanh.r, t.rest.r};
+}
+template <std::floating_point A>
 TIGON_INLINE A erf(A x) {
   return simd::erf(lane<A>(x)).r;
 }
