@@ -86,7 +86,7 @@ struct kernel<op::selective_logprob, backends::generic> {
         if (first == 0)
           all[begin + i] = {part[i].top, part[i].rest};
         else
-          detail::add_part(all[begin + i], part[i], inverse);
+          detail::add_part(all[begin + i], part[i], detail::logits_times{inverse});
     });
     for (std::size_t i = 0; i < n; ++i) {
       lse[i] = {static_cast<A>(all[i].top), static_cast<A>(all[i].rest)};

@@ -87,7 +87,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
       A own(0);
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * numbers + row.i;
-        detail::add_part<A>(parts, {of[0], of[rows]}, 1);
+        detail::add_part<A>(parts, {of[0], of[rows]}, detail::plain_logits<A>{});
         if (static_cast<std::size_t>(t) - shard[r].first < shard[r].cols) own = of[2 * rows];
       }
       const A top = static_cast<A>(parts.top), d = static_cast<A>(parts.rest);
@@ -98,10 +98,12 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
         if (global)
           for (std::size_t r = 0; r < ranks; ++r) {
             const A* of = all + r * numbers + row.i;
-            sum += detail::seen_from(of[3 * rows], of[0], top, 1, static_cast<double>(shard[r].cols));
+            sum += detail::seen_from(of[3 * rows], of[0], top, detail::plain_logits<A>{},
+                                     static_cast<double>(shard[r].cols));
           }
         else
-          sum = detail::seen_from(mine[3 * rows + row.i], mine[row.i], top, 1, static_cast<double>(own_cols));
+          sum = detail::seen_from(mine[3 * rows + row.i], mine[row.i], top, detail::plain_logits<A>{},
+                                  static_cast<double>(own_cols));
         value = (A(1) - share.target) * minus_log_p + share.target * (tail - static_cast<A>(sum) * of_class);
       }
       if (row.first()) losses[row.i] = value, tops[row.i] = top, rests[row.i] = d;

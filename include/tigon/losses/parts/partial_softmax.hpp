@@ -45,6 +45,12 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
 
 // Parts of a row are put together in f64, so that in f32 nothing is lost however many there are.
 
+/// A kind of logits, for the two below: s = scale logit.
+struct logits_times {
+  double scale;
+  TIGON_INLINE double difference(double logit, double other) const { return (logit - other) * scale; }
+};
+
 /// all = all and part: the larger maximum keeps its excluded 1, the other's is summed.
 template <class A, class Kind>
 TIGON_INLINE void add_part(lse_parts<double>& all, lse_parts<A> part_of_row, Kind kind) {

@@ -77,7 +77,7 @@ class shard_scaled_cross_entropy {
       A own(0);
       for (std::size_t r = 0; r < ranks; ++r) {
         const A* of = all + r * step + row.i;
-        add_part<A>(parts, {of[0], of[n]}, scale);
+        add_part<A>(parts, {of[0], of[n]}, logits_times{scale});
         if (static_cast<std::size_t>(t) - shards[r].first < shards[r].cols) own = of[2 * n];
       }
       double moment = 0;  // sum_j exp(s_j - top) (s_j - top)
