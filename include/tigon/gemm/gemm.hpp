@@ -22,8 +22,8 @@ template <class TA, class TC>
 extents declare(arguments& args, matrix_view<TA> a, matrix_view<TC> c, gemm_options opt) {
   const extents e{c.rows, c.cols, cols_of(a, opt.a)};
   args.in("a", a, opt.a == transpose::no ? e.m : e.k, opt.a == transpose::no ? e.k : e.m);
-  args.finite("alpha", opt.alpha);
-  args.finite("beta", opt.beta);
+  args.finite<accumulator_t<TC>>("alpha", opt.alpha);
+  args.finite<accumulator_t<TC>>("beta", opt.beta);
   return e;
 }
 
