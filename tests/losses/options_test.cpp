@@ -53,9 +53,10 @@ void cross_entropy_rows(Table& t, const std::string& name, const Call& call) {
   t.row(name + ": lse_square_scale", takes::from_zero, [&](double v) { call({.lse_square_scale = v}); });
   t.row(name + ": softcap", takes::from_zero, [&](double v) { call({.softcap = v}); });
   t.row(name + ": denominator", takes::from_zero, [&](double v) { call({.denominator = v}); });
-  if constexpr (Table::is_f32)
+  if constexpr (Table::is_f32) {
     EXPECT_TIGON_ERROR(call({.lse_square_scale = 1e20, .denominator = 1e-20}), argument,
                        "2 lse_square_scale over the denominator is 2e+40");
+  }
 }
 using cross_entropy_call = std::function<void(tigon::cross_entropy_options)>;
 
@@ -130,7 +131,6 @@ TYPED_TEST(options_of_losses, of_policies) {
   const auto loss = t.out(1);
   tigon::policy_batch<T> batch{tigon::matrix_view<const std::int64_t>(ids.data(), 2, 2), t.in(2)};
   batch.ref_logp = t.in(2, 2);
-  const tigon::linear_layer<T> layer{t.in(4, 2), t.in(3, 2)};
   std::vector<tigon::lse_parts<T>> saved(4);
   const std::function<void(tigon::policy_options)> doors[] = {
       [&](auto o) { tigon::grpo_loss_forward<B>(z, batch, loss, saved, o); },
@@ -172,7 +172,8 @@ TYPED_TEST(options_of_losses, of_layers) {
                                                                                    {.loss = o});
                      }));
   t.row("vocab_parallel_fused_linear_cross_entropy_forward: upstream", takes::number, [&](double v) {
-    tigon::vocab_parallel_fused_linear_cross_entropy_forward<B>(alone, shard, ids, {loss}, to, {.upstream = v});
+    tigon::vocab_parallel_fused_linear_cross_entropy_forward<B>(alone, shard, ids, {loss}, to,
+                                                                {.loss = {}, .upstream = v});
   });
   t.row("vocab_parallel_fused_linear_scaled_cross_entropy_forward: temperature", takes::range, [&](double v) {
     tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward<B>(alone, shard, ids, {.nll = rows}, {},
@@ -195,8 +196,9 @@ TYPED_TEST(options_of_losses, of_layers) {
   t.row("fused_linear_kl_div_forward: temperature", takes::range, [&](double v) { kl({.temperature = v}); });
   t.row("fused_linear_kl_div_forward: denominator", takes::from_zero, [&](double v) { kl({.denominator = v}); });
   t.row("fused_linear_kl_div_forward: upstream", takes::number, [&](double v) { kl({.upstream = v}); });
-  if constexpr (t.is_f32)
+  if constexpr (t.is_f32) {
     EXPECT_TIGON_ERROR(kl({.temperature = 1e-20, .upstream = 1e20}), argument, "upstream over the denominator and");
+  }
 }
 
 TYPED_TEST(options_of_losses, of_distillation) {
@@ -230,7 +232,8 @@ TYPED_TEST(options_of_losses, of_distillation) {
   t.row(name + "softcap", takes::from_zero, [&](double v) { soft({.softcap = v}); });
   t.row(name + "teacher_softcap", takes::from_zero, [&](double v) { soft({.teacher_softcap = v}); });
   t.row("fused_linear_cosine_distillation_forward: beta", takes::number, [&](double v) {
-    tigon::fused_linear_cosine_distillation_forward<B>(layer, teacher, ids, {loss}, to, {.beta = v});
+    tigon::fused_linear_cosine_distillation_forward<B>(layer, teacher, ids, {loss}, to,
+                                                       {.distillation = {}, .beta = v});
   });
   if constexpr (t.is_f32) {
     EXPECT_TIGON_ERROR(soft({.weight_hard = 1e20, .upstream = 1e20}), argument, "upstream weight_hard over");
@@ -282,8 +285,9 @@ TYPED_TEST(options_of_losses, of_preferences) {
   t.row("fused_linear_kto_forward: denominator", takes::from_zero,
         [&](double v) { kto({.sequences = {.denominator = v}}); });
   t.row("fused_linear_kto_forward: softcap", takes::from_zero, [&](double v) { kto({.sequences = {.softcap = v}}); });
-  if constexpr (t.is_f32)
+  if constexpr (t.is_f32) {
     EXPECT_TIGON_ERROR(kto({.sequences = {.upstream = 1e20, .denominator = 1e-20}}), argument, "upstream over the");
+  }
 }
 
 }  // namespace

@@ -277,9 +277,9 @@ class expects {
     from_zero<A>(name, came, "a finite number above 0, or 0 to count");
   }
   template <class A>
-  void eps(double came, std::string_view name = "eps") const {
+  void eps(double came, std::string_view name = "eps", const char* expected = "a number of at least 0") const {
     within(option_range::of<A>().from(std::numeric_limits<A>::denorm_min()), came >= 0 && is_finite(came), name, came,
-           "a number of at least 0");
+           expected);
   }
   /// A number that is made of options: not infinite in A.
   template <class A>

@@ -175,7 +175,7 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
   const auto record = detail::vocab_record(logits.rows, logits.cols, shard, element_number<T>(), targets, opt);
   const auto ranks = comm::agree(comm, record, [&] {
     arguments args(name);
-    detail::declare_vocab_shard<accumulator_t<T>>(args, name, logits, shard, targets, opt);
+    detail::declare_vocab_shard<A>(args, name, logits, shard, targets, opt);
     args.out("rest", to.rest, logits.rows);
     args.out("top", to.top, logits.rows);
     args.out("loss", to.loss, logits.rows);

@@ -194,7 +194,7 @@ void expect_adamw_options(const char* op, const adamw_options& opt) {
     check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
   };
   check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
-  check.eps<A>(opt.eps), check.from_zero<A>("max_norm", opt.max_norm);
+  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
   below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
   check.finite<A>("gradient_scale", opt.gradient_scale);
   check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");

@@ -146,7 +146,7 @@ void moe_router_forward(matrix_view<T> logits, const S& bias, matrix_view<I> ind
   args.optional_in("bias", add, logits.cols);
   args.out("indices", indices, logits.rows, indices.cols);
   args.out("weights", weights, logits.rows, indices.cols);
-  detail::expect_choices<accumulator_t<T>>(args, indices.cols, logits.cols, opt);
+  detail::expect_choices<accumulator_t<E>>(args, indices.cols, logits.cols, opt);
   args.check();
   ctx.workspace().expect("moe_router_forward", moe_router_workspace<B, E>(logits.cols, ctx));
   kernel_for<op::moe_router, B>::template forward<B, E, P, I, R>(logits, add, indices, weights, opt, ctx);
