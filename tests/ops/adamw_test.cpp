@@ -338,6 +338,33 @@ TEST(adamw_stochastic, keeps_what_bf16_has) {
   }
 }
 
+/// All gradients are g, the norm is g sqrt(n): the clipped one is max_norm / sqrt(n), however small the factor is.
+template <class P>
+void keeps_digits_of_the_clipped(double g, double max_norm) {
+  constexpr std::size_t n = 67;
+  using A = typename P::moment;
+  problem<P> p({n});
+  auto& all = p.all[0];
+  for (std::size_t i = 0; i < n; ++i)
+    all.g[i] = from_f64<typename P::gradient_type>(i % 2 == 0 ? g : -g), all.m[i] = A(0), all.v[i] = A(0);
+  (void)p.template step<usual_backend>({.beta1 = 0.5, .max_norm = max_norm, .gradient_scale = 0.25});
+  const double clipped = max_norm / std::sqrt(static_cast<double>(n));
+  std::vector<double> m, v;
+  for (std::size_t i = 0; i < n; ++i)
+    m.push_back((i % 2 == 0 ? 0.5 : -0.5) * clipped), v.push_back(1e-3 * clipped * clipped);
+  EXPECT_TRUE(close(all.m.f64(), m, bound.of<A>())) << g << ", " << max_norm;
+  if (max_norm > 1e-20) {  // or their squares are 0
+    EXPECT_TRUE(close(all.v.f64(), v, bound.of<A>())) << g << ", " << max_norm;
+  }
+}
+
+TEST(adamw_clipping, keeps_the_digits_of_huge_gradients) {
+  for (const double max_norm : {1.0, 1e-3, 1e-12, 1e-34}) keeps_digits_of_the_clipped<f32>(3e38, max_norm);
+  keeps_digits_of_the_clipped<adamw_parameter<bfloat16>>(3e38, 1e-3);
+  for (const double max_norm : {1e-160, 1e-200, 1e-290})
+    keeps_digits_of_the_clipped<adamw_parameter<double>>(1e150, max_norm);
+}
+
 /// The doors, which are the same for every backend: refused before the first write.
 TEST(adamw_doors, refuse) {
   problem<f32> p({8, 6});

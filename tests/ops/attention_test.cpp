@@ -106,7 +106,7 @@ struct reference {
           }
           top = std::max(top, p[j]);
         }
-        const double of_sink = s.sinks.empty() ? 0 : std::exp(sink - top);
+        const double of_sink = sink == -infinity ? 0 : std::exp(sink - top);
         for (std::size_t j = 0; j < m; ++j) sum += p[j] = s.sees(i, j) ? std::exp(p[j] - top) : 0;
         sum += of_sink;
         lse.push_back(top + std::log(sum));
@@ -214,7 +214,8 @@ std::vector<sizes> every_mask() {
     set(s);
     return s;
   };
-  const std::vector<float> sinks{0.5f, -1.0f, 2.0f, 0.0f};
+  const float no_weight = -std::numeric_limits<float>::infinity();
+  const std::vector<float> sinks{0.5f, -1.0f, 2.0f, 0.0f}, one_of_none{0.5f, no_weight, 2.0f, no_weight};
   return {with(70, causal, [](sizes& s) { s.left = 13; }),
           with(70, causal, [](sizes& s) { s.left = 0; }),
           with(64, none, [](sizes& s) { s.left = 5, s.right = 30; }),
@@ -236,6 +237,8 @@ std::vector<sizes> every_mask() {
           with(23, none, [](sizes& s) { s.keys_of_none = 0; }),
           with(50, none, [](sizes& s) { s.keys_of_none = 30, s.left = 4; }),  // the last queries see nothing
           with(50, none, [&](sizes& s) { s.keys_of_none = 30, s.left = 4, s.sinks = sinks; }),
+          with(50, none, [&](sizes& s) { s.keys_of_none = 30, s.left = 4, s.sinks = one_of_none; }),
+          with(23, none, [&](sizes& s) { s.keys_of_none = 0, s.sinks = one_of_none; }),
           with(50, causal, [](sizes& s) { s.softcap = 0.8; }),
           with(50, causal, [&](sizes& s) { s.sinks = sinks; }),
           with(75, causal, [&](sizes& s) {
@@ -328,8 +331,9 @@ TYPED_TEST(attention, rows_of_infinite_scores_are_nan_and_rows_without_keys_are_
   using T = typename TypeParam::element;
   sizes s{1, 1, 1, 40, 4, layout::tokens, 0, attention_mask::none};
   s.keys_of_none = 25, s.left = 2;  // queries from 27 on see nothing
-  for (const bool with_sink : {false, true}) {
-    if (with_sink) s.sinks = {0.25f};
+  for (const double sink : {nan, 0.25, -infinity}) {
+    const bool with_sink = sink == sink;
+    if (with_sink) s.sinks = {static_cast<float>(sink)};
     problem<T> p(s);
     for (std::size_t c = 0; c < s.d; ++c) p.q[7 * s.d + c] = from_f64<T>(c == 0 ? -infinity : 0);
     for (std::size_t j = 0; j < s.keys(); ++j) p.k[j * s.d] = from_f64<T>(1);  // all scores of query 7 are -infinity
@@ -341,13 +345,19 @@ TYPED_TEST(attention, rows_of_infinite_scores_are_nan_and_rows_without_keys_are_
         EXPECT_TRUE(std::isnan(o) && std::isnan(lse));
       } else if (i == 7 || i >= 27) {
         EXPECT_EQ(o, 0);
-        EXPECT_EQ(lse, with_sink ? 0.25 : -infinity);
+        EXPECT_EQ(lse, with_sink ? sink : -infinity);
         if (i >= 27) {
           EXPECT_EQ(to_f64(p.dq[i * s.d]), 0);
         }
       } else {
         EXPECT_TRUE(std::isfinite(o) && std::isfinite(lse));
       }
+    }
+    if (with_sink) {
+      EXPECT_TRUE(std::isfinite(static_cast<double>(p.dsinks[0])));
+    }
+    if (sink == -infinity) {
+      EXPECT_EQ(static_cast<double>(p.dsinks[0]), 0);
     }
   }
 }

@@ -8,7 +8,7 @@
 //   args.in("rstd", rstd, x.rows);
 //   args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");       // works in place on either
 //   args.out("dw", dweight, weight.size);
-//   args.finite("offset", opt.offset);
+//   args.finite<accumulator_t<T>>("offset", opt.offset);
 //   args.check();
 //
 // A declaration checks shape, stride and memory at once and throws; check() then takes every output with every other

@@ -99,6 +99,14 @@ constexpr std::string_view element_name() {
   if constexpr (std::same_as<T, float16>) return "f16";
 }
 
+/// The name as a number, for messages between processes: bf16 and f16 have one size.
+template <element T>
+constexpr std::uint64_t element_number() {
+  std::uint64_t number = 0;
+  for (const char c : element_name<T>()) number = number << 8 | static_cast<unsigned char>(c);
+  return number;
+}
+
 /// How a gradient of a parameter is written: `overwrite` replaces what was there, `accumulate` adds to it.
 enum class gradient { overwrite, accumulate };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -94,6 +95,28 @@ inline std::string number_text(double value) {
 
 inline namespace TIGON_ABI {
 
+/// The magnitudes that a scalar option may have beside 0, in the type in which the operator uses it: that of its sums,
+/// f32, or f64 for f64. What is finite in f64 may be infinite in f32, and what is above 0 may be 0 there or lack digits:
+/// a division by zero, or another formula. So every option of every operator is 0 or a normal number of that type, of
+/// f64 one up to 1e300; an eps, which is added to a number, may be subnormal, with the digits that it then has.
+struct option_range {
+  const char* type;
+  double least, most;
+
+  /// Reciprocals are finite.
+  template <class A>
+  static constexpr option_range of() {
+    using limits = std::numeric_limits<A>;
+    if constexpr (sizeof(A) == sizeof(double)) return {"f64", limits::min(), 1e300};
+    return {"f32", limits::min(), limits::max()};
+  }
+  constexpr option_range from(double new_least) const { return {type, new_least, most}; }
+  constexpr bool holds(double value) const {
+    const double magnitude = value < 0 ? -value : value;
+    return value == 0 || (magnitude >= least && magnitude <= most);
+  }
+};
+
 /// Checks of the arguments of a door; each member throws tigon::error and writes nothing. Shapes, strides and aliasing
 /// cost nothing when TIGON_CHECKS is 0.
 class expects {
@@ -162,9 +185,20 @@ class expects {
     if (!holds) detail::fail_argument(code, op_, name, came, expected);
   }
 
-  /// A scalar option: must satisfy `holds`, which is false for NaN.
+  /// A scalar that is counted: must satisfy `holds`, which is false for NaN.
   TIGON_NOINLINE void option(bool holds, std::string_view name, double came, const char* expected) const {
     if (!holds) detail::fail_argument(error_code::argument, op_, name, detail::number_text(came), expected);
+  }
+
+  /// A scalar that is computed with: must satisfy `holds`, and be in the range of the type in which that is done.
+  TIGON_NOINLINE void within(option_range range, bool holds, std::string_view name, double came,
+                             const char* expected) const {
+    option(holds, name, came, expected);
+    if (!range.holds(came))
+      detail::fail_argument(error_code::argument, op_, name, detail::number_text(came),
+                            std::string("a number of ") + range.type + ": 0, or from " +
+                                detail::number_text(range.least) + " to " + detail::number_text(range.most) +
+                                " in magnitude");
   }
 
   /// The two views share no element, whatever their strides.
@@ -199,6 +233,7 @@ class expects {
   void at_least_one(std::string_view, std::size_t) const {}
   void that(bool, error_code, std::string_view, const char*, const char*) const {}
   void option(bool, std::string_view, double, const char*) const {}
+  void within(option_range, bool, std::string_view, double, const char*) const {}
   void disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
   void disjoint(std::string_view, const detail::heads_extent&, std::string_view, const detail::heads_extent&) const {}
   void same_or_disjoint(std::string_view, const detail::extent&, std::string_view, const detail::extent&) const {}
@@ -214,10 +249,42 @@ class expects {
     disjoint(a_name, detail::heads_extent(a), b_name, b);
   }
 
-  void eps(double came) const { option(came >= 0 && came <= 1e300, "eps", came, "a number of at least 0"); }
-
+  /// A scalar option that is used in A: in option_range. `holds` is what else it has to be; false for NaN and infinity.
+  template <class A>
+  void number(bool holds, std::string_view name, double came, const char* expected) const {
+    within(option_range::of<A>(), holds, name, came, expected);
+  }
+  template <class A>
   void finite(std::string_view name, double came) const {
-    option(came >= -1e300 && came <= 1e300, name, came, "a finite number");
+    number<A>(is_finite(came), name, came, "a finite number");
+  }
+  template <class A>
+  void from_zero(std::string_view name, double came, const char* expected = "a finite number of at least 0") const {
+    number<A>(came >= 0 && is_finite(came), name, came, expected);
+  }
+  template <class A>
+  void above_zero(std::string_view name, double came) const {
+    number<A>(came > 0 && is_finite(came), name, came, "a finite number above 0");
+  }
+  /// A limit, or 0 for none.
+  template <class A>
+  void softcap(double came, std::string_view name = "softcap") const {
+    from_zero<A>(name, came, "a finite number above 0, or 0 for none");
+  }
+  /// What a sum is divided by, or 0 for a count.
+  template <class A>
+  void denominator(double came, std::string_view name = "denominator") const {
+    from_zero<A>(name, came, "a finite number above 0, or 0 to count");
+  }
+  template <class A>
+  void eps(double came, std::string_view name = "eps", const char* expected = "a number of at least 0") const {
+    within(option_range::of<A>().from(std::numeric_limits<A>::denorm_min()), came >= 0 && is_finite(came), name, came,
+           expected);
+  }
+  /// A number that is made of options: not infinite in A.
+  template <class A>
+  void made(std::string_view name, double came) const {
+    within(option_range::of<A>().from(0), true, name, came, "");
   }
 
   /// `a` shares no element with any of the views that follow by name.
@@ -241,6 +308,8 @@ class expects {
   }
 
  private:
+  static constexpr bool is_finite(double value) { return value - value == 0; }
+
   std::string_view op_;
 };
 

@@ -37,8 +37,8 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing. Any layout in which no
 ///            element is shared.
 /// Threads    the same bits for any number of them, and for b packed or not.
-/// Throws     tigon::error: shape, stride, alias, argument (alpha or beta not finite), state (b packed for another
-///            kernel; on `amx`, no tile registers), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (alpha or beta outside option_range), state (b packed for
+///            another kernel; on `amx`, no tile registers), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
 ///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
 ///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be

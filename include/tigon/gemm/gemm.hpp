@@ -20,10 +20,11 @@ struct extents {
 /// Declares op(a) and the numbers of a product.
 template <class TA, class TC>
 extents declare(arguments& args, matrix_view<TA> a, matrix_view<TC> c, gemm_options opt) {
+  using A = accumulator_t<bare<TC>>;
   const extents e{c.rows, c.cols, cols_of(a, opt.a)};
   args.in("a", a, opt.a == transpose::no ? e.m : e.k, opt.a == transpose::no ? e.k : e.m);
-  args.finite("alpha", opt.alpha);
-  args.finite("beta", opt.beta);
+  args.finite<A>("alpha", opt.alpha);
+  args.finite<A>("beta", opt.beta);
   return e;
 }
 

@@ -5,6 +5,7 @@
 #include <tigon/losses/parts/cross_entropy_divergence_contract.hpp>
 #include <tigon/losses/parts/cross_entropy_divergence_rows.hpp>
 #include <tigon/losses/parts/cross_entropy_kernel.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
 
 namespace tigon {
 
@@ -76,12 +77,17 @@ void check_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>&
   args.optional_out("divergence", of.losses.divergence, results);
   args.check();
   expect_loss_options<accumulator_t<T>>(args, ce);
-  args.finite("weight_ce", opt.weight_ce);
-  args.finite("weight_divergence", opt.weight_divergence);
-  args.finite("upstream", opt.upstream);
+  using A = accumulator_t<T>;
+  args.finite<A>("weight_ce", opt.weight_ce);
+  args.finite<A>("weight_divergence", opt.weight_divergence);
+  args.finite<A>("upstream", opt.upstream);
   args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
               "a number from 1e-30 to 1e30");
-  args.option(opt.beta >= 0 && opt.beta <= 1, "beta", opt.beta, "a number from 0 to 1");
+  expect_beta<A>(args, opt.beta);
+  const double per_row = opt.upstream / (ce.reduction == reduction::mean && ce.denominator != 0 ? ce.denominator : 1);
+  args.made<A>("upstream weight_ce over the denominator", per_row * opt.weight_ce);
+  args.made<A>("upstream weight_divergence over the denominator and the temperature",
+               per_row * opt.weight_divergence / std::min(opt.temperature, 1.0));
   expect_labels(of.name, target, vocab, opt.ignore_index);
   ctx.workspace().expect(of.name, cross_entropy_divergence_workspace<B, T>(rows, vocab, ctx));
 }

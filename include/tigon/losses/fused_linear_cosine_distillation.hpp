@@ -101,7 +101,7 @@ void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
                                               fused_linear_cosine_distillation_options opt = {},
                                               context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_forward";
-  expects(name).finite("beta", opt.beta);
+  expects(name).finite<accumulator_t<T>>("beta", opt.beta);
   detail::distil<B, T, Target>(
       name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, false}, ctx,
       [&]<class I>(const auto& call, const I* labels, const auto& rows) {
@@ -118,7 +118,7 @@ void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
                                                fused_linear_cosine_distillation_options opt = {},
                                                context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_backward";
-  expects(name).finite("beta", opt.beta);
+  expects(name).finite<accumulator_t<T>>("beta", opt.beta);
   detail::distil<B, T, Target>(name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, false},
                                ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
                                  kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, T, I>(

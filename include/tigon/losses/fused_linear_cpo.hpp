@@ -40,9 +40,10 @@ struct cpo_pair {
   }
 };
 
-inline void expect_cpo(std::string_view op, double label_smoothing) {
-  expects(op).option(label_smoothing >= 0 && label_smoothing <= 1, "label_smoothing", label_smoothing,
-                     "a number from 0 to 1");
+template <class A>
+void expect_cpo(std::string_view op, double label_smoothing) {
+  expects(op).number<A>(label_smoothing >= 0 && label_smoothing <= 1, "label_smoothing", label_smoothing,
+                        "a number from 0 to 1");
 }
 
 }  // namespace TIGON_ABI
@@ -61,7 +62,7 @@ void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& tar
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_cpo, B>;
   constexpr std::string_view op = "fused_linear_cpo_forward";
-  detail::expect_cpo(op, opt.label_smoothing);
+  detail::expect_cpo<accumulator_t<T>>(op, opt.label_smoothing);
   const detail::cpo_pair f{opt.beta, opt.label_smoothing};
   detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);

@@ -122,16 +122,19 @@ struct dpo_pair {
   }
 };
 
-inline void expect_dpo(std::string_view op, const fused_linear_dpo_options& opt) {
+template <class A>
+void expect_dpo(std::string_view op, const fused_linear_dpo_options& opt) {
   const expects expect(op);
   const double e = opt.label_smoothing;
-  expect.option(opt.discopop_tau > 0 && opt.discopop_tau <= 1e300, "discopop_tau", opt.discopop_tau,
-                "a finite number above 0");
+  expect.above_zero<A>("discopop_tau", opt.discopop_tau);
+  const auto smoothing = [&](bool holds, const char* expected) {
+    expect.number<A>(holds, "label_smoothing", e, expected);
+  };
   switch (opt.loss) {
-    case dpo_loss::sigmoid: return expect.option(e >= 0 && e <= 0.5, "label_smoothing", e, "a number from 0 to 1/2");
-    case dpo_loss::robust: return expect.option(e >= 0 && e < 0.5, "label_smoothing", e, "at least 0 and below 1/2");
-    case dpo_loss::exo_pair: return expect.option(e > 0 && e < 0.5, "label_smoothing", e, "above 0 and below 1/2");
-    default: return expect.option(e == 0, "label_smoothing", e, "0: only sigmoid, robust and exo_pair have it");
+    case dpo_loss::sigmoid: return smoothing(e >= 0 && e <= 0.5, "a number from 0 to 1/2");
+    case dpo_loss::robust: return smoothing(e >= 0 && e < 0.5, "at least 0 and below 1/2");
+    case dpo_loss::exo_pair: return smoothing(e > 0 && e < 0.5, "above 0 and below 1/2");
+    default: return smoothing(e == 0, "0: only sigmoid, robust and exo_pair have it");
   }
 }
 
@@ -153,7 +156,7 @@ void fused_linear_dpo_forward(const linear_layer<T>& layer, const preference_bat
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_dpo, B>;
   constexpr std::string_view op = "fused_linear_dpo_forward";
-  detail::expect_dpo(op, opt);
+  detail::expect_dpo<accumulator_t<T>>(op, opt);
   const detail::dpo_pair f{opt};
   detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
                           {layer, batch, to, gradients, opt.pairs, reference}, ctx);

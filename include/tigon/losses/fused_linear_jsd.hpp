@@ -73,7 +73,7 @@ void fused_linear_jsd_forward(const linear_layer<T>& student,
                               std::type_identity_t<linear_gradients<T>> gradients = {},
                               fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_forward";
-  detail::expect_beta(name, opt.beta);
+  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const distillation_losses<accumulator_t<T>> losses{loss};
   const auto of = detail::distillation_options(opt).distillation;
   detail::distil<B, T, Labels>(name, {student, teacher, labels, &losses, gradients, of, opt.upstream, true, false}, ctx,
@@ -90,7 +90,7 @@ void fused_linear_jsd_backward(const linear_layer<T>& student,
                                double upstream, std::type_identity_t<linear_gradients<T>> gradients,
                                fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_backward";
-  detail::expect_beta(name, opt.beta);
+  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const auto of = detail::distillation_options(opt).distillation;
   detail::distil<B, T, Labels>(name, {student, teacher, labels, nullptr, gradients, of, upstream, true, false}, ctx,
                                [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {

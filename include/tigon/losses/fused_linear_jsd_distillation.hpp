@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 
 #include <tigon/losses/fused_linear_distillation.hpp>
+#include <tigon/losses/parts/divergence_contract.hpp>
 #include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {
@@ -101,14 +102,6 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
   }
 };
 
-namespace detail {
-inline namespace TIGON_ABI {
-inline void expect_beta(std::string_view name, double beta) {
-  expects(name).option(beta >= 0 && beta <= 1, "beta", beta, "a number from 0 to 1");
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 /// Losses and gradients in one call. See fused_linear_jsd_distillation_options and fused_linear_distillation_options
 /// for the contract.
 template <class B = default_backend, class T, class Target>
@@ -120,7 +113,7 @@ void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
                                            fused_linear_jsd_distillation_options opt = {},
                                            context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_forward";
-  detail::expect_beta(name, opt.beta);
+  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   detail::distil<B, T, Target>(
       name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, true}, ctx,
       [&]<class I>(const auto& call, const I* labels, const auto& rows) {
@@ -137,7 +130,7 @@ void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
                                             fused_linear_jsd_distillation_options opt = {},
                                             context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_backward";
-  detail::expect_beta(name, opt.beta);
+  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   detail::distil<B, T, Target>(name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, true},
                                ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
                                  kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, T, I>(

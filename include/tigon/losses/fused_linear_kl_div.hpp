@@ -138,12 +138,13 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
   declare_gradients(args, t.head, t.out);
   if (!backward) args.out("loss", loss, loss_rows, loss_cols);
   args.check();
-  args.option(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
+  args.number<A>(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
   args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
               "a number from 1e-30 to 1e30");
-  args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-              "a finite number above 0, or 0 to count");
-  args.finite("upstream", opt.upstream);
+  args.denominator<A>(opt.denominator);
+  args.finite<A>("upstream", opt.upstream);
+  args.made<A>("upstream over the denominator and the temperature",
+               opt.upstream / (opt.denominator != 0 ? opt.denominator : 1) / std::min(opt.temperature, 1.0));
   ctx.workspace().expect(name,
                          fused_linear_kl_div_workspace<B, T>(rows, t.head.x.cols, vocab, ctx, t.out.of_weights()));
 

@@ -42,7 +42,8 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
   using K = kernel_for<op::fused_linear_kto, B>;
   constexpr std::string_view op = "fused_linear_kto_forward";
   const expects expect(op);
-  expect.finite("desirable_weight", opt.desirable_weight), expect.finite("undesirable_weight", opt.undesirable_weight);
+  expect.finite<accumulator_t<T>>("desirable_weight", opt.desirable_weight);
+  expect.finite<accumulator_t<T>>("undesirable_weight", opt.undesirable_weight);
   const auto f = [&](const preference_sequence& s) -> sequence_value {
     const double baseline = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : s.index]);
     const double sign = s.desirable ? 1 : -1, weight = s.desirable ? opt.desirable_weight : opt.undesirable_weight;

@@ -76,12 +76,12 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   args.optional_out("metrics", out.metrics, 2);
   args.optional_out("empty_sequences", out.empty_sequences, 1);
   args.check();
-  args.finite("alpha", opt.alpha), args.finite("upstream", opt.upstream);
-  args.option(terms.beta > 0 && terms.beta <= 1e300, "beta", terms.beta, "a finite number above 0");
-  args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-              "a finite number above 0, or 0 to count");
-  args.option(opt.nll_denominator >= 0 && opt.nll_denominator <= 1e300, "nll_denominator", opt.nll_denominator,
-              "a finite number above 0, or 0 to count");
+  args.finite<A>("alpha", opt.alpha), args.finite<A>("upstream", opt.upstream);
+  args.above_zero<A>("beta", terms.beta);
+  args.denominator<A>(opt.denominator), args.denominator<A>(opt.nll_denominator, "nll_denominator");
+  args.made<A>("upstream over the denominator", opt.upstream / (opt.denominator != 0 ? opt.denominator : 1));
+  args.made<A>("upstream alpha over the nll_denominator",
+               opt.upstream * opt.alpha / (opt.nll_denominator != 0 ? opt.nll_denominator : 1));
   expect_softcap(args, opt.softcap, "chosen_logits_mean", out.chosen_logits_mean, out.rejected_logits_mean);
   expect_ids(op, "target", target, vocab, opt.ignore_index);
   if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);

@@ -39,8 +39,8 @@ void fused_linear_simpo_forward(const linear_layer<T>& layer, const token_ids& t
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_simpo, B>;
   constexpr std::string_view op = "fused_linear_simpo_forward";
-  detail::expect_cpo(op, opt.label_smoothing);
-  expects(op).finite("gamma", opt.gamma);
+  detail::expect_cpo<accumulator_t<T>>(op, opt.label_smoothing);
+  expects(op).finite<accumulator_t<T>>("gamma", opt.gamma);
   const detail::cpo_pair f{opt.beta, opt.label_smoothing, opt.gamma};
   detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, true},
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);

@@ -81,10 +81,10 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   args.optional_out("rejected_rewards_sum", out.rejected_rewards_sum, 1);
   args.optional_out("empty_sequences", out.empty_sequences, 1);
   args.check();
-  args.finite("upstream", opt.upstream);
-  args.option(beta > 0 && beta <= 1e300, "beta", beta, "a finite number above 0");
-  args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-              "a finite number above 0, or 0 to count");
+  args.finite<A>("upstream", opt.upstream);
+  args.above_zero<A>("beta", beta);
+  args.denominator<A>(opt.denominator);
+  args.made<A>("upstream over the denominator", opt.upstream / (opt.denominator != 0 ? opt.denominator : 1));
   expect_softcap(args, opt.softcap, "chosen_logits_sum", out.chosen_logits_sum, out.rejected_logits_sum);
   expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
   ctx.workspace().expect(

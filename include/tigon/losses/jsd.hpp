@@ -30,7 +30,8 @@ struct jsd {
 ///            gradient are 0. Labels are no indices: every value is legal.
 /// Aliasing   dstudent may be student_log_probs or teacher_log_probs, which are then gone. Otherwise any layout in
 ///            which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
 /// Edges      no kept row: loss 0, gradients 0. -inf is a probability of 0 and 0 log 0 is 0; a probability below the
 ///            smallest normal f32 (f64) counts as 0. Infinite are KL(P || Q) where only Q is 0 and KL(Q || P) where
 ///            only P is. NaN or +inf: no finite loss, and the gradient of that element at most.
@@ -99,11 +100,11 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
   arguments args("jsd_forward");
   args.size("loss", loss.size(), 1);
   if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
-  detail::declare_divergence(args,
-                             {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
-                             {"loss", as_row(loss)}, ids, opt.denominator);
+  detail::declare_divergence<accumulator_t<T>>(
+      args, {"student_log_probs", "teacher_log_probs", student_log_probs, teacher_log_probs, dstudent},
+      {"loss", as_row(loss)}, ids, opt.denominator);
   args.check();
-  args.option(opt.beta >= 0 && opt.beta <= 1, "beta", opt.beta, "a number from 0 to 1");
+  detail::expect_beta<accumulator_t<T>>(args, opt.beta);
   ctx.workspace().expect("jsd_forward", jsd_workspace(rows));
 
   workspace::frame frame(ctx.workspace());

@@ -83,10 +83,11 @@ void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
   const std::size_t rows = student_log_probs.rows, vocab = student_log_probs.cols;
   const bool elements = opt.reduction == divergence_reduction::none;
   arguments args("kl_div_forward");
-  detail::declare_divergence(args, {"student_log_probs", "teacher", student_log_probs, teacher, dstudent},
-                             {"loss", loss.view, elements}, detail::label_span(absent), opt.denominator);
+  detail::declare_divergence<accumulator_t<T>>(
+      args, {"student_log_probs", "teacher", student_log_probs, teacher, dstudent}, {"loss", loss.view, elements},
+      detail::label_span(absent), opt.denominator);
   args.check();
-  args.option(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
+  args.number<A>(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
   ctx.workspace().expect("kl_div_forward", kl_div_workspace(rows));
 
   workspace::frame frame(ctx.workspace());
@@ -105,8 +106,8 @@ void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<co
   arguments args("kl_div_backward");
   args.memory("dstudent", dstudent);
   const detail::divergence_loss g_of{"upstream", upstream.view, opt.reduction == divergence_reduction::none};
-  detail::declare_divergence(args, {"", "teacher", teacher, teacher, dstudent}, g_of, detail::label_span(absent),
-                             opt.denominator);
+  detail::declare_divergence<accumulator_t<T>>(args, {"", "teacher", teacher, teacher, dstudent}, g_of,
+                                               detail::label_span(absent), opt.denominator);
   args.check();
   const detail::kl_div_upstream<A> g(upstream.view, dstudent.rows, dstudent.cols, opt);
   kernel_for<op::kl_div, B>::template backward<B, T>(teacher, g.each, g.factor, dstudent, opt, ctx);
@@ -123,10 +124,11 @@ void kl_div_teacher_backward(in_matrix<T> student_log_probs, in_matrix<T> teache
   arguments args("kl_div_teacher_backward");
   args.memory("dteacher", dteacher);
   const detail::divergence_loss g_of{"upstream", upstream.view, opt.reduction == divergence_reduction::none};
-  detail::declare_divergence(args, {"student_log_probs", "teacher", student_log_probs, teacher, dteacher, "dteacher"},
-                             g_of, detail::label_span(absent), opt.denominator);
+  detail::declare_divergence<accumulator_t<T>>(
+      args, {"student_log_probs", "teacher", student_log_probs, teacher, dteacher, "dteacher"}, g_of,
+      detail::label_span(absent), opt.denominator);
   args.check();
-  args.option(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
+  args.number<A>(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
   const detail::kl_div_upstream<A> g(upstream.view, dteacher.rows, dteacher.cols, opt);
   kernel_for<op::kl_div, B>::template teacher_backward<B, T>(student_log_probs, teacher, g.each, g.factor, dteacher,
                                                              opt, ctx);

@@ -30,7 +30,8 @@ struct tvd {
 ///            null; backward computes it from the inputs, and so does teacher_backward with dteacher.
 /// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone. Otherwise any layout in
 ///            which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
 /// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and the gradients f32 2e-7, bf16
 ///            4e-3, of |reference| + its root mean square (tests/losses/tvd_test.cpp).
@@ -84,14 +85,14 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// Checks what both ways from the inputs take; f(rows) with the rows' results in the workspace.
-template <class Labels, class F>
+template <class A, class Labels, class F>
 void with_tvd_rows(std::string_view door, const divergence_operands& call, const divergence_loss& loss,
                    const tvd_options& opt, const Labels& labels, context& ctx, F f) {
   const auto ids = label_span(labels);
   const std::size_t rows = call.student.rows;
   arguments args(door);
   if constexpr (!std::same_as<Labels, absent_t>) args.size("labels", ids.size(), rows);
-  declare_divergence(args, call, loss, ids, opt.denominator);
+  declare_divergence<A>(args, call, loss, ids, opt.denominator);
   args.check();
   ctx.workspace().expect(door, tvd_workspace(rows));
   workspace::frame frame(ctx.workspace());
@@ -108,12 +109,13 @@ void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   const bool elements = opt.reduction == divergence_reduction::none;
-  detail::with_tvd_rows("tvd_forward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
-                        {"loss", loss.view, elements}, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
-                          kernel_for<op::tvd, B>::template forward<B, T>(student_probs, teacher_probs, loss.view,
-                                                                         dstudent, rows, opt, ctx);
-                          if (!elements) loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
-                        });
+  detail::with_tvd_rows<accumulator_t<T>>(
+      "tvd_forward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
+      {"loss", loss.view, elements}, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
+        kernel_for<op::tvd, B>::template forward<B, T>(student_probs, teacher_probs, loss.view, dstudent, rows, opt,
+                                                       ctx);
+        if (!elements) loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
+      });
 }
 
 namespace detail {
@@ -131,13 +133,13 @@ void run_tvd_door(const tvd_door& door, matrix_view<const T> student, matrix_vie
   using A = accumulator_t<T>;
   expects(door.name).memory(door.gradient, gradient);
   const bool each = opt.reduction == divergence_reduction::none;
-  with_tvd_rows(door.name, {"student_probs", "teacher_probs", student, teacher, gradient, door.gradient},
-                {"upstream", upstream, each}, opt, labels, ctx, [&](const divergence_rows& rows) {
-                  const double factor = door.sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
-                  kernel_for<op::tvd, B>::template backward<B, T>(student, teacher,
-                                                                  each ? upstream : matrix_view<const A>{},
-                                                                  static_cast<A>(factor), gradient, rows, ctx);
-                });
+  with_tvd_rows<accumulator_t<T>>(
+      door.name, {"student_probs", "teacher_probs", student, teacher, gradient, door.gradient},
+      {"upstream", upstream, each}, opt, labels, ctx, [&](const divergence_rows& rows) {
+        const double factor = door.sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
+        kernel_for<op::tvd, B>::template backward<B, T>(student, teacher, each ? upstream : matrix_view<const A>{},
+                                                        static_cast<A>(factor), gradient, rows, ctx);
+      });
 }
 
 }  // namespace TIGON_ABI

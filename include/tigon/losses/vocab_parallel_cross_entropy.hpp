@@ -174,10 +174,10 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
-  const auto record = detail::vocab_record(logits.rows, logits.cols, shard, sizeof(A), targets, opt);
+  const auto record = detail::vocab_record(logits.rows, logits.cols, shard, element_number<T>(), targets, opt);
   const auto ranks = comm::agree(comm, record, [&] {
     arguments args(name);
-    detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+    detail::declare_vocab_shard<A>(args, name, logits, shard, targets, opt);
     args.out("rest", to.rest, logits.rows);
     args.out("top", to.top, logits.rows);
     args.out("loss", to.loss, logits.rows);
@@ -205,7 +205,7 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
   arguments args(name);
-  detail::declare_vocab_shard(args, name, logits, shard, targets, opt);
+  detail::declare_vocab_shard<accumulator_t<T>>(args, name, logits, shard, targets, opt);
   args.in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
   args.in("top", saved.top, logits.rows);
   args.in("rest", saved.rest, logits.rows);

@@ -149,7 +149,7 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
     if (!of.backward) declare_loss<A>(args, of.to.loss, of.to.metrics, rows, opt.loss.reduction);
     args.check();
     expect_loss_options<A>(args, opt.loss);
-    args.finite("upstream", of.backward ? 1 : opt.upstream);
+    args.finite<A>("upstream", of.backward ? 1 : opt.upstream);
     expect_labels(name, targets, shard.vocab, opt.loss.ignore_index);
     ctx.workspace().expect(name, vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(
                                      rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));

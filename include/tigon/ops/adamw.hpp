@@ -2,9 +2,7 @@
 #ifndef TIGON_OPS_ADAMW_HPP
 #define TIGON_OPS_ADAMW_HPP
 
-#include <tigon/ops/adamw_contract.hpp>
-#include <tigon/rows/row.hpp>
-#include <tigon/simd/math/random.hpp>
+#include <tigon/ops/adamw_program.hpp>
 
 #include <cmath>
 #include <limits>
@@ -48,60 +46,6 @@ template <class T>
 TIGON_INLINE matrix_view<T> part_of(std::span<T> all, std::size_t begin, std::size_t size) {
   return {all.data() + begin, 1, size};
 }
-
-/// Everything in the formula that is the same for all elements; of decay, all of a parameter.
-template <class A>
-struct adamw_factors {
-  A scale, beta1, rest1, beta2, rest2, root, eps, rate, decay;
-  double weight_decay;
-
-  adamw_factors(const adamw_options& opt, double norm) {
-    const double clip = opt.max_norm > 0 && !(norm <= opt.max_norm) ? opt.max_norm / norm : 1;
-    const double age = static_cast<double>(opt.step);
-    const auto a = [](double value) { return static_cast<A>(value); };
-    scale = a(clip * opt.gradient_scale);
-    beta1 = a(opt.beta1), rest1 = a(1 - opt.beta1), beta2 = a(opt.beta2), rest2 = a(1 - opt.beta2);
-    root = a(1 / std::sqrt(1 - std::pow(opt.beta2, age))), eps = a(opt.eps);
-    rate = a(opt.learning_rate / (1 - std::pow(opt.beta1, age)));
-    weight_decay = opt.learning_rate * opt.weight_decay;
-    decay = a(weight_decay);
-  }
-  TIGON_INLINE adamw_factors decayed_by(double factor) const {
-    adamw_factors of_parameter = *this;
-    of_parameter.decay = static_cast<A>(weight_decay * factor);
-    return of_parameter;
-  }
-};
-
-/// The formula, and the roundings that chance decides: column is the element's number in its task.
-template <class A, class W, class M, bool Rounded, bool Stochastic>
-struct adamw_program {
-  adamw_factors<A> f;
-  simd::random_key key;
-
-  template <class V>
-  TIGON_INLINE auto map(V g, V m, V v, V w) const {
-    const V c = g * V(f.scale);
-    const V first = fma(m, V(f.beta1), c * V(f.rest1)), second = fma(v, V(f.beta2), c * V(f.rest2) * c);
-    const V step = first / fma(sqrt(second), V(f.root), V(f.eps));
-    const V weight = w - fma(step, V(f.rate), w * V(f.decay));
-    if constexpr (Rounded)
-      return pack<V, 4>{{first, second, weight, weight}};
-    else
-      return pack<V, 3>{{first, second, weight}};
-  }
-  template <class V>
-  TIGON_INLINE auto map(V g, V m, V v, V w, V column) const {
-    auto to = map(g, m, v, w);
-    const V bits = simd::random_bits(column, key);  // half of them for w, half for m
-    if constexpr (std::same_as<M, bfloat16>) {
-      to.v[0] = simd::round_to_bfloat16_by(to.v[0], bits.template shr<16>());
-      to.v[1] = simd::round_to_bfloat16_by(to.v[1], simd::random_bits(column, {key.second, ~key.first}));
-    }
-    if constexpr (std::same_as<W, bfloat16>) to.v[2] = simd::round_to_bfloat16_by(to.v[2], bits);
-    return to;
-  }
-};
 
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -194,7 +138,7 @@ double adamw_call(const char* op, std::span<const P> list, const adamw_options& 
   for (const P& p : list) elements += p.w.size();
   expect_adamw_options<P>(op, opt);
   ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
-  expect_adamw_parameters(op, list, ctx);
+  expect_adamw_parameters(op, list, opt, ctx);
   workspace::frame frame(ctx.workspace());
   auto* const first = frame.template take<std::size_t>(list.size() + 1);
   first[0] = 0;

@@ -4,6 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -35,7 +36,8 @@ struct adamw {
 ///            the parameter in the list, and place of the element.
 /// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
 /// Aliasing   none: any layout in which no element is shared, also by two parameters.
-/// Throws     tigon::error: shape, alias, argument, workspace; before the first write.
+/// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
+///            option_range, or a factor made of them beyond it), workspace; before the first write.
 /// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
 ///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
 ///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
@@ -162,7 +164,8 @@ TIGON_NOINLINE void expect_apart(std::string_view op, std::span<const P> list, c
 
 /// The arrays of every parameter.
 template <class P>
-void expect_adamw_parameters(const char* op, std::span<const P> list, [[maybe_unused]] context& ctx) {
+void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
+                             [[maybe_unused]] context& ctx) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const P& p = list[i];
     char name[64];
@@ -173,7 +176,9 @@ void expect_adamw_parameters(const char* op, std::span<const P> list, [[maybe_un
     args.out("m", p.m, p.w.size());
     args.out("v", p.v, p.w.size());
     args.optional_out("rounded", p.rounded, p.w.size());
-    args.option(p.decay >= 0 && p.decay <= 1e300, "decay", p.decay, "a finite number of at least 0");
+    using A = accumulator_t<typename P::weight>;
+    args.from_zero<A>("decay", p.decay);
+    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
     args.check();
   }
 #if TIGON_CHECKS
@@ -183,18 +188,18 @@ void expect_adamw_parameters(const char* op, std::span<const P> list, [[maybe_un
 
 template <class P>
 void expect_adamw_options(const char* op, const adamw_options& opt) {
+  using A = accumulator_t<typename P::weight>;
   const expects check(op);
-  const auto from_zero = [&](const char* name, double came) {
-    check.option(came >= 0 && came <= 1e300, name, came, "a finite number of at least 0");
-  };
   const auto below_one = [&](const char* name, double came) {
-    check.option(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
+    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
   };
-  from_zero("learning_rate", opt.learning_rate), from_zero("weight_decay", opt.weight_decay);
-  from_zero("eps", opt.eps), from_zero("max_norm", opt.max_norm);
+  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
+  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
   below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
-  check.finite("gradient_scale", opt.gradient_scale);
+  check.finite<A>("gradient_scale", opt.gradient_scale);
   check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
+  check.made<A>("learning_rate over 1 - beta1^step",
+                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
   check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
              "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
 }

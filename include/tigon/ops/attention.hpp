@@ -217,9 +217,10 @@ struct kernel<op::attention, backends::generic> {
                                      1, own);
           const A* lse = in.lse.data() + (b * in.q.heads + h) * in.q.seq_len + i;
           for (std::size_t r = 0; r < count; ++r)
-            total = simd::add_compensated(
-                total.v[0], total.v[1],
-                V(-static_cast<double>(math::exp_nonpositive(sink - lse[r])) * static_cast<double>(delta[r])));
+            total =
+                simd::add_compensated(total.v[0], total.v[1],
+                                      V(-static_cast<double>(math::exp_nonpositive(sink - detail::finite_top(lse[r]))) *
+                                        static_cast<double>(delta[r])));
         }
       double sum;
       simd::store(total.v[0] + total.v[1], &sum);

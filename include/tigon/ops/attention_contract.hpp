@@ -54,12 +54,13 @@ struct attention {
 ///            B::attention.query_rows rows by B::attention.key_block keys, and the operands and sums of it.
 /// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
-/// Throws     tigon::error: shape, stride, alias, argument (scale not finite, softcap negative, cumulative_lengths that
-///            are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and delta), workspace; before
-///            the first write.
-/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A row whose scores hold
-///            NaN or +inf, or are all -inf without a sink, is NaN. Keys that are not seen do not matter; NaN and infinity
-///            in v (backward: in q and do) may also reach queries of the same block that do not see them.
+/// Throws     tigon::error: shape, stride, alias, argument (softcap negative, a number outside option_range,
+///            cumulative_lengths that are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and
+///            delta), workspace; before the first write.
+/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A sink of -inf weighs
+///            nothing: its dsink is 0. A row whose scores hold NaN or +inf, or are all -inf without a sink, is NaN. Keys
+///            that are not seen do not matter; NaN and infinity in v (backward: in q and do) may also reach queries of
+///            the same block that do not see them.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
 ///            (tests/ops/attention_test.cpp), for scores of a few units and terms that do not cancel.
 ///            For every input (tests/fuzz/attention.cpp), in f32 (f64: 2^-29 of it): 4e-7 * (1 + S) of the sum of the
@@ -133,10 +134,8 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
   args.at_least_one("head_dim", q.head_dim);
   args.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
             "as many query heads for every key/value head");
-  args.finite("scale", opt.scale);
-  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
-  args.option(opt.softcap == 0 || (opt.softcap >= 1 / most && opt.softcap <= most), "softcap", opt.softcap,
-              "a finite number above 0, or 0 for none");
+  args.finite<A>("scale", opt.scale);
+  args.softcap<A>(opt.softcap);
   args.that(opt.offset <= workspace::most_bytes, error_code::argument, "offset", "too large", "a position");
   const bool causal = opt.mask == attention_mask::causal;
   const std::size_t keys = causal ? opt.offset + q.seq_len : k.seq_len;

@@ -64,7 +64,8 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 /// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
 ///            element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
+///            the first write.
 /// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
 ///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
@@ -135,7 +136,7 @@ void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_
   const expects expect("attn_res_forward");
   expect.at_least_one("blocks of v", v.blocks);
   expect.at_least_one("cols", v.cols);
-  expect.eps(opt.eps);
+  expect.eps<accumulator_t<T>>(opt.eps);
   detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
   for (std::size_t n = 0; n < v.blocks; ++n) {
     arguments args("attn_res_forward");

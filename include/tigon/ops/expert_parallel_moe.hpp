@@ -156,7 +156,8 @@ void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choi
   static_assert(detail::admits_moe<B, T, E, T, I, R>());
   constexpr std::string_view name = "expert_parallel_moe_forward";
   const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-  const auto ranks = comm::agree(comm, detail::moe_record(s, sizeof(T), sizeof(I), false, false), [&] {
+  const auto record = detail::moe_record_of<B, T, R, E, E, I>(s, comm.size(), opt.gate);
+  const auto ranks = comm::agree(comm, record, [&] {
     arguments args(name);
     detail::declare_moe<T, E>(args, x, choices, w);
     args.out("y", y, s.tokens, s.hidden);
@@ -181,7 +182,8 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
   static_assert(detail::admits_moe<B, T, E, G, I, R>());
   constexpr std::string_view name = "expert_parallel_moe_backward";
   const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-  const detail::moe_record record(s, sizeof(T), sizeof(I), to.dx.data != nullptr, to.dweights.data != nullptr);
+  const auto record = detail::moe_record_of<B, T, R, E, G, I>(s, comm.size(), opt.gate)
+                          .with(to.dx.data != nullptr, to.dweights.data != nullptr);
   const auto ranks = comm::agree(comm, record, [&] {
     arguments args(name);
     detail::declare_moe<T, E>(args, x, choices, w);

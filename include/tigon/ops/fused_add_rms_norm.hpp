@@ -30,7 +30,8 @@ struct fused_add_rms_norm {
 ///            dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
 ///            any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
+///            before the first write.
 /// Range      s of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
 ///            infinity, but for y, where it becomes NaN and the rest of its row 0.
@@ -149,8 +150,8 @@ void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matr
   args.out("s", s, x.rows, x.cols).may_be("x", "r");
   args.out("y", y, x.rows, x.cols).may_be("x", "r");
   args.out("rstd", rstd, x.rows);
-  args.eps(opt.eps);
-  args.finite("offset", opt.offset);
+  args.eps<accumulator_t<T>>(opt.eps);
+  args.finite<accumulator_t<T>>("offset", opt.offset);
   args.check();
   kernel_for<op::fused_add_rms_norm, B>::template forward<B, T>(x, r, weight, y, s, rstd, opt, ctx);
 }
@@ -178,7 +179,7 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
   args.out("dx", to.dx, s.rows, s.cols).may_be("dy", "ds");
   args.optional_out("dr", to.dr, s.rows, s.cols);
   args.optional_out("dw", to.dw, weight.size);
-  args.finite("offset", opt.offset);
+  args.finite<accumulator_t<T>>("offset", opt.offset);
   args.check();
   ctx.workspace().expect("fused_add_rms_norm_backward",
                          fused_add_rms_norm_workspace<B, T>(s.rows, s.cols, trained_if(to.dw.data != nullptr)));

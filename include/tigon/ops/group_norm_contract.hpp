@@ -34,7 +34,8 @@ struct group_norm {
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
+///            the first write.
 /// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
 ///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
 ///            NaN, and dw.
@@ -92,7 +93,7 @@ void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T
   args.optional_in("b", bias, opt.channels);
   args.out("rstd", rstd, groups);
   args.out("mean", mean, groups);
-  args.eps(opt.eps);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.check();
   kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
 }
@@ -122,7 +123,7 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
   args.optional_out("db", to.db, opt.channels);
   args.optional_out("dw", to.dw, opt.channels);
-  args.eps(opt.eps);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.check();
   ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels, detail::trained(to)));
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);

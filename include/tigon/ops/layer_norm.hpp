@@ -31,7 +31,8 @@ struct layer_norm {
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
+///            the first write.
 /// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
 ///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx
 ///            NaN, and dw.
@@ -141,7 +142,7 @@ void layer_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T
   args.out("y", y, x.rows, x.cols);
   args.out("rstd", rstd, x.rows);
   args.out("mean", mean, x.rows);
-  args.eps(opt.eps);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.check();
   kernel_for<op::layer_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
 }

@@ -46,8 +46,8 @@ struct mhc_coeffs {
 ///            them again, in tmax n^2 numbers of workspace for each lane of each worker.
 /// Aliasing   none. Any layout in which no element is shared.
 /// Threads    the same bits for any number of them, with the history kept or made again.
-/// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative or NaN, pre_eps or
-///            post_mult not finite, tmax 0), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative, a number outside
+///            option_range, tmax 0), workspace; before the first write.
 /// Range      where x phi is finite, and the squares of x may not be; backward also where rstd^2 is a normal number.
 ///            NaN or an infinity in a token makes its coefficients and dx NaN, and of the parameters' gradients what it
 ///            adds to; other tokens stay. With sinkhorn_eps = 0 a column of p that underflows to 0 makes h_res NaN.
@@ -152,11 +152,11 @@ auto declare_mhc(arguments& args, std::size_t n, matrix_view<X> x, const mhc_wei
   args.at_least_one("columns of x", x.cols);
   args.at_least_one("tmax", opt.tmax);
   args.that(x.cols % n == 0, error_code::shape, "x", "of columns that n does not divide", "n * channels columns");
-  args.option(opt.rms_eps >= 0 && opt.rms_eps <= 1e300, "rms_eps", opt.rms_eps, "a number of at least 0");
-  args.option(opt.sinkhorn_eps >= 0 && opt.sinkhorn_eps <= 1e300, "sinkhorn_eps", opt.sinkhorn_eps,
-              "a number of at least 0");
-  args.finite("pre_eps", opt.pre_eps);
-  args.finite("post_mult", opt.post_mult);
+  args.eps<accumulator_t<T>>(opt.rms_eps, "rms_eps");
+  args.number<accumulator_t<T>>(opt.sinkhorn_eps >= 0, "sinkhorn_eps", opt.sinkhorn_eps, "a number of at least 0");
+  args.made<accumulator_t<T>>("sinkhorn_eps times the streams and 2", opt.sinkhorn_eps * static_cast<double>(n + 2));
+  args.finite<accumulator_t<T>>("pre_eps", opt.pre_eps);
+  args.finite<accumulator_t<T>>("post_mult", opt.post_mult);
   args.in("x", x);
   args.in("phi", w.phi, x.cols, mhc_columns(n));
   args.in("b", b, mhc_columns(n));

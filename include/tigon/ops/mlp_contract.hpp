@@ -52,7 +52,7 @@ struct mlp {
 ///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with biases
 ///            2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.
 /// Threads    the same bits for any number of them.
-/// Throws     tigon::error: shape, stride, alias, argument (a multiplier that is not finite, and as swiglu), state
+/// Throws     tigon::error: shape, stride, alias, argument (a multiplier outside option_range, and as swiglu), state
 ///            (saved holds no forward, or backward used it), workspace; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
 ///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the root
@@ -124,8 +124,8 @@ std::size_t declare_mlp(arguments& args, matrix_view<const T> x, mlp_weights<con
   args.optional_in("bg", w.gate_bias, n);
   args.optional_in("bu", w.up_bias, n);
   args.optional_in("bd", w.down_bias, hidden);
-  args.finite("gate_multiplier", opt.gate_multiplier);
-  args.finite("down_multiplier", opt.down_multiplier);
+  args.finite<accumulator_t<T>>("gate_multiplier", opt.gate_multiplier);
+  args.finite<accumulator_t<T>>("down_multiplier", opt.down_multiplier);
   return n;
 }
 /// Declares the gradients and what they are made of; `saved` may be null.

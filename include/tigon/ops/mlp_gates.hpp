@@ -72,7 +72,7 @@ struct mlp_gate_kernel {
   Gate gate;
 
   static void check(const expects& expect, const Gate& options) {
-    if constexpr (std::same_as<Gate, swiglu_options>) expect_swiglu_options(expect, options);
+    if constexpr (std::same_as<Gate, swiglu_options>) expect_swiglu_options<accumulator_t<T>>(expect, options);
   }
   void forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a, context& ctx) const {
     kernel_for<gate_op, R>::template forward<R, A>(g, u, a, gate_of_stored<T, Gate>{gate}, ctx);

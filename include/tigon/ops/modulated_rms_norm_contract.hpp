@@ -33,7 +33,8 @@ struct modulated_rms_norm {
 /// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
+///            before the first write.
 /// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, dw and dscale. So does
 ///            an infinity, but for y, where it becomes NaN and the rest of its row the shift.
@@ -66,8 +67,9 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// Declares x, w and scale. The rows of scale belong to those of x without doubt.
-inline void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, extent scale,
-                                       modulated_rms_norm_options opt) {
+template <class A>
+void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, extent scale,
+                                modulated_rms_norm_options opt) {
   args.at_least_one("cols", x.cols);
   args.in("x", x);
   args.optional_in("w", w, x.cols);
@@ -79,8 +81,8 @@ inline void declare_modulated_rms_norm(arguments& args, extent x, vector_extent 
     args.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
     args.in("scale", scale, x.rows / opt.group_rows, x.cols);
   }
-  args.eps(opt.eps);
-  args.finite("offset", opt.offset);
+  args.eps<A>(opt.eps);
+  args.finite<A>("offset", opt.offset);
 }
 
 }  // namespace TIGON_ABI
@@ -103,7 +105,7 @@ void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
   arguments args("modulated_rms_norm_forward");
-  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  detail::declare_modulated_rms_norm<accumulator_t<T>>(args, x, weight, scale, opt);
   args.optional_in("shift", shift, scale.rows, x.cols);
   args.out("y", y, x.rows, x.cols);
   args.out("rstd", rstd, x.rows);
@@ -126,7 +128,7 @@ void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in
                                         gradients.dshift};
   static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, vector_view<S>>());
   arguments args("modulated_rms_norm_backward");
-  detail::declare_modulated_rms_norm(args, x, weight, scale, opt);
+  detail::declare_modulated_rms_norm<accumulator_t<T>>(args, x, weight, scale, opt);
   args.in("dy", dy, x.rows, x.cols);
   args.in("rstd", rstd, x.rows);
   args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");

@@ -35,9 +35,9 @@ struct moe_router {
 /// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in
 ///            weights.
 /// Aliasing   forward: none. backward: dlogits may be logits. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (scale is not finite, k is above experts), workspace, and
-///            index (in every build) for an index outside [0, experts) or twice in a token, in backward; before the
-///            first write.
+/// Throws     tigon::error: shape, stride, alias, argument (scale is outside option_range, k is above experts),
+///            workspace, and index (in every build) for an index outside [0, experts) or twice in a token, in backward;
+///            before the first write.
 /// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. A NaN,
 ///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
 ///            exact where the scores themselves underflow.
@@ -113,10 +113,11 @@ std::size_t moe_router_workspace(std::size_t experts, const context& ctx = defau
 
 namespace detail {
 inline namespace TIGON_ABI {
-inline void expect_choices(const expects& expect, std::size_t k, std::size_t experts, const moe_router_options& opt) {
+template <class A>
+void expect_choices(const expects& expect, std::size_t k, std::size_t experts, const moe_router_options& opt) {
   expect.that(k <= experts, error_code::argument, "indices", "of more columns than there are experts",
               "a token to choose an expert once");
-  expect.finite("scale", opt.scale);
+  expect.finite<A>("scale", opt.scale);
 }
 template <token_id I>
 void expect_distinct(std::string_view op, matrix_view<const I> indices) {
@@ -145,7 +146,7 @@ void moe_router_forward(matrix_view<T> logits, const S& bias, matrix_view<I> ind
   args.optional_in("bias", add, logits.cols);
   args.out("indices", indices, logits.rows, indices.cols);
   args.out("weights", weights, logits.rows, indices.cols);
-  detail::expect_choices(args, indices.cols, logits.cols, opt);
+  detail::expect_choices<accumulator_t<E>>(args, indices.cols, logits.cols, opt);
   args.check();
   ctx.workspace().expect("moe_router_forward", moe_router_workspace<B, E>(logits.cols, ctx));
   kernel_for<op::moe_router, B>::template forward<B, E, P, I, R>(logits, add, indices, weights, opt, ctx);
@@ -164,7 +165,7 @@ void moe_router_backward(matrix_view<R> dweights, in_matrix<T> logits, matrix_vi
   args.in("indices", indices, logits.rows, indices.cols);
   args.in("dweights", dweights, logits.rows, indices.cols);
   args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
-  detail::expect_choices(args, indices.cols, logits.cols, opt);
+  detail::expect_choices<accumulator_t<T>>(args, indices.cols, logits.cols, opt);
   args.check();
   detail::expect_experts<J>("moe_router_backward", indices, logits.cols);
   detail::expect_distinct<J>("moe_router_backward", indices);

@@ -42,8 +42,8 @@ struct neighborhood_attention {
 /// Aliasing   none: any layout in which no element is shared.
 /// Threads    the same bits for any number of them, and for any B::attention.query_block. Tasks: batch * heads *
 ///            query blocks.
-/// Throws     tigon::error: shape, stride, alias, argument (kernel_size even, dilation 0, scale not finite), workspace;
-///            before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (kernel_size even, dilation 0, scale outside option_range),
+///            workspace; before the first write.
 /// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. What a query does not see does not matter: NaN in
 ///            k[j] and v[j] reaches o[i] only where query i sees key j. kernel_size may be larger than seq_len.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
@@ -79,10 +79,11 @@ neighborhood_attention_gradients(heads_view<T>, std::type_identity_t<heads_view<
 namespace detail {
 inline namespace TIGON_ABI {
 
-inline void check_neighborhood(const expects& expect, neighborhood_attention_options opt) {
+template <class A>
+void check_neighborhood(const expects& expect, neighborhood_attention_options opt) {
   expect.option(opt.kernel_size % 2 == 1, "kernel_size", static_cast<double>(opt.kernel_size), "an odd number");
   expect.option(opt.dilation != 0, "dilation", static_cast<double>(opt.dilation), "at least 1");
-  expect.finite("scale", opt.scale);
+  expect.finite<A>("scale", opt.scale);
 }
 
 /// Declares q, k and v, and checks the options.
@@ -90,7 +91,7 @@ template <class T>
 heads_shape declare_neighborhood(arguments& args, in_heads<T> q, in_heads<T> k, in_heads<T> v,
                                  neighborhood_attention_options opt) {
   args.at_least_one("head_dim", q.head_dim);
-  check_neighborhood(args, opt);
+  check_neighborhood<accumulator_t<T>>(args, opt);
   const heads_shape of{q.batch, q.heads, q.seq_len, q.head_dim};
   args.in("q", q, of);
   args.in("k", k, of);

@@ -108,8 +108,8 @@ void declare_neighborhood_layer(arguments& args, matrix_view<const T> x,
             "as many columns for every head");
   args.that(x.rows % std::max<std::size_t>(opt.seq_len, 1) == 0, error_code::shape, "x",
             "of tokens that are no multiple of seq_len", "whole sequences");
-  check_neighborhood(args, opt.attention);
-  args.eps(opt.eps);
+  check_neighborhood<accumulator_t<T>>(args, opt.attention);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.in("x", x);
   args.in("wqkv", w.wqkv, 3 * hidden, hidden);
   args.in("wo", w.wo, hidden, hidden);

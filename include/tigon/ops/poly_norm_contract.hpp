@@ -31,7 +31,8 @@ struct poly_norm {
 /// Writes     y, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
+///            the first write.
 /// Range      x of any size that its type holds.
 /// Edges      NaN makes its row of y and dx NaN. An infinity turns into NaN in y, where the rest of its row is b, and
 ///            makes its row of dx NaN. Either makes dw NaN.
@@ -66,7 +67,7 @@ void poly_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T>
   args.in("b", bias, 1);
   args.out("y", y, x.rows, x.cols);
   args.out("rstd", rstd, 3 * x.rows);
-  args.eps(opt.eps);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.check();
   kernel_for<op::poly_norm, B>::template forward<B, T>(x, weight, bias, y, rstd, opt, ctx);
 }
@@ -91,7 +92,7 @@ void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
   args.optional_out("db", to.db, 1);
   args.optional_out("dw", to.dw, 3);
-  args.eps(opt.eps);
+  args.eps<accumulator_t<T>>(opt.eps);
   args.check();
   ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx, detail::trained(to)));
   kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, to, opt, ctx);

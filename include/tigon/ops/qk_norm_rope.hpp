@@ -159,7 +159,7 @@ std::size_t qk_norm_rope_backward_workspace(std::size_t heads, std::size_t head_
 namespace detail {
 inline namespace TIGON_ABI {
 /// Weights, options and tables, of heads that are declared.
-template <class W, class U>
+template <class A, class W, class U>
 void declare_qk_norm(arguments& args, in_vector<W> w_q, in_vector<W> w_k, rope_tables<const U> tables, heads_shape q,
                      qk_norm_rope_options opt) {
   args.at_least_one("head_dim of q", q.head_dim);
@@ -168,8 +168,8 @@ void declare_qk_norm(arguments& args, in_vector<W> w_q, in_vector<W> w_k, rope_t
   args.optional_in("w_k", w_k, q.head_dim);
   declare_rotary_tables(args, rotary_tables<U>{tables.cos, tables.sin}, q.batch, q.seq_len, turned,
                         opt.rotary_dim == whole_head);
-  args.eps(opt.eps);
-  args.finite("offset", opt.offset);
+  args.eps<A>(opt.eps);
+  args.finite<A>("offset", opt.offset);
 }
 template <class W>
 vector_view<W> absent_if_empty(vector_view<W> v) {
@@ -195,7 +195,7 @@ void qk_norm_rope_forward(std::type_identity_t<qk_heads<const T>> x, const qk_no
   static_assert(admits_parameter<T, decltype(w_q), decltype(w_k)>() && admits_parameter<T, vector_view<E>>());
   arguments args("qk_norm_rope_forward");
   detail::declare_rotated<T>(args, x.q, x.k, y.q, y.k);
-  detail::declare_qk_norm<P, E>(args, w_q, w_k, {tables.cos, tables.sin}, detail::shape_of(x.q), opt);
+  detail::declare_qk_norm<accumulator_t<T>, P, E>(args, w_q, w_k, {tables.cos, tables.sin}, detail::shape_of(x.q), opt);
   args.check();
   ctx.workspace().expect("qk_norm_rope_forward", qk_norm_rope_workspace<B, T>(x.q.head_dim, ctx));
   kernel_for<op::qk_norm_rope, B>::template forward<B, T, P, E>(
@@ -224,7 +224,7 @@ void qk_norm_rope_backward(std::type_identity_t<qk_heads<const T>> dy, std::type
   args.in("k", x.k, of_k);
   args.in("dq_out", dy.q, of_q);
   args.in("dk_out", dy.k, of_k);
-  detail::declare_qk_norm<P, E>(args, w_q, w_k, {tables.cos, tables.sin}, of_q, opt);
+  detail::declare_qk_norm<accumulator_t<T>, P, E>(args, w_q, w_k, {tables.cos, tables.sin}, of_q, opt);
   if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of_k).may_be("dk_out", "k");
   if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of_q).may_be("dq_out", "q");
   args.optional_out("dw_k", dw_k, w_k.size);

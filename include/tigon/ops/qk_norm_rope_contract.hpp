@@ -35,8 +35,8 @@ struct qk_norm_rope {
 ///            dw_k are overwritten, or added to with gradient::accumulate. Nothing is saved: backward takes q and k.
 /// Aliasing   q_out may be q and k_out may be k, where no backward follows. dq may be dq_out or q, dk may be dk_out or
 ///            k. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape (also odd rotary_dim), stride, alias, argument (eps negative or NaN, rotary_dim above
-///            d), workspace; before the first write.
+/// Throws     tigon::error: shape (also odd rotary_dim), stride, alias, argument (eps negative, a number outside
+///            option_range, rotary_dim above d), workspace; before the first write.
 /// Range      as rms_norm: heads of any size that their type holds. NaN and infinities stay in their head, and reach
 ///            dw.
 /// Max error  f32 1e-6, bf16 1.5e-2, f16 2e-3 of |reference| + its root mean square, for tables of unit length;

@@ -21,8 +21,8 @@ void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
   args.optional_in("w", weight, x.cols);
   args.out("y", y, x.rows, x.cols);
   args.out("rstd", rstd, x.rows);
-  args.eps(opt.eps);
-  args.finite("offset", opt.offset);
+  args.eps<accumulator_t<T>>(opt.eps);
+  args.finite<accumulator_t<T>>("offset", opt.offset);
   args.check();
   kernel_for<op::rms_norm, B>::template forward<B, T>(x, weight, y, rstd, opt, ctx);
 }
@@ -44,7 +44,7 @@ void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.in("rstd", rstd, x.rows);
   args.out("dx", dx, x.rows, x.cols).may_be("dy", "x");
   args.optional_out("dw", dweight, weight.size);
-  args.finite("offset", opt.offset);
+  args.finite<accumulator_t<T>>("offset", opt.offset);
   args.check();
   ctx.workspace().expect("rms_norm_backward",
                          rms_norm_workspace<B, T>(x.rows, x.cols, trained_if(dweight.data != nullptr)));

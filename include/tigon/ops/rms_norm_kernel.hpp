@@ -31,7 +31,8 @@ struct rms_norm {
 /// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
 ///            no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative or NaN), workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
+///            before the first write.
 /// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
 ///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
 ///            infinity, but for y, where it becomes NaN and the rest of its row 0.

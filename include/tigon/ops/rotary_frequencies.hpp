@@ -69,7 +69,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 inline void expect_rotary_factor(const expects& expect, double factor) {
-  expect.option(factor > 0 && factor <= 1e300, "factor", factor, "a positive number");
+  expect.number<double>(factor > 0, "factor", factor, "a positive number");
 }
 inline void expect_original_positions(const expects& expect, std::size_t m) {
   expect.option(m >= 2, "original_positions", static_cast<double>(m), "at least 2");
@@ -82,7 +82,7 @@ inline void plain_frequencies(std::span<double> f, double theta) {
 }
 inline expects expects_of_frequencies(double theta) {
   const expects expect("rotary_frequencies");
-  expect.option(theta > 1 && theta <= 1e300, "theta", theta, "a number above 1");
+  expect.number<double>(theta > 1, "theta", theta, "a number above 1");
   return expect;
 }
 
@@ -132,7 +132,7 @@ inline double rotary_frequencies(std::span<double> f, double theta, linear_rotar
 
 inline double rotary_frequencies(std::span<double> f, double theta, dynamic_ntk_rotary s) {
   const expects expect = detail::expects_of_frequencies(theta);
-  expect.option(s.factor >= 1 && s.factor <= 1e300, "factor", s.factor, "a number of at least 1");
+  expect.number<double>(s.factor >= 1, "factor", s.factor, "a number of at least 1");
   detail::expect_original_positions(expect, s.original_positions);
   expect.that(f.size() != 1, error_code::argument, "r", "2", "more columns, for which the exponent is finite");
   const double m = static_cast<double>(s.original_positions), r = 2 * static_cast<double>(f.size());
@@ -146,11 +146,11 @@ inline double rotary_frequencies(std::span<double> f, double theta, dynamic_ntk_
   const expects expect = detail::expects_of_frequencies(theta);
   detail::expect_rotary_factor(expect, s.factor);
   detail::expect_original_positions(expect, s.original_positions);
-  expect.option(s.beta_slow > 0, "beta_slow", s.beta_slow, "a positive number");
-  expect.option(s.beta_fast >= s.beta_slow && s.beta_fast <= 1e300, "beta_fast", s.beta_fast, "at least beta_slow");
-  expect.finite("attention_factor", s.attention_factor);
-  expect.finite("mscale", s.mscale);
-  expect.finite("mscale_all_dim", s.mscale_all_dim);
+  expect.number<double>(s.beta_slow > 0, "beta_slow", s.beta_slow, "a positive number");
+  expect.number<double>(s.beta_fast >= s.beta_slow, "beta_fast", s.beta_fast, "at least beta_slow");
+  expect.finite<double>("attention_factor", s.attention_factor);
+  expect.finite<double>("mscale", s.mscale);
+  expect.finite<double>("mscale_all_dim", s.mscale_all_dim);
   const double r = 2 * static_cast<double>(f.size()), m = static_cast<double>(s.original_positions);
   const auto pair = [=](double turns) {
     return r * std::log(m / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
@@ -174,9 +174,9 @@ inline double rotary_frequencies(std::span<double> f, double theta, llama3_rotar
   const expects expect = detail::expects_of_frequencies(theta);
   detail::expect_rotary_factor(expect, s.factor);
   detail::expect_original_positions(expect, s.original_positions);
-  expect.option(s.low_freq_factor > 0, "low_freq_factor", s.low_freq_factor, "a positive number");
-  expect.option(s.high_freq_factor > s.low_freq_factor && s.high_freq_factor <= 1e300, "high_freq_factor",
-                s.high_freq_factor, "above low_freq_factor");
+  expect.number<double>(s.low_freq_factor > 0, "low_freq_factor", s.low_freq_factor, "a positive number");
+  expect.number<double>(s.high_freq_factor > s.low_freq_factor, "high_freq_factor", s.high_freq_factor,
+                        "above low_freq_factor");
   const double m = static_cast<double>(s.original_positions);
   detail::plain_frequencies(f, theta);
   for (double& v : f) {
@@ -196,9 +196,9 @@ inline double rotary_frequencies(std::span<double> f, double theta, llama3_rotar
   detail::expect_original_positions(expect, s.original_positions);
   expect.size("short_factors", s.short_factors.size(), f.size());
   expect.size("long_factors", s.long_factors.size(), f.size());
-  expect.finite("attention_factor", s.attention_factor);
+  expect.finite<double>("attention_factor", s.attention_factor);
   for (const auto factors : {s.short_factors, s.long_factors})
-    for (const double by : factors) expect.option(by > 0 && by <= 1e300, "a factor of a pair", by, "a positive number");
+    for (const double by : factors) expect.number<double>(by > 0, "a factor of a pair", by, "a positive number");
   detail::plain_frequencies(f, theta);
   const std::span<const double> by = s.seq_len > s.original_positions ? s.long_factors : s.short_factors;
   for (std::size_t j = 0; j < f.size(); ++j) f[j] /= by[j];

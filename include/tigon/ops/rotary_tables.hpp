@@ -84,10 +84,11 @@ void for_rotary_angles(const rotary_angles& angles, std::size_t rows, context& c
   });
 }
 
-inline void expect_frequencies(arguments& args, std::span<const double> f, double factor) {
+template <class A>
+void expect_frequencies(arguments& args, std::span<const double> f, double factor) {
   args.in("f", f);
   for (const double v : f) args.option(v >= -256 && v <= 256, "a frequency", v, "a number from -256 to 256");
-  args.finite("factor", factor);
+  args.finite<A>("factor", factor);
 }
 
 inline void expect_position(const expects& expect, std::int64_t p) {
@@ -147,9 +148,9 @@ inline namespace TIGON_ABI {
 /// Precision  f64, for the exact product of position and frequency, whatever the position; one rounding.
 /// Writes     cos, sin.
 /// Aliasing   none.
-/// Throws     tigon::error: shape, stride, alias, argument (factor not finite; a frequency beyond 256; sections that
-///            are not r/2 together, or do not fit where they are interleaved), index (a position beyond 2^32, in either
-///            direction); before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (factor outside option_range; a frequency beyond 256;
+///            sections that are not r/2 together, or do not fit where they are interleaved), index (a position beyond
+///            2^32, in either direction); before the first write.
 /// Max error  f32 6e-8, bf16 4e-3, f16 5e-4, f64 6e-16 of |factor|, for every position
 ///            (tests/ops/rotary_tables_test.cpp).
 template <class Positions, class U>
@@ -157,7 +158,7 @@ void fill_rotary_tables(std::span<const double> f, const Positions& positions, m
                         std::type_identity_t<matrix_view<U>> sin, double factor = 1, context& ctx = default_context()) {
   static_assert(element<U>);
   arguments args("fill_rotary_tables");
-  detail::expect_frequencies(args, f, factor);
+  detail::expect_frequencies<accumulator_t<U>>(args, f, factor);
   const detail::rotary_angles angles = detail::angles_of(args, f, positions, cos.rows, factor);
   args.out("cos", cos, cos.rows, f.size());
   args.out("sin", sin, cos.rows, f.size());
@@ -175,7 +176,7 @@ void fill_rotary_pairs(std::span<const double> f, const Positions& positions, ma
                        context& ctx = default_context()) {
   static_assert(element<U>);
   arguments args("fill_rotary_pairs");
-  detail::expect_frequencies(args, f, factor);
+  detail::expect_frequencies<accumulator_t<U>>(args, f, factor);
   const detail::rotary_angles angles = detail::angles_of(args, f, positions, freqs.rows, factor);
   args.out("freqs", freqs, freqs.rows, 2 * f.size());
   args.check();

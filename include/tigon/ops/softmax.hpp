@@ -26,7 +26,7 @@ struct softmax {
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
 ///            dx may be dy or y. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0 or not finite in f32),
+/// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0, or outside option_range),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For any
@@ -59,8 +59,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 template <class T>
 void expect_scale(const expects& expect, double scale) {
-  constexpr double most = std::numeric_limits<accumulator_t<T>>::max();
-  expect.option(scale > 0 && scale <= std::min(1e300, most), "scale", scale, "a finite number above 0");
+  expect.above_zero<accumulator_t<T>>("scale", scale);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

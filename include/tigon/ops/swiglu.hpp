@@ -33,8 +33,8 @@ struct swiglu {
 /// Writes     y, dgate, dup.
 /// Aliasing   forward: y may be gate or up. backward: dgate and dup may each be gate, up or dy, but not one another;
 ///            written over gate and up, a second backward would read gradients. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (a multiplier, slope or up_offset that is not finite, a
-///            slope or limit that is not above 0); before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a slope or limit that is not above 0; a number, 64 slope or
+///            the product of the multipliers outside option_range); before the first write.
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.
 /// Max error  f32 6e-7, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/swiglu_test.cpp).
@@ -103,12 +103,16 @@ struct kernel<op::swiglu, backends::generic> {
 
 namespace detail {
 inline namespace TIGON_ABI {
-inline void expect_swiglu_options(const expects& expect, const swiglu_options& opt) {
-  expect.finite("gate_multiplier", opt.gate_multiplier);
-  expect.finite("down_multiplier", opt.down_multiplier);
-  expect.option(opt.limit > 0, "limit", opt.limit, "a number above 0");
-  expect.option(opt.slope > 0 && opt.slope <= 1e300, "slope", opt.slope, "a finite number above 0");
-  expect.finite("up_offset", opt.up_offset);
+template <class A>
+void expect_swiglu_options(const expects& expect, const swiglu_options& opt) {
+  expect.finite<A>("gate_multiplier", opt.gate_multiplier);
+  expect.finite<A>("down_multiplier", opt.down_multiplier);
+  if (opt.limit != std::numeric_limits<double>::infinity())
+    expect.number<A>(opt.limit > 0, "limit", opt.limit, "a number above 0");
+  expect.above_zero<A>("slope", opt.slope);
+  expect.finite<A>("up_offset", opt.up_offset);
+  expect.number<A>(true, "gate_multiplier down_multiplier", opt.gate_multiplier * opt.down_multiplier, "");
+  expect.made<A>("64 slope", 64 * opt.slope);  // of parts of log2(e)
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -122,7 +126,7 @@ void swiglu_forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, swiglu
   args.in("gate", gate, y.rows, y.cols);
   args.in("up", up, y.rows, y.cols);
   args.out("y", y).may_be("gate", "up");
-  detail::expect_swiglu_options(args, opt);
+  detail::expect_swiglu_options<accumulator_t<T>>(args, opt);
   args.check();
   kernel_for<op::swiglu, B>::template forward<B, T>(gate, up, y, opt, ctx);
 }
@@ -133,7 +137,7 @@ void swiglu_backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix
                      swiglu_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
   detail::expect_gate_gradients("swiglu_backward", dy, gate, up, dgate, dup);
-  detail::expect_swiglu_options(expects("swiglu_backward"), opt);
+  detail::expect_swiglu_options<accumulator_t<T>>(expects("swiglu_backward"), opt);
   kernel_for<op::swiglu, B>::template backward<B, T>(dy, gate, up, dgate, dup, opt, ctx);
 }
 

@@ -77,7 +77,7 @@ void swiglu_fused_forward(in_matrix<T> gate_up, matrix_view<T> y, gate_layout la
   arguments args("swiglu_fused_forward");
   args.in("gate_up", gate_up, y.rows, 2 * y.cols);
   args.out("y", y);
-  detail::expect_swiglu_options(args, opt);
+  detail::expect_swiglu_options<accumulator_t<T>>(args, opt);
   args.check();
   kernel_for<op::swiglu_fused, B>::template forward<B, T>(gate_up, y, layout, opt, ctx);
 }
@@ -92,7 +92,7 @@ void swiglu_fused_backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T>
   args.in("dy", dy);
   args.in("gate_up", gate_up, dy.rows, 2 * dy.cols);
   args.out("dgate_up", dgate_up, dy.rows, 2 * dy.cols).may_be("gate_up");
-  detail::expect_swiglu_options(args, opt);
+  detail::expect_swiglu_options<accumulator_t<T>>(args, opt);
   args.check();
   kernel_for<op::swiglu_fused, B>::template backward<B, T>(dy, gate_up, dgate_up, layout, opt, ctx);
 }

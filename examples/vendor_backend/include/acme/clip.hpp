@@ -78,7 +78,7 @@ void clip_forward(tigon::in_matrix<T> x, tigon::matrix_view<T> y, double limit,
   tigon::arguments args("clip_forward");
   args.in("x", x, y.rows, y.cols);
   args.out("y", y).may_be("x");
-  args.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
+  args.above_zero<tigon::accumulator_t<T>>("limit", limit);
   args.check();
   tigon::kernel_for<clip, B>::template forward<B, T>(x, y, limit, ctx);
 }
@@ -91,7 +91,7 @@ void clip_backward(tigon::in_matrix<T> dy, tigon::in_matrix<T> x, tigon::matrix_
   args.in("x", x, dx.rows, dx.cols);
   args.in("dy", dy, dx.rows, dx.cols);
   args.out("dx", dx).may_be("dy");
-  args.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
+  args.above_zero<tigon::accumulator_t<T>>("limit", limit);
   args.check();
   tigon::kernel_for<clip, B>::template backward<B, T>(dy, x, dx, limit, ctx);
 }
@@ -103,7 +103,7 @@ void clip_norm_forward(tigon::in_matrix<T> x, tigon::matrix_view<T> y, double li
   const tigon::expects expect("clip_norm_forward");
   expect.memory("y", y);
   expect.matrix("x", x, y.rows, y.cols);
-  expect.option(limit > 0 && limit <= 1e300, "limit", limit, "a finite number above 0");
+  expect.above_zero<tigon::accumulator_t<T>>("limit", limit);
   expect.same_or_disjoint("y", y, "x", x);
   tigon::kernel_for<clip_norm, B>::template forward<B, T>(x, y, limit, ctx);
 }

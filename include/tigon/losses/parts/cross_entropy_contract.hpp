@@ -53,8 +53,8 @@ struct cross_entropy {
 /// Writes     loss, dlogits (unless its data is null), the metrics that have memory. A row whose target is ignore_index
 ///            is not read; its loss and gradient are 0, its predicted token -1.
 /// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: loss 0, gradients 0. NaN in a row: that row is NaN, its predicted token -1. Without softcap
 ///            +inf and a row of -inf are the same as NaN, and -inf at the target gives loss inf and a finite gradient.
 ///            With softcap an infinite logit is what the formula says, s = +-softcap, of gradient 0, and the row is
@@ -129,23 +129,16 @@ TIGON_NOINLINE void declare_loss(arguments& args, std::span<A> loss, const cross
   args.optional_out("kept_rows", metrics.kept_rows, 1);
 }
 
-/// Of logits whose arithmetic is in A.
-template <class A>
-constexpr bool is_softcap(double softcap) {
-  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
-  return softcap == 0 || (softcap >= 1 / most && softcap <= most);
-}
-
 /// Its scalar options.
 template <class A, class Options>
 TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& opt) {
-  expect.option(opt.label_smoothing >= 0 && opt.label_smoothing <= 1, "label_smoothing", opt.label_smoothing,
-                "a number from 0 to 1");
-  expect.option(opt.lse_square_scale >= 0 && opt.lse_square_scale <= 1e300, "lse_square_scale", opt.lse_square_scale,
-                "a finite number of at least 0");
-  expect.option(is_softcap<A>(opt.softcap), "softcap", opt.softcap, "a finite number above 0, or 0 for none");
-  expect.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                "a finite number above 0, or 0 to count");
+  expect.number<A>(opt.label_smoothing >= 0 && opt.label_smoothing <= 1, "label_smoothing", opt.label_smoothing,
+                   "a number from 0 to 1");
+  expect.from_zero<A>("lse_square_scale", opt.lse_square_scale);
+  expect.softcap<A>(opt.softcap);
+  expect.denominator<A>(opt.denominator);
+  const bool divides = opt.reduction == reduction::mean && opt.denominator != 0;
+  expect.made<A>("2 lse_square_scale over the denominator", 2 * opt.lse_square_scale / (divides ? opt.denominator : 1));
 }
 
 /// The largest element of a row, and the smallest index at which it stands; -inf and 0 where all are NaN.

@@ -37,8 +37,8 @@ struct cross_entropy_jsd {
 ///            ignore_index is not read; its losses and gradient are 0. A divergence of weight 0 is not computed unless
 ///            its loss has memory. For another upstream gradient of the loss: cross_entropy_backward of dlogits.
 /// Aliasing   dlogits may be logits or teacher, which are then gone. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of
 ///            logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0; there, KL(P || Q) is inf
 ///            where P is not 0. A gradient below the smallest normal f32 (f64) is written as 0.

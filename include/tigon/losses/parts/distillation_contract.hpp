@@ -74,8 +74,8 @@ struct soft_loss_row {
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
 ///            packed (linear_layer).
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
 ///            below the smallest normal f32 (f64) is taken as 0.
 /// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
@@ -178,17 +178,18 @@ struct distillation_door {
     args.optional_out("soft", losses.soft, 1);
     args.optional_out("hard", losses.hard, 1);
     args.check();
-    args.finite("weight_hard", opt.weight_hard);
-    args.finite("weight_soft", opt.weight_soft);
-    args.finite("upstream", upstream);
+    args.finite<A>("weight_hard", opt.weight_hard);
+    args.finite<A>("weight_soft", opt.weight_soft);
+    args.finite<A>("upstream", upstream);
     args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
                 "a number from 1e-30 to 1e30");
-    const auto cap = [&](std::string_view option, double value) {
-      args.option(is_softcap<A>(value), option, value, "a finite number above 0, or 0 for none");
-    };
-    cap("softcap", opt.softcap), cap("teacher_softcap", opt.teacher_softcap);
-    args.option(opt.denominator >= 0 && opt.denominator <= 1e300, "denominator", opt.denominator,
-                "a finite number above 0, or 0 to count");
+    args.softcap<A>(opt.softcap);
+    args.softcap<A>(opt.teacher_softcap, "teacher_softcap");
+    args.denominator<A>(opt.denominator);
+    const double per_row = upstream / (opt.denominator != 0 ? opt.denominator : 1);
+    args.made<A>("upstream weight_hard over the denominator", per_row * opt.weight_hard);
+    args.made<A>("upstream weight_soft over the denominator and the temperature",
+                 per_row * opt.weight_soft / std::min(opt.temperature, 1.0));
     args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.vocab() == vocab,
               error_code::argument, "padding", "neg_inf",
               "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");

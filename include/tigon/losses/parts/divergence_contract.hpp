@@ -101,8 +101,14 @@ struct divergence_loss {
   bool elements = false;
 };
 
+/// The weight of the teacher in a generalised Jensen-Shannon divergence.
+template <class A>
+void expect_beta(const expects& expect, double beta) {
+  expect.number<A>(beta >= 0 && beta <= 1, "beta", beta, "a number from 0 to 1");
+}
+
 /// Declares the operands of a call, and checks its denominator.
-template <class I>
+template <class A, class I>
 TIGON_NOINLINE void declare_divergence(arguments& args, const divergence_operands& call, const divergence_loss& loss,
                                        std::span<const I> labels, double denominator) {
   const std::size_t rows = call.student.rows, cols = call.student.cols;
@@ -117,8 +123,7 @@ TIGON_NOINLINE void declare_divergence(arguments& args, const divergence_operand
     args.in(loss.name, loss.view, loss_rows, loss_cols);
   args.optional_out(call.gradient_name, call.gradient, rows, cols).may_be(call.teacher_name);
   if (!call.student_name.empty()) args.may_be(call.student_name);
-  args.option(denominator >= 0 && denominator <= 1e300, "denominator", denominator,
-              "a finite number above 0, or 0 to count");
+  args.denominator<A>(denominator);
 }
 
 /// out = factor * saved.

@@ -38,7 +38,8 @@ struct fused_linear_kl_div {
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
 ///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer).
 /// Threads    the same bits for any number of them.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
 /// Edges      no kept row: loss 0, gradients 0. P = 0 adds 0, also where a logit is -inf; P > 0 there makes the loss inf
 ///            and leaves D finite. NaN or +inf in a row of logits: that row is NaN. P < 0 or NaN: the loss is NaN.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. A D below that number is taken as 0.

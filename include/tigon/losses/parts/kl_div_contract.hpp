@@ -27,7 +27,8 @@ struct kl_div {
 ///            pass, unless its data is null.
 /// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone. Otherwise
 ///            any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
 /// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
 ///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit

@@ -59,8 +59,9 @@ using token_loss = detail::function_ref<policy_value(const policy_token&)>;
 /// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
 ///            cancels.
 /// Precision  f64 between log-probabilities and the loss or their gradient.
-/// Throws     tigon::error, argument: own without a function or a function without own; a scalar out of its range, level sequence or a delta for cispo, sapo, vespo or
-///            gmpo, beta without reference, an advantage that is not finite.
+/// Throws     tigon::error, argument: own without a function or a function without own; a scalar that is negative or 0
+///            where it may not be, or outside option_range; level sequence or a delta for cispo, sapo, vespo or gmpo,
+///            beta without reference, an advantage that is not finite.
 /// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
 ///            inf. NaN in a token: its loss and gradient are NaN.
 struct policy_options {
@@ -138,22 +139,19 @@ TIGON_NOINLINE token_rows declare_policy(arguments& args, std::string_view op, c
   args.optional_in("ref_logp", in.ref_logp, at.batch, at.len);
   args.optional_in("sampling_ratio", in.sampling_ratio, at.batch, in.sampling_ratio.cols == 1 ? 1 : at.len);
   expect_temperature<A>(expect, opt.temperature);
-  const auto at_least_zero = [&](std::string_view name, double v) {
-    expect.option(v >= 0 && v <= 1e300, name, v, "a finite number of at least 0");
-  };
-  at_least_zero("epsilon_low", opt.epsilon_low);
-  at_least_zero("epsilon_high", opt.epsilon_high);
-  at_least_zero("delta", opt.delta);
-  at_least_zero("max_log_ratio", opt.max_log_ratio);
-  at_least_zero("max_length", opt.max_length);
-  at_least_zero("denominator", opt.denominator);
-  expect.finite("beta", opt.beta);
-  expect.finite("k_positive", opt.k_positive);
-  expect.finite("k_negative", opt.k_negative);
-  expect.finite("lambda_positive", opt.lambda_positive);
-  expect.finite("lambda_negative", opt.lambda_negative);
-  for (const double tau : {opt.tau_positive, opt.tau_negative})
-    expect.option(tau > 0 && tau <= 1e300, "tau", tau, "a finite number above 0");
+  expect.from_zero<A>("epsilon_low", opt.epsilon_low);
+  expect.from_zero<A>("epsilon_high", opt.epsilon_high);
+  expect.from_zero<A>("delta", opt.delta);
+  expect.from_zero<A>("max_log_ratio", opt.max_log_ratio);
+  expect.from_zero<A>("max_length", opt.max_length);
+  expect.from_zero<A>("denominator", opt.denominator);
+  expect.finite<A>("beta", opt.beta);
+  expect.finite<A>("k_positive", opt.k_positive);
+  expect.finite<A>("k_negative", opt.k_negative);
+  expect.finite<A>("lambda_positive", opt.lambda_positive);
+  expect.finite<A>("lambda_negative", opt.lambda_negative);
+  expect.above_zero<A>("tau", opt.tau_positive);
+  expect.above_zero<A>("tau", opt.tau_negative);
   const bool no_level = opt.type == policy_loss::cispo || opt.type == policy_loss::sapo ||
                         opt.type == policy_loss::vespo || opt.type == policy_loss::gmpo;
   expect.that(opt.level == importance::token || !no_level, error_code::argument, "level", "sequence",

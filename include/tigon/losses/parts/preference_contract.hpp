@@ -57,9 +57,9 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).
-/// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument (means of logits with a
-///            softcap among them), workspace, and index
-///            (in every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument (a number outside
+///            option_range, means of logits with a softcap), workspace, and index (in every build) for a target outside
+///            [0, vocab) that is not ignore_index; before the first write.
 /// Edges      a sequence without a token that counts: log-probability 0, no gradient, counted in empty_sequences. No
 ///            entry that counts for the nll: nll 0. NaN or +inf in a row of logits: its pair, and the loss, are NaN.
 /// Max error  loss and results 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + their root mean

@@ -30,8 +30,9 @@ struct selective_log_softmax {
 /// Writes     logp, 0 where masked; saved, where it has memory; dlogits, 0 where masked or at a position len. Masked
 ///            rows and positions len are not read, nor are their ids.
 /// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (temperature), workspace, and in every build index for an id
-///            outside [0, vocab) or a mask that is neither 0 nor 1; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a temperature that is not above 0, or outside
+///            option_range), workspace, and in every build index for an id outside [0, vocab) or a mask that is neither
+///            0 nor 1; before the first write.
 /// Edges      NaN or +inf in a row: that row is NaN. -inf at the id: logp -inf, finite gradient. A gradient below the
 ///            smallest normal f32 (f64) is written as 0, and a row with dlogp = 0 without being read.
 /// Max error  logp 4e-7, dlogits f32 1e-6, bf16 4e-3 of |reference| + its root mean square
@@ -158,8 +159,7 @@ TIGON_NOINLINE inline void select_columns(std::string_view op, token_rows at, co
 /// A temperature by which logits of accumulator A can be divided.
 template <class A>
 void expect_temperature(const expects& expect, double temperature) {
-  constexpr double most = std::min<double>(1e300, std::numeric_limits<A>::max());
-  expect.option(temperature >= 1 / most && temperature <= most, "temperature", temperature, "a finite number above 0");
+  expect.above_zero<A>("temperature", temperature);
 }
 
 }  // namespace TIGON_ABI

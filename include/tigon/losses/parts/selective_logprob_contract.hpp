@@ -34,8 +34,9 @@ struct selective_logprob {
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, an
 ///            f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more f32 dx. See
 ///            selective_logprob_workspace. w may come packed (linear_layer); tiles do not use it.
-/// Throws     tigon::error: shape, stride, alias, argument (temperature), workspace, and in every build index for a
-///            target outside [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a temperature that is not above 0, or outside
+///            option_range), workspace, and in every build index for a target outside [0, vocab) that is not
+///            ignore_index; before the first write.
 /// Max error  logp 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + its root mean square
 ///            (tests/losses/selective_logprob_test.cpp), for any number of rows, chunks and tiles.
 struct selective_logprob_options {

@@ -143,7 +143,7 @@ struct sequence_scores {
 template <class A>
 void expect_softcap(const arguments& args, double softcap, std::string_view name, std::span<A> sum,
                     std::span<A> other) {
-  args.option(is_softcap<A>(softcap), "softcap", softcap, "a finite number above 0, or 0 for none");
+  args.softcap<A>(softcap);
   args.that(softcap == 0 || (sum.data() == nullptr && other.data() == nullptr), error_code::argument, name,
             "requested with a softcap", "no memory for it");
 }

@@ -49,8 +49,9 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 ///            of logits are requested; their dx is 0.
 /// Aliasing   none: any layout in which no element is shared.
 /// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
-/// Throws     tigon::error: shape, stride, alias, argument (sums of logits with a softcap among them), workspace, and
-///            index (in every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range, sums of logits with a
+///            softcap), workspace, and index (in every build) for a target outside [0, vocab) that is not ignore_index;
+///            before the first write.
 /// Edges      B = 0: loss 0, gradients 0. A sequence without a token that counts: log-probability 0, no gradient,
 ///            counted in empty_sequences. NaN or +inf in a row of logits: its sequence, and the loss, are NaN.
 /// Max error  loss and results 2e-7, in bf16 too, gradients f32 2e-6, bf16 8e-3 of |reference| + their root mean

@@ -31,16 +31,17 @@ enum class smoothing_classes { global, partition };
 ///            global smoothing), merged in the order of ranks; backward sends nothing.
 /// Shapes     logits, dlogits [rows, columns of this rank]; target [rows], the same on all ranks, in the whole
 ///            vocabulary; loss, top, rest [rows]; upstream one number or [rows]. A shard may be empty; rows may be 0.
-/// Types      logits and dlogits one of f32, bf16, f16, f64; loss, top, rest and upstream f32 (f64 for f64); target
-///            std::int32_t or std::int64_t.
+/// Types      logits and dlogits one of f32, bf16, f16, f64, the same on all ranks; loss, top, rest and upstream f32
+///            (f64 for f64); target std::int32_t or std::int64_t.
 /// Precision  f32 (f64 for f64); one rounding at dlogits.
 /// Writes     loss, top (m) and rest (d), which backward needs, the same bits on all ranks (with partition smoothing
 ///            each rank has a loss of its own); dlogits. A row whose target is ignore_index is not read: loss and
 ///            gradient are 0.
 /// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
-///            [0, vocab) that is not ignore_index; before the first write. From forward all ranks throw the same error,
-///            whichever of them found it; state where ranks differ in what has to be equal.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write. From
+///            forward all ranks throw the same error, whichever of them found it; state where ranks differ in what has
+///            to be equal.
 /// Edges      NaN or +inf in a row on any rank: that row is NaN on all. -inf at the target: loss inf, finite gradient.
 ///            All -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
@@ -78,7 +79,8 @@ inline namespace TIGON_ABI {
 
 /// What the ranks exchange before the first write; from `rows` on it is equal on all ranks.
 struct vocab_record {
-  std::size_t first, cols, rows, vocab, accumulator_bytes;
+  std::size_t first, cols, rows, vocab;
+  std::uint64_t type;  ///< of logits, by number
   std::int64_t ignore_index;
   double label_smoothing;
   smoothing_formula formula;
@@ -86,13 +88,13 @@ struct vocab_record {
   std::uint64_t target_hash;
 
   template <class I>
-  vocab_record(std::size_t logits_rows, std::size_t logits_cols, vocab_shard shard, std::size_t bytes,
+  vocab_record(std::size_t logits_rows, std::size_t logits_cols, vocab_shard shard, std::uint64_t type_of,
                std::span<const I> target, const vocab_parallel_cross_entropy_options& opt)
       : first(shard.first),
         cols(logits_cols),
         rows(logits_rows),
         vocab(shard.vocab),
-        accumulator_bytes(bytes),
+        type(type_of),
         ignore_index(opt.ignore_index),
         label_smoothing(opt.label_smoothing),
         formula(opt.formula),
@@ -125,7 +127,7 @@ struct vocab_message {
 };
 
 /// Declares what both doors read of one rank, and checks what it says.
-template <class I>
+template <class A, class I>
 void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vocab_shard shard,
                          std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
   args.at_least_one("vocab", shard.vocab);
@@ -135,8 +137,8 @@ void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vo
                   std::to_string(logits.cols) + " columns from " + std::to_string(shard.first) + " on",
                   "to end within the vocab of " + std::to_string(shard.vocab));
   args.in("target", target, logits.rows);
-  args.option(opt.label_smoothing >= 0 && opt.label_smoothing < 1, "label_smoothing", opt.label_smoothing,
-              "a number from 0 to below 1");
+  args.number<A>(opt.label_smoothing >= 0 && opt.label_smoothing < 1, "label_smoothing", opt.label_smoothing,
+                 "a number from 0 to below 1");
   const bool global = opt.classes == smoothing_classes::global, others = opt.formula == smoothing_formula::megatron;
   const std::size_t k = global ? shard.vocab : logits.cols;
   if (opt.label_smoothing > 0 && k < (others ? 2u : 1u))
@@ -174,7 +176,7 @@ inline void expect_vocab_shards(std::string_view op, std::span<const vocab_recor
       if (ranks[r].*field != ranks[0].*field) fail_of_ranks(op, name, r);
     };
     same("rows", &vocab_record::rows), same("vocab", &vocab_record::vocab);
-    same("type", &vocab_record::accumulator_bytes), same("ignore_index", &vocab_record::ignore_index);
+    same("type", &vocab_record::type), same("ignore_index", &vocab_record::ignore_index);
     same("label_smoothing", &vocab_record::label_smoothing), same("formula", &vocab_record::formula);
     same("classes", &vocab_record::classes), same("target", &vocab_record::target_hash);
   }

@@ -66,7 +66,7 @@ struct equal_numbers {
       : all{{"rows", std::uint64_t{of.layer.x.rows}},
             {"hidden", std::uint64_t{of.layer.x.cols}},
             {"vocab", std::uint64_t{of.shard.vocab}},
-            {"type", std::uint64_t{16 * sizeof(A) + sizeof(input_t<T>)}},
+            {"type", element_number<input_t<T>>() << 32 | element_number<weight_t<T>>()},
             {"rows of a chunk", std::uint64_t{chunk}},
             {"the choice of dx", std::uint64_t{dx}},
             {"target", hash_of(target)}} {}
