@@ -34,7 +34,7 @@ struct adamw {
 ///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
 ///            the parameter in the list, and place of the element.
 /// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
-/// Aliasing   none: any layout in which no element is shared, also by two parameters.
+/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
 /// Throws     tigon::error: shape, alias, argument, workspace; before the first write.
 /// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
 ///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
