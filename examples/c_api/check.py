@@ -57,8 +57,9 @@ def rounded(values, dtype):
 class Buffer:
     """Numbers in memory, and a tensor that points to them."""
 
-    def __init__(self, dtype, shape, values=None, strides=()):
+    def __init__(self, dtype, shape, values=None, strides=None):
         count = math.prod(shape)
+        strides = strides or [math.prod(shape[k + 1:]) for k in range(len(shape))]
         values = [0] * count if values is None else values
         self.memory = array.array(CODES[dtype], [to_bf16(v) for v in values] if dtype == BF16 else values)
         self.dtype = dtype
@@ -330,6 +331,84 @@ def dlpack(library):
     print('tensor_from_dlpack: a tensor of the same memory, and three refusals')
 
 
+def from_dlpack(library, buffer, shape, strides):
+    """A tensor of these strides over the buffer's memory, by DLPack; None: without strides."""
+    count = ctypes.c_int64 * len(shape)
+    source = DLTensor(buffer.tensor.data, Device(1, 0), len(shape), DataType(2, 32, 1), count(*shape),
+                      None if strides is None else count(*strides), 0)
+    library.expect(library.c.tigon_tensor_from_dlpack(ctypes.byref(source), ctypes.byref(buffer.tensor)))
+    return buffer
+
+
+def strides(library):
+    """Tensors that repeat an axis are read as their copies; what is written, or cannot be read, is refused."""
+    OK, STRIDE = 0, 3
+    rows, cols = 4, 8
+
+    def expanded(shape, steps, seed=21):
+        """Numbers in memory for these strides and not one more, and what stands at each index."""
+        span = 1 + sum((n - 1) * max(s, 0) for n, s in zip(shape, steps, strict=True))
+        values = rounded(numbers(span, seed), F32)
+        at = [0]
+        for n, s in zip(shape, steps, strict=True):
+            at = [a + i * s for a in at for i in range(n)]
+        return from_dlpack(library, Buffer(F32, (span,), values), shape, steps), values, at
+
+    def norm(x, y, shape):
+        w, rstd = Buffer(F32, (shape[-1],), [1.0] * shape[-1]), Buffer(F32, (math.prod(shape[:-1]),))
+        a = RmsNorm(x=ctypes.pointer(x.tensor), w=ctypes.pointer(w.tensor), y=ctypes.pointer(y.tensor),
+                    rstd=ctypes.pointer(rstd.tensor), eps=1e-5, casting=1)
+        return library.c.tigon_rms_norm_forward(library.context, ctypes.byref(a))
+
+    for shape, steps, status in (((rows, cols), (0, 1), OK), ((rows, cols), (0, 0), STRIDE), ((rows, cols), (-8, 1), STRIDE),
+                                 ((rows, cols), (cols, 0), STRIDE), ((rows, cols), (3, 1), STRIDE),
+                                 ((rows, 1), (0, 0), OK), ((1, cols), (0, 1), OK), ((1, cols), (-5, 1), OK),
+                                 ((2, rows, cols), (0, 0, 1), OK), ((2, rows, cols), (0, cols, 1), STRIDE),
+                                 ((2, 1, cols), (0, 77, 1), OK), ((1, 1), (0, 0), OK)):
+        x, values, at = expanded(shape, steps)
+        y, copied = Buffer(F32, shape), Buffer(F32, shape)
+        came = norm(x, y, shape)
+        assert came == status, (shape, steps, came, library.error())
+        if status == OK:
+            assert norm(Buffer(F32, shape, [values[k] for k in at]), copied, shape) == OK
+            assert y.numbers() == copied.numbers(), (shape, steps)
+        written = expanded(shape, steps)[0]
+        before = written.numbers()
+        if math.prod(shape[:-1]) > 1:  # one row is itself, whatever the stride
+            assert norm(Buffer(F32, shape, [0.5] * math.prod(shape)), written, shape) == STRIDE, (shape, steps)
+            assert written.numbers() == before, 'a refused call wrote'
+    # The same without DLPack, and vectors, whose elements have no gaps.
+    plain = Buffer(F32, (cols,), [1.0] * cols)
+    plain.tensor.rank, plain.tensor.shape[:], plain.tensor.strides[:] = 2, [rows, cols, 0, 0], [0, 0, 0, 0]
+    assert norm(plain, Buffer(F32, (rows, cols)), (rows, cols)) == STRIDE and 'strides that are all 0' in library.error()
+    narrow = Buffer(BF16, (cols,))
+    for from_, to in ((from_dlpack(library, Buffer(F32, (1,)), (cols,), (0,)), narrow), (plain, narrow)):
+        assert library.c.tigon_convert(ctypes.byref(from_.tensor), ctypes.byref(to.tensor)) == STRIDE
+    # No strides: no gaps. No elements: strides are not read.
+    tensor = from_dlpack(library, Buffer(F32, (24,)), (2, 3, 4), None).tensor
+    assert list(tensor.strides)[:3] == [12, 4, 1]
+    for steps in (None, (0, 0), (-3, 5)):
+        empty = from_dlpack(library, Buffer(F32, ()), (0, cols), steps)
+        assert norm(empty, Buffer(F32, (0, cols)), (0, cols)) == OK, library.error()
+    # One head of keys and values for all.
+    shape, steps, kv = (2, 4, 5, 8), (0, 0, 8, 1), {}
+    for name, seed in (('k', 22), ('v', 23)):
+        tensor, values, at = expanded(shape, steps, seed)
+        kv[name] = tensor, Buffer(F32, shape, [values[k] for k in at])
+    q, results = Buffer(F32, shape, rounded(numbers(math.prod(shape), 24), F32)), []
+    for which in 0, 1:
+        o, lse = Buffer(F32, shape), Buffer(F32, shape[:3])
+        library.call('attention_forward', Attention, q=q, k=kv['k'][which], v=kv['v'][which], o=o, lse=lse)
+        results.append(o.numbers())
+    assert results[0] == results[1]
+    try:
+        library.call('attention_forward', Attention, q=q, k=q, v=q, o=kv['k'][0], lse=lse)
+        sys.exit('check.py: an expanded tensor was written')
+    except RuntimeError as e:
+        assert 'o is of a stride of 0' in str(e), e
+    print('strides: tensors that repeat an axis are read, and not written')
+
+
 def main():
     library = Library(sys.argv[1])
     if not library.c.tigon_instruction_set():
@@ -352,6 +431,7 @@ def main():
     products(library, BF16, 4e-3)
     rope(library, 4e-7)
     dlpack(library)
+    strides(library)
     try:
         library.call('rms_norm_forward', RmsNorm)
         sys.exit('check.py: a call without tensors was accepted')

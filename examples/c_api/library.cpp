@@ -1,9 +1,11 @@
 // The functions of tigon_c.h: tensors become views, exceptions become codes and sentences, the work is that of the
 // kernels of the chosen instruction set.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <limits>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -164,9 +166,14 @@ class tensors {
     if (t->dtype != dtype_of<std::remove_const_t<T>>)
       refuse(error_code::dtype, call_, name, "of dtype " + dtype_text(t->dtype),
              dtype_text(dtype_of<std::remove_const_t<T>>));
-    bool any = false;
-    for (std::int32_t k = 0; k < t->rank; ++k) any = any || t->strides[k] != 0;
-    return {static_cast<T*>(t->data), static_cast<std::size_t>(t->rank), t->shape, any ? t->strides : nullptr};
+    const auto rank = static_cast<std::size_t>(t->rank);
+    const std::span shape(t->shape, rank), strides(t->strides, rank);
+    const bool forgotten =
+        rank != 0 && shape.back() > 1 && std::ranges::count(shape, 0) == 0 && std::ranges::count(strides, 0) == t->rank;
+    if (forgotten)
+      refuse(error_code::stride, call_, name, "of strides that are all 0",
+             "those of its axes, as tigon_contiguous() sets them");
+    return {static_cast<T*>(t->data), rank, t->shape, t->strides};
   }
 
   const char* call_;
@@ -223,10 +230,10 @@ std::int32_t rope(const char* call, bool backward, tigon_context* context, const
 
 /// x [rows, in], w [out, in] and y or dy [rows, out] fit together.
 void expect_linear(const char* call, const char* y_name, const tigon::detail::extent& x, const tigon::detail::extent& w,
-                   const tigon::detail::extent& y) {
+                   const tigon::detail::extent& y, tigon::view_use of_y) {
   const tigon::expects expect(call);
-  expect.matrix("w", w, w.rows, x.cols);
-  expect.matrix(y_name, y, x.rows, w.rows);
+  expect.matrix("w", w, w.rows, x.cols, tigon::view_use::read);
+  expect.matrix(y_name, y, x.rows, w.rows, of_y);
 }
 
 }  // namespace
@@ -281,10 +288,10 @@ std::int32_t tigon_tensor_from_dlpack(const void* dl_tensor, tigon_tensor* tenso
       to.data = a.data;
       to.dtype = dtype;
       to.rank = from.ndim;
-      if (a.rank != 0 && a.shape == nullptr)
-        refuse(error_code::shape, call, "dl_tensor", "without a shape", "an extent for every axis");
+      const auto axes = tigon::interop_detail::axes_of(a, {call, "dl_tensor"});
+      const bool any = axes.check() != 0;
       for (std::size_t k = 0; k < a.rank; ++k) to.shape[k] = a.shape[k];
-      for (std::size_t k = 0; a.strides != nullptr && k < a.rank; ++k) to.strides[k] = a.strides[k];
+      for (std::size_t k = 0; any && k < a.rank; ++k) to.strides[k] = axes.stride(k);
     };
     if (interop::dlpack_holds<bfloat16>(from))
       fill(bfloat16(), TIGON_BF16);
@@ -450,7 +457,7 @@ std::int32_t tigon_linear_forward(tigon_context* context, const tigon_linear* ar
       const auto x = t.matrix<const T>("x", a.x), w = t.matrix<const T>("w", a.w);
       const auto y = t.matrix<T>("y", a.y);
       const auto bias = t.optional_elements<const T>("bias", a.bias);
-      expect_linear("linear_forward", "y", x, w, y);
+      expect_linear("linear_forward", "y", x, w, y, tigon::view_use::written);
       tigon_gemm product{};
       product.transpose_b = 1;
       k.gemm_forward(x, w, y, bias, product, c.of_call);
@@ -463,7 +470,7 @@ std::int32_t tigon_linear_backward(tigon_context* context, const tigon_linear* a
       const auto x = t.matrix<const T>("x", a.x), w = t.matrix<const T>("w", a.w), dy = t.matrix<const T>("dy", a.dy);
       const auto dx = t.optional_matrix<T>("dx", a.dx), dw = t.optional_matrix<T>("dw", a.dw);
       const auto dbias = t.optional_elements<T>("dbias", a.dbias);
-      expect_linear("linear_backward", "dy", x, w, dy);
+      expect_linear("linear_backward", "dy", x, w, dy, tigon::view_use::read);
       tigon::expects("linear_backward").size("dbias", dbias.size(), a.dbias != nullptr ? w.rows : 0);
       tigon_gemm products{};
       products.transpose_b = 1;

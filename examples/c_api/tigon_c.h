@@ -77,10 +77,12 @@ TIGON_API int64_t tigon_context_scratch_bytes(const tigon_context* context);
 typedef enum tigon_dtype { TIGON_F32 = 1, TIGON_BF16 = 2, TIGON_I32 = 3, TIGON_I64 = 4 } tigon_dtype;
 #define TIGON_MAX_RANK 4
 
-/* Strides are counted in elements; that of the innermost axis is 1. All strides 0: no gaps. A matrix may have gaps
- * between its rows, and may have more than two axes: all but the last one are its rows. Heads of attention are [batch,
- * heads, tokens, head_dim] with any strides: those of a projection's output [batch, tokens, heads, head_dim] are
- * {tokens * heads * head_dim, head_dim, heads * head_dim, 1}. Weights, labels and saved values have no gaps. */
+/* Strides are counted in elements; that of the innermost axis is 1, and those of axes of one element are not read. A
+ * matrix may have gaps between its rows, and may have more than two axes: all but the last one are its rows. Heads of
+ * attention are [batch, heads, tokens, head_dim] with any strides: those of a projection's output [batch, tokens, heads,
+ * head_dim] are {tokens * heads * head_dim, head_dim, heads * head_dim, 1}. Weights, labels and saved values have no
+ * gaps. A stride of 0 repeats one row, head or sequence in what is only read, as expanded tensors do; in what is written it
+ * is refused, and so are negative strides: TIGON_ERROR_STRIDE. */
 typedef struct tigon_tensor {
   void* data;
   int32_t dtype; /* tigon_dtype */
@@ -100,6 +102,8 @@ static inline tigon_tensor tigon_contiguous(void* data, tigon_dtype dtype, int32
   t.shape[1] = n1;
   t.shape[2] = n2;
   t.shape[3] = n3;
+  for (int32_t k = rank - 1; k >= 0 && rank <= TIGON_MAX_RANK; --k)
+    t.strides[k] = k == rank - 1 || t.shape[k + 1] == 0 ? 1 : t.strides[k + 1] * t.shape[k + 1];
   return t;
 }
 

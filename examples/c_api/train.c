@@ -285,10 +285,10 @@ static void check_gradients(struct model* model) {
 /* The gradients of two models, apart from each other in the norm of the second. */
 static double distance(const tigon_tensor* a, const tigon_tensor* b) {
   const int64_t n = count_of(a);
-  tigon_tensor x = vector(TIGON_F32, n), y = vector(TIGON_F32, n), flat_a = *a, flat_b = *b;
+  const tigon_tensor x = vector(TIGON_F32, n), y = vector(TIGON_F32, n);
+  const tigon_tensor flat_a = tigon_contiguous(a->data, (tigon_dtype)a->dtype, 1, n, 0, 0, 0);
+  const tigon_tensor flat_b = tigon_contiguous(b->data, (tigon_dtype)b->dtype, 1, n, 0, 0, 0);
   double apart = 0, norm = 0;
-  flat_a.rank = flat_b.rank = 1;
-  flat_a.shape[0] = flat_b.shape[0] = n;
   CALL(tigon_convert(&flat_a, &x));
   CALL(tigon_convert(&flat_b, &y));
   for (int64_t i = 0; i < n; ++i) {
@@ -375,6 +375,10 @@ static int refuse_all(void) {
   WITH(x, x, rank = 1), TIGON_ERROR_SHAPE, "x is of rank 1; expected at least 2");
   WITH(x, x, data = NULL), TIGON_ERROR_SHAPE, "x is a null pointer; expected elements of shape [2, 3]");
   WITH(x, x, strides[1] = 2), TIGON_ERROR_STRIDE, "x is of stride 2 along axis 1; expected 1");
+  WITH(x, x, strides[1] = 0), TIGON_ERROR_STRIDE, "x is of stride 0 along axis 1; expected 1");
+  WITH(x, x, strides[0] = -3), TIGON_ERROR_STRIDE, "x is of stride -3 along axis 0; expected at least 0");
+  WITH(x, x, strides[0] = 2), TIGON_ERROR_STRIDE, "x is of stride 2 along axis 0; expected at least its 3 columns");
+  WITH(x, x, strides[0] = bad.strides[1] = 0), TIGON_ERROR_STRIDE, "x is of strides that are all 0; expected those");
   WITH(x, x, shape[0] = -2), TIGON_ERROR_SHAPE, "of shape [-2, 3]");
   WITH(x, x, data = (char*)x_data + 1), TIGON_ERROR_ARGUMENT, "no multiple of 4");
   norm.x = &x;
@@ -382,6 +386,7 @@ static int refuse_all(void) {
   WITH(w, w, shape[0] = 2), TIGON_ERROR_SHAPE, "tigon: rms_norm_forward: w is of 2 elements; expected 3");
   norm.w = &w;
   WITH(y, y, data = x_data), TIGON_ERROR_ALIAS, "y overlaps x");
+  WITH(y, y, strides[0] = 0), TIGON_ERROR_STRIDE, "y is of stride 0 along axis 0; expected at least its 3 columns");
 #undef WITH
   norm.y = &y;
   norm.casting = 7;

@@ -131,6 +131,22 @@ TEST_F(arguments_of_a_door, heads_meet_heads_matrices_and_vectors) {
             "alias: tigon: door: q_out overlaps position; expected no common memory");
 }
 
+TEST_F(arguments_of_a_door, inputs_may_repeat_rows_and_outputs_may_not) {
+  const auto repeated = [&](std::size_t first) { return at(first, 2, 4, 0); };
+  EXPECT_EQ(door(repeated(0), repeated(0), vector(0, 4), at(20), vector(28, 4)), "");
+  EXPECT_EQ(door(repeated(0), at(8), vector(16, 4), at(20), vector(4, 4)), "") << "behind the one row of x";
+  EXPECT_EQ(door(at(0), at(8), vector(16, 4), repeated(20), vector(28, 4)),
+            "stride: tigon: door: dx is of row stride 0; expected at least its 4 columns");
+  EXPECT_EQ(door(at(0, 2, 4, 3), at(8), vector(16, 4), at(20), vector(28, 4)),
+            "stride: tigon: door: x is of row stride 3; expected at least its 4 columns");
+  EXPECT_EQ(door(repeated(0), at(8), vector(16, 4), at(0), vector(28, 4)),
+            "alias: tigon: door: dx overlaps x; expected the same buffer or no common memory");
+  EXPECT_EQ(door(repeated(0), at(8), vector(16, 4), repeated(0), vector(28, 4)),
+            "stride: tigon: door: dx is of row stride 0; expected at least its 4 columns");
+  EXPECT_EQ(door(repeated(0), at(8), vector(16, 4), at(20), vector(3, 4)),
+            "alias: tigon: door: dw overlaps x; expected no common memory");
+}
+
 TEST_F(arguments_of_a_door, sizes_beyond_any_object_are_said_to_overlap) {
   const std::size_t huge = std::size_t{1} << 40;
   EXPECT_EQ(thrown([&] {

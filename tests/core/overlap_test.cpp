@@ -186,6 +186,21 @@ TEST(overlap, of_strides_without_order_may_be_none) {
   EXPECT_THROW(expect.heads("x", view(64, 4, {1, 4, 5, 1}, {0, 4, 3}), 1, 4, 5, 1), error);
 }
 
+TEST(overlap, along_strides_of_0_is_none_in_what_is_read) {
+  const expects expect("op");
+  const auto heads = [&](std::array<index, 3> strides, view_use of) {
+    expect.heads("x", view(64, 4, {2, 3, 5, 8}, strides), 2, 3, 5, 8, of);
+  };
+  for (index k = 1; k < 8; ++k) {  // every choice of axes that repeat
+    const std::array<index, 3> strides{k & 1 ? 0 : index{120}, k & 2 ? 0 : index{40}, k & 4 ? 0 : index{8}};
+    EXPECT_NO_THROW(heads(strides, view_use::read)) << k;
+    EXPECT_THROW(heads(strides, view_use::written), error) << k;
+  }
+  EXPECT_THROW(heads({0, 40, 7}, view_use::read), error) << "tokens that overlap";
+  EXPECT_THROW(heads({0, 8, 8}, view_use::read), error) << "heads that overlap tokens";
+  EXPECT_NO_THROW(expect.heads("x", view(64, 4, {1, 3, 1, 8}, {0, 8, 0}), 1, 3, 1, 8)) << "axes of one element";
+}
+
 TEST(overlap, of_nothing_is_none) {
   const heads_extent whole = view(0, 1, {1, 1, 1, 1 << 20}, {0, 0, 0});
   for (std::size_t k = 0; k < 4; ++k) {

@@ -3,6 +3,7 @@
 //
 //   PROGRAM [--seed S] [--cases N | --seconds N] [--only TARGET]   cases of its own generator, N of each target
 //   with --repeats N each call is made N times more, and with seven numbers of threads, and has to give the same bits
+//   with --expanded every input also repeats rows by a stride of 0
 //   with --tightness LIST every output whose errors stay below a tenth of their bound is a finding, unless LIST declares
 //   it (tests/tightness.txt): of thousands of cases
 //   --repeats, --tightness and --corpus allow errors of several bounds (margin_of_searches)
@@ -103,6 +104,8 @@ inline int run_main(int argc, char** argv) {
       seconds = std::stod(next());
     } else if (word == "--repeats") {
       repeats = std::stoull(next());
+    } else if (word == "--expanded") {
+      expanded = true;
     } else if (word == "--tightness") {
       measure_tightness = true;
       declared = declared_outputs(next());

@@ -181,6 +181,7 @@ void group_norm(P& p) {
   auto &dw = p.vector("dw", channels), &db = p.vector("db", channels);
   auto& mean = p.template vector<typename P::A>("mean", batch * groups);
   n.of = {};  // a group is several rows
+  p.gaps_change_bits = true;
   begin(p, opt.dparams, dw, db);
   p.call({&n.y, &mean, &n.rstd}, [&](auto s) {
     tigon::group_norm_forward<typename decltype(s)::backend>(n.x.at(s), w.vec(s), b.vec(s), n.y.at(s), mean.vec(s),

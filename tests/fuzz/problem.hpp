@@ -6,7 +6,8 @@
 //   - results are within the stated bound of those of `generic` in f64, NaN where those are NaN, and rows without
 //     infinite, huge or NaN inputs do not feel those of others;
 //   - 3 threads (with `repeats` seven numbers of them), and a second call, give the same bits; no call allocates but for
-//     the workspace.
+//     the workspace;
+//   - with `expanded` inputs that repeat a row, a head or a sequence by a stride of 0 give the bits of their copies.
 #ifndef TIGON_TESTS_FUZZ_PROBLEM_HPP
 #define TIGON_TESTS_FUZZ_PROBLEM_HPP
 
@@ -90,6 +91,12 @@ class argument {
   virtual double largest_held() const = 0;  ///< the largest finite number of its type
   virtual std::span<std::byte> bytes(bool reference) = 0;
   virtual std::size_t element_size(bool reference) const = 0;
+  virtual bool is_number() const = 0;  ///< not an index
+
+  /// Along these axes the first index stands for all: in the numbers, or also in the view, by a stride of 0.
+  virtual void repeat(std::array<bool, 3> along) = 0;
+  std::array<bool, 3> repeats_along{};
+  std::size_t seen_stride(std::size_t axis) const { return repeats_along[axis] ? 0 : strides[axis]; }
 
   fault damage = fault::none;
   const char* in_place_of = nullptr;  ///< the output that this input's memory holds
@@ -111,6 +118,19 @@ class twin final : public argument {
   void hand_over() override {
     for (std::size_t k = 0; k < size(); ++k) reference_[offset(k)] = static_cast<R>(got(k));
   }
+  void repeat(std::array<bool, 3> along) override {
+    for (std::size_t b = 0; b < extents[0]; ++b)
+      for (std::size_t h = 0; h < extents[1]; ++h)
+        for (std::size_t s = 0; s < extents[2]; ++s) {
+          const auto row = [this](std::size_t x, std::size_t y, std::size_t z) {
+            return x * strides[0] + y * strides[1] + z * strides[2];
+          };
+          const std::size_t to = row(b, h, s), from = row(along[0] ? 0 : b, along[1] ? 0 : h, along[2] ? 0 : s);
+          if (to == from || cols() == 0) continue;
+          std::memcpy(&tested_[to], &tested_[from], cols() * sizeof(U));
+          std::memcpy(&reference_[to], &reference_[from], cols() * sizeof(R));
+        }
+  }
   double largest() const override { return static_cast<double>(std::numeric_limits<accumulator>::max()); }
   double smallest() const override { return static_cast<double>(std::numeric_limits<accumulator>::denorm_min()); }
   double smallest_normal() const override {
@@ -126,13 +146,14 @@ class twin final : public argument {
                      : std::as_writable_bytes(std::span(tested_.data(), tested_.size()));
   }
   std::size_t element_size(bool reference) const override { return reference ? sizeof(R) : sizeof(U); }
+  bool is_number() const override { return !std::is_integral_v<U>; }
 
   /// The view of a side: `on_tested` or `on_reference`.
   template <class S>
   auto at(S) {
     auto* const data = memory<S>();
     using E = std::remove_pointer_t<decltype(data)>;
-    matrix_view<E> v{data, rows(), cols(), strides[2]};
+    matrix_view<E> v{data, rows(), cols(), seen_stride(2)};
     if (damage == fault::null) v.data = nullptr;
     if (damage == fault::fewer_rows) v.rows -= v.rows != 0 ? 1 : 0;
     if (damage == fault::fewer_cols) v.cols -= v.cols != 0 ? 1 : 0;
@@ -143,7 +164,8 @@ class twin final : public argument {
   auto heads(S) {
     auto* const data = memory<S>();
     using E = std::remove_pointer_t<decltype(data)>;
-    heads_view<E> v(data, extents[0], extents[1], extents[2], extents[3], strides[0], strides[1], strides[2]);
+    heads_view<E> v(data, extents[0], extents[1], extents[2], extents[3], seen_stride(0), seen_stride(1),
+                    seen_stride(2));
     if (damage == fault::null) v.data = nullptr;
     if (damage == fault::fewer_rows) v.seq_len -= v.seq_len != 0 ? 1 : 0;
     if (damage == fault::fewer_cols) v.head_dim -= v.head_dim != 0 ? 1 : 0;
@@ -540,8 +562,48 @@ class problem : public any_problem {
       f(on_tested<B, T>{context_of(threads)});
       expect_same_bits(after, ("with " + std::to_string(threads) + " threads").c_str());
     }
+    if (expanded && !is_faulty()) call_expanded(outs, before, before_reference, f);
   }
 
+  /// Every input of numbers in turn repeats its rows (its tokens, heads, sequences, or all of these): by its numbers, and by
+  /// strides of 0. What the case had is put back.
+  template <class F>
+  void call_expanded(std::span<argument* const> outputs, const std::vector<image>& before,
+                     const std::vector<image>& before_reference, F f) {
+    const auto after = memory(false), after_reference = memory(true);
+    const auto begin = [&] { restore(before, false), restore(before_reference, true); };
+    const auto both = [&] {
+      return std::array{try_to([&] { f(on_tested<B, T>{default_context()}); }),
+                        try_to([&] { f(on_reference{default_context()}); })};
+    };
+    for (argument* a : arguments_) {
+      if (std::ranges::find(outputs, a) != outputs.end() || a->rows() < 2 || !a->is_number()) continue;
+      if (gaps_change_bits && a->strides[2] == a->cols()) continue;
+      for (std::size_t axes = 1; axes < 8; ++axes) {
+        const std::array along{(axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0};
+        bool any = false, each = true;  // every axis that is chosen has something to repeat
+        for (std::size_t k = 0; k < 3; ++k) any |= along[k], each &= !along[k] || a->extents[k] > 1;
+        if (!any || !each) continue;
+        begin(), a->repeat(along);
+        const auto of_copy = both();
+        const auto wanted = memory(false), wanted_reference = memory(true);
+        begin(), a->repeat(along), a->repeats_along = along;
+        const auto of_strides = both();
+        a->repeats_along = {};
+        const std::string when = "where " + std::string(a->name) + " repeats axes " + std::to_string(axes);
+        for (std::size_t k = 0; k < 2; ++k)
+          if (of_copy[k].sentence != of_strides[k].sentence)
+            fail(when + ": \"" + of_copy[k].sentence + "\" and \"" + of_strides[k].sentence + '"');
+        expect_same_bits(wanted, when.c_str());
+        if (memory(true) != wanted_reference) fail("generic has other bits " + when);
+      }
+    }
+    begin(), both();
+    expect_same_bits(after, "after calls with strides of 0");
+    restore(after_reference, true);
+  }
+
+  bool gaps_change_bits = false;       ///< rows without gaps between them are summed as one
   bool may_refuse = false;             ///< the case has something in it that is refused
   const char* may_allocate = nullptr;  ///< why a call of this operator on this backend allocates memory
 

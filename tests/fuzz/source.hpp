@@ -69,6 +69,8 @@ inline thread_local std::size_t allocations = 0;
 
 /// More calls of each kind, each of which has to give the bits of the first.
 inline std::size_t repeats = 0;
+/// Every input also repeats rows, by a stride of 0.
+inline bool expanded = false;
 
 /// One target of a program: what runs a case made of these bytes, and throws a finding.
 struct target {

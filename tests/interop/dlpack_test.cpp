@@ -150,6 +150,23 @@ TEST_F(dlpack, four_axes_are_heads_by_their_strides) {
   EXPECT_EQ(tokens.at(0, 2, 3), memory + 3 * 15 + 2 * 5);
 }
 
+TEST_F(dlpack, expanded_tensors_are_read_by_strides_of_0) {
+  const auto matrix = [&](std::vector<std::int64_t> shape, std::vector<std::int64_t> strides) {
+    return matrix_from_dlpack<const float>(tensor(data(), f32, std::move(shape), std::move(strides)));
+  };
+  expect_matrix(matrix({3, 4}, {0, 1}), memory, 3, 4, 0);
+  expect_matrix(matrix({2, 3, 4}, {0, 0, 1}), memory, 6, 4, 0);
+  expect_matrix(matrix({2, 1, 4}, {0, 9, 1}), memory, 2, 4, 0);
+  expect_matrix(matrix({3, 1}, {0, 0}), memory, 3, 1, 0);
+  EXPECT_TIGON_ERROR(matrix({2, 3, 4}, {0, 4, 1}), stride, "of stride 0 along axis 0; expected 12, so that all rows");
+  EXPECT_TIGON_ERROR(matrix({2, 3, 4}, {12, 0, 1}), stride, "of stride 12 along axis 0; expected 0, so that all rows");
+  EXPECT_TIGON_ERROR(matrix({3, 4}, {0, 0}), stride, "of stride 0 along axis 1; expected 1");
+  EXPECT_TIGON_ERROR(matrix({3, 4}, {2, 1}), stride, "of stride 2 along axis 0; expected at least its 4 columns");
+  EXPECT_TIGON_ERROR(span_from_dlpack<const float>(tensor(data(), f32, {4}, {0})), stride, "of stride 0 along axis 0");
+  const tensor heads(data(), f32, {2, 3, 4, 5}, {0, 0, 5, 1});
+  expect_heads(heads_from_dlpack<const float>(heads), heads, 0, 1, 2);
+}
+
 TEST_F(dlpack, tensors_without_elements_are_empty_views) {
   expect_matrix(matrix_from_dlpack<float>(tensor(nullptr, f32, {0, 4})), nullptr, 0, 4, 4);
   expect_matrix(matrix_from_dlpack<float>(tensor(nullptr, f32, {2, 3, 0})), nullptr, 6, 0, 0);

@@ -96,6 +96,10 @@ TEST(eigen, refuses_strides_known_at_run_time) {
   Eigen::Map<rows_of_f32, 0, any> same(memory.data(), 3, 4, any(0, 1));
   EXPECT_TIGON_ERROR(matrix_from_eigen(same), stride,
                      "of stride 0 along axis 0; expected at least its 4 columns; copy the array");
+  for (std::size_t k = 0; k < 4; ++k) memory[k] = static_cast<float>(k + 1);
+  const Eigen::Map<const rows_of_f32, 0, any> read(memory.data(), 3, 4, any(0, 1));
+  EXPECT_EQ(matrix_from_eigen(read).row_stride, 0u) << "rows that are all one";
+  EXPECT_EQ(to_eigen(matrix_from_eigen(read)).sum(), 30.0f);
   Eigen::Map<Eigen::VectorXf, 0, Eigen::InnerStride<>> every_other(memory.data(), 5, Eigen::InnerStride<>(2));
   EXPECT_TIGON_ERROR(span_from_eigen(every_other, "w"), stride,
                      "tigon: span_from_eigen: w is of stride 2 along axis 0; expected 1: elements without gaps");

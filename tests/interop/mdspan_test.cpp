@@ -121,6 +121,9 @@ TEST_F(of_mdspan, two_axes_are_a_matrix_and_leading_axes_are_rows) {
   const matrix_view<const float> rows = matrix_from_mdspan(plain<const float, std::size_t>({2, 3, 4}));
   EXPECT_EQ(rows.rows, 6u);
   EXPECT_EQ(rows.cols, 4u);
+  EXPECT_EQ(matrix_from_mdspan(strided<const float>({3, 4}, {0, 1})).row_stride, 0u) << "rows that are all one";
+  EXPECT_TIGON_ERROR(matrix_from_mdspan(strided({3, 4}, {0, 1})), stride,
+                     "of stride 0 along axis 0; expected at least");
   EXPECT_EQ(matrix_from_mdspan(plain({0, 4})).rows, 0u);
   EXPECT_EQ(matrix_from_mdspan(plain({4, 0})).cols, 0u);
 }
@@ -167,6 +170,9 @@ TEST_F(of_mdspan, a_view_becomes_one_of_any_layout) {
   EXPECT_TIGON_ERROR(to_mdspan<narrow>(matrix_view<float>(memory, 3, 4, 200)), shape,
                      "of extent 3 and stride 200; expected numbers of the mdspan's index type");
 
+  EXPECT_TIGON_ERROR(to_mdspan<stride_2>(matrix_view<float>(memory, 3, 4, 0)), stride,
+                     "tigon: to_mdspan: view is of stride 0 along axis 0; expected elements of their own");
+  EXPECT_EQ(to_mdspan<stride_2>(matrix_view<float>(memory, 3, 0, 0)).extent(0), 3);
   EXPECT_EQ((to_mdspan<mdspan<float, dims<int, 1>>>(vector_view<float>{memory, 7}).extent(0)), 7);
   EXPECT_EQ((to_mdspan<mdspan<const float, dims<int, 1>>>(std::span<const float>(memory)).extent(0)), 256);
   const heads_view<float> h = heads_view<float>::of_tokens(memory, 2, 3, 4, 5);

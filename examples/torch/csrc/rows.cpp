@@ -32,7 +32,8 @@ two rms_norm(Tensor x, maybe w, double eps, double offset, int64_t cast) {
   return {y, rstd};
 }
 
-two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double offset, int64_t cast, bool need_dw) {
+two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double eps, double offset, int64_t cast,
+                      bool need_dw) {
   const char* op = "rms_norm_backward";
   expect_like(op, "dy", dy, "x", x);
   const matrix in = rows_of(op, "x", x), up = rows_of(op, "dy", dy);
@@ -40,7 +41,7 @@ two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double offset, 
   const vector weight = wide_vector(op, "w", w, x);
   Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw);
   table(in.of).norms->rms_norm_backward(call(), up, in, weight, vector_of(rstd), rows_of(dx), optional_vector(dw),
-                                        {0, offset, static_cast<casting>(cast)});
+                                        {eps, offset, static_cast<casting>(cast)});
   return {dx, as_parameter(dw, of_w)};
 }
 
@@ -213,7 +214,8 @@ two mrope(Tensor q, maybe k, Tensor cos, Tensor sin, std::vector<int64_t> sectio
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def("rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting) -> (Tensor, Tensor)");
   m.def(
-      "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, float offset, int casting, bool need_dw)"
+      "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, float eps, float offset, int casting, "
+      "bool need_dw)"
       " -> (Tensor, Tensor)");
   m.def(
       "fused_add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float offset, int casting)"

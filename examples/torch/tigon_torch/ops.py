@@ -92,12 +92,12 @@ def _(x, weight, eps, offset, casting):
 
 
 @fake("rms_norm_backward")
-def _(dy, x, weight, rstd, offset, casting, need_dw):
+def _(dy, x, weight, rstd, eps, offset, casting, need_dw):
     return _made(x), _gradient(weight, need_dw, x)
 
 
 def _rms_norm_context(ctx, inputs, output):
-    x, weight, _, ctx.offset, ctx.casting = inputs
+    x, weight, ctx.eps, ctx.offset, ctx.casting = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, weight, output[1])
 
@@ -105,7 +105,7 @@ def _rms_norm_context(ctx, inputs, output):
 def _rms_norm_backward(ctx, dy, _):
     x, weight, rstd = ctx.saved_tensors
     need_dx, need_dw = ctx.needs_input_grad[:2]
-    dx, dw = _ops.rms_norm_backward(dy, x, weight, rstd, ctx.offset, ctx.casting, need_dw)
+    dx, dw = _ops.rms_norm_backward(dy, x, weight, rstd, ctx.eps, ctx.offset, ctx.casting, need_dw)
     return _or_none(dx, need_dx), _or_none(dw, need_dw), None, None, None
 
 

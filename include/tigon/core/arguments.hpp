@@ -14,7 +14,8 @@
 // A declaration checks shape, stride and memory at once and throws; check() then takes every output with every other
 // argument. The two share no element, unless may_be() allows the output to be that argument: then both have the same
 // elements at the same indices, or share none. Inputs may overlap one another. An argument that is absent, or has no
-// elements, overlaps nothing. So shape errors come before alias errors, and both before the first write.
+// elements, overlaps nothing. Inputs may have strides of 0, outputs may not. So shape errors come before alias errors,
+// and both before the first write.
 //
 // may_be() takes names that were declared before, so inputs come first; any other name throws in every call. Of two
 // outputs the error names the later one first. Names are kept by reference until check() has returned.
@@ -84,7 +85,7 @@ class arguments : public expects {
   arguments(const arguments&) = delete;
   arguments& operator=(const arguments&) = delete;
 
-  /// A matrix of any shape: a row stride no smaller than its width, and memory behind its elements.
+  /// A matrix of any shape: a row stride no smaller than its width, or 0 in an input, and memory behind its elements.
   arguments& in(std::string_view name, const detail::extent& m) { return add(false, name, m, m.rows, m.cols); }
   arguments& out(std::string_view name, const detail::extent& m) { return add(true, name, m, m.rows, m.cols); }
 
@@ -122,7 +123,7 @@ class arguments : public expects {
     return v.data != nullptr ? add(true, name, v, size) : absent(true, name);
   }
 
-  /// Heads of this shape, no two elements of which share an address.
+  /// Heads of this shape, no two elements of which share an address but along an input's axes of stride 0.
   arguments& in(std::string_view name, const detail::heads_extent& h, const detail::heads_shape& shape) {
     return add(false, name, h, shape);
   }
@@ -150,9 +151,12 @@ class arguments : public expects {
   }
 
  private:
+  static view_use use_of(bool is_output) { return is_output ? view_use::written : view_use::read; }
+
   TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::extent& m, std::size_t rows,
                                 std::size_t cols) {
-    if (m.rows != rows || m.cols != cols || m.row_stride < cols || m.data == nullptr) matrix(name, m, rows, cols);
+    if (m.rows != rows || m.cols != cols || m.row_stride < cols || m.data == nullptr)
+      matrix(name, m, rows, cols, use_of(is_output));
     return keep(is_output, name, m.data, m.rows, m.cols, m.row_stride, m.element);
   }
 
@@ -164,7 +168,7 @@ class arguments : public expects {
 
   TIGON_NOINLINE arguments& add(bool is_output, std::string_view name, const detail::heads_extent& h,
                                 const detail::heads_shape& shape) {
-    heads(name, h, shape.batch, shape.heads, shape.seq_len, shape.head_dim);
+    heads(name, h, shape.batch, shape.heads, shape.seq_len, shape.head_dim, use_of(is_output));
     detail::argument& a = next(is_output, name);
     if (h.empty()) return *this;
     const std::uint64_t bytes = detail::byte_layout(h).size;

@@ -117,6 +117,9 @@ struct option_range {
   }
 };
 
+/// What a call does with a view. What is only read may have strides of 0: an axis along which all elements are one.
+enum class view_use { read, written };
+
 /// Checks of the arguments of a door; each member throws tigon::error and writes nothing. Shapes, strides and aliasing
 /// cost nothing when TIGON_CHECKS is 0.
 class expects {
@@ -124,17 +127,18 @@ class expects {
   explicit expects(std::string_view op) : op_(op) {}
 
 #if TIGON_CHECKS
-  /// rows x cols, a row stride no smaller than the width, and memory behind it.
-  TIGON_NOINLINE void matrix(std::string_view name, detail::extent m, std::size_t rows, std::size_t cols) const {
+  /// rows x cols, a row stride no smaller than the width, or 0 in what is read, and memory behind it.
+  TIGON_NOINLINE void matrix(std::string_view name, detail::extent m, std::size_t rows, std::size_t cols,
+                             view_use of = view_use::written) const {
     if (m.rows != rows || m.cols != cols)
       detail::fail_argument(error_code::shape, op_, name, detail::shape_text(m.rows, m.cols),
                             detail::shape_text(rows, cols));
-    memory(name, m);
+    memory(name, m, of);
   }
 
-  /// A stride no smaller than the width, and memory behind every element.
-  TIGON_NOINLINE void memory(std::string_view name, detail::extent m) const {
-    if (m.rows > 1 && m.row_stride < m.cols)
+  /// A stride no smaller than the width, or 0 in what is read, and memory behind every element.
+  TIGON_NOINLINE void memory(std::string_view name, detail::extent m, view_use of = view_use::written) const {
+    if (m.rows > 1 && m.row_stride < m.cols && (of == view_use::written || m.row_stride != 0))
       detail::fail_argument(error_code::stride, op_, name, "of row stride " + std::to_string(m.row_stride),
                             "at least its " + std::to_string(m.cols) + " columns");
     if (m.data == nullptr && m.rows != 0 && m.cols != 0)
@@ -142,9 +146,10 @@ class expects {
                             detail::shape_text(m.rows, m.cols) + " elements");
   }
 
-  /// batch x heads x seq_len x head_dim, and strides under which no two elements share an address.
+  /// batch x heads x seq_len x head_dim, and strides under which no two elements share an address, or of 0 in what is
+  /// read.
   TIGON_NOINLINE void heads(std::string_view name, detail::heads_extent h, std::size_t batch, std::size_t heads,
-                            std::size_t seq_len, std::size_t head_dim) const {
+                            std::size_t seq_len, std::size_t head_dim, view_use of = view_use::written) const {
     const auto text = [](std::size_t b, std::size_t n, std::size_t s, std::size_t d) {
       return std::to_string(b) + " sequences x " + std::to_string(n) + " heads x " + std::to_string(s) + " tokens x " +
              std::to_string(d);
@@ -153,10 +158,11 @@ class expects {
       detail::fail_argument(error_code::shape, op_, name, text(h.batch, h.heads, h.seq_len, h.head_dim),
                             text(batch, heads, seq_len, head_dim));
     if (batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0) return;
+    if (of == view_use::read) h = h.without_repeats();
     // From the smallest stride to the largest, each steps over all that lies below it; other strides are looked into.
     struct axis {
       std::size_t extent, stride;
-    } axes[3] = {{batch, h.batch_stride}, {heads, h.head_stride}, {seq_len, h.seq_stride}};
+    } axes[3] = {{h.batch, h.batch_stride}, {h.heads, h.head_stride}, {h.seq_len, h.seq_stride}};
     std::sort(axes, axes + 3, [](axis a, axis b) { return a.stride < b.stride; });
     std::uint64_t span = head_dim;
     for (const axis a : axes) {
@@ -226,9 +232,10 @@ class expects {
     fail_alias(a_name, b_name, "the same buffer or no common memory");
   }
 #else
-  void matrix(std::string_view, detail::extent, std::size_t, std::size_t) const {}
-  void memory(std::string_view, detail::extent) const {}
-  void heads(std::string_view, detail::heads_extent, std::size_t, std::size_t, std::size_t, std::size_t) const {}
+  void matrix(std::string_view, detail::extent, std::size_t, std::size_t, view_use = view_use::written) const {}
+  void memory(std::string_view, detail::extent, view_use = view_use::written) const {}
+  void heads(std::string_view, detail::heads_extent, std::size_t, std::size_t, std::size_t, std::size_t,
+             view_use = view_use::written) const {}
   void size(std::string_view, std::size_t, std::size_t) const {}
   void at_least_one(std::string_view, std::size_t) const {}
   void that(bool, error_code, std::string_view, const char*, const char*) const {}

@@ -55,6 +55,14 @@ struct heads_extent {
         element(m.element) {}
 
   bool empty() const { return batch == 0 || heads == 0 || seq_len == 0 || head_dim == 0; }
+  /// One element for all of an axis of stride 0.
+  heads_extent without_repeats() const {
+    heads_extent once = *this;
+    if (batch_stride == 0) once.batch = std::min<std::size_t>(batch, 1);
+    if (head_stride == 0) once.heads = std::min<std::size_t>(heads, 1);
+    if (seq_stride == 0) once.seq_len = std::min<std::size_t>(seq_len, 1);
+    return once;
+  }
 };
 
 /// Sums and products of extents stop here. No object is as large: what reaches it is said to overlap.

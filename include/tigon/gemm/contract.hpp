@@ -35,7 +35,7 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,
 ///            or adds to them with gradient::accumulate; either may be `absent`.
 /// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing. Any layout in which no
-///            element is shared.
+///            written element is shared.
 /// Threads    the same bits for any number of them, and for b packed or not.
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta outside option_range), state (b packed for
 ///            another kernel; on `amx`, no tile registers), workspace; before the first write.

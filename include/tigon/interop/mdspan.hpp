@@ -79,10 +79,13 @@ M make_mdspan(T* data, const std::array<std::size_t, Rank>& shape, const std::ar
   using extents = typename M::extents_type;
   using index = typename extents::index_type;
   using mapping = typename M::mapping_type;
-  const auto refuse = [](std::size_t axis, const std::string& came, std::size_t expected) {
+  const auto refuse = [](std::size_t axis, const std::string& came, const std::string& expected) {
     detail::fail_argument(error_code::stride, "to_mdspan", "view", came + " along axis " + std::to_string(axis),
-                          std::to_string(expected) + ", as the type of the mdspan says");
+                          expected);
   };
+  const std::string as_type = ", as the type of the mdspan says";
+  bool any = true;
+  for (std::size_t k = 0; k < Rank; ++k) any = any && shape[k] != 0;
   std::array<index, Rank> lengths{}, steps{};
   for (std::size_t k = 0; k < Rank; ++k) {
     if (shape[k] > static_cast<std::size_t>(std::numeric_limits<index>::max()) ||
@@ -92,7 +95,9 @@ M make_mdspan(T* data, const std::array<std::size_t, Rank>& shape, const std::ar
                             "numbers of the mdspan's index type");
     if (const auto fixed = extents::static_extent(k);
         fixed != std::numeric_limits<std::size_t>::max() && fixed != shape[k])
-      refuse(k, "of extent " + std::to_string(shape[k]), fixed);
+      refuse(k, "of extent " + std::to_string(shape[k]), std::to_string(fixed) + as_type);
+    if (strides[k] == 0 && shape[k] > 1 && any)
+      refuse(k, "of stride 0", "elements of their own, as every mdspan has; copy the view");
     lengths[k] = static_cast<index>(shape[k]);
     steps[k] = static_cast<index>(strides[k]);
   }
@@ -100,11 +105,10 @@ M make_mdspan(T* data, const std::array<std::size_t, Rank>& shape, const std::ar
     return M(data, mapping(extents(lengths), steps));
   } else {
     const M m(data, mapping(extents(lengths)));
-    bool any = true;
-    for (std::size_t k = 0; k < Rank; ++k) any = any && shape[k] != 0;
     for (std::size_t k = 0; any && k < Rank; ++k)
       if (shape[k] > 1 && static_cast<std::size_t>(m.stride(k)) != strides[k])
-        refuse(k, "of stride " + std::to_string(strides[k]), static_cast<std::size_t>(m.stride(k)));
+        refuse(k, "of stride " + std::to_string(strides[k]),
+               std::to_string(static_cast<std::size_t>(m.stride(k))) + as_type);
     return m;
   }
 }
@@ -139,7 +143,8 @@ auto heads_from_mdspan(const M& mdspan, heads_axes order = heads_axes::heads_fir
 /// head_dim], for heads. With a layout that takes strides (layout_stride) it has those of the view; with another one,
 /// and with extents that are part of the type, the view has to be as the type says.
 ///
-/// Throws     tigon::error: stride (the view is not as the type says), shape (an extent or stride beyond index_type).
+/// Throws     tigon::error: stride (the view is not as the type says; a stride of 0, which no mdspan has), shape (an extent
+///            or stride beyond index_type).
 template <class M, class T>
 M to_mdspan(std::span<T> s) {
   return interop_detail::make_mdspan<M, T, 1>(s.data(), {s.size()}, {1});

@@ -54,6 +54,7 @@ struct axes {
   const std::int64_t* shape;
   const std::int64_t* strides;
   array_names names;
+  bool read_only;
 
   [[noreturn]] TIGON_NOINLINE void refuse(error_code code, const std::string& came, const std::string& expected) const {
     detail::fail_argument(code, names.function, names.array, came, expected);
@@ -137,7 +138,7 @@ struct matrix_extents {
   std::size_t rows, cols, row_stride;
 };
 
-/// The last axis is the columns; the others are rows, at one distance from each other.
+/// The last axis is the columns; the others are rows, at one distance from each other. That is 0 where all rows are one.
 TIGON_NOINLINE inline matrix_extents matrix_of(const axes& a) {
   if (a.rank < 2)
     a.refuse(error_code::shape, "of rank " + std::to_string(a.rank), "at least 2: rows and, innermost, columns");
@@ -151,7 +152,8 @@ TIGON_NOINLINE inline matrix_extents matrix_of(const axes& a) {
     if (a.shape[k] == 1) continue;
     const std::size_t s = a.outer_stride(k);
     if (rows == 1) {
-      if (s < m.cols) a.refuse_stride(k, "at least its " + std::to_string(m.cols) + " columns; copy the array");
+      if (s < m.cols && !(s == 0 && a.read_only))
+        a.refuse_stride(k, "at least its " + std::to_string(m.cols) + " columns; copy the array");
       m.row_stride = s;
     } else if (std::size_t next; __builtin_mul_overflow(m.row_stride, rows, &next) || s != next) {
       a.refuse_stride(k, std::to_string(m.row_stride * rows) + ", so that all rows have one distance; copy the array");
@@ -183,7 +185,7 @@ TIGON_NOINLINE inline heads_extents heads_of(const axes& a, heads_axes order) {
 
 template <class T>
 axes axes_of(const interop::strided_array<T>& a, const array_names& names) {
-  return {a.data, sizeof(T), alignof(T), a.rank, a.shape, a.strides, names};
+  return {a.data, sizeof(T), alignof(T), a.rank, a.shape, a.strides, names, std::is_const_v<T>};
 }
 
 /// Types of elements, and those of token ids, positions and quantised numbers.
@@ -201,7 +203,8 @@ inline namespace TIGON_ABI {
 ///
 /// Throws     (this function and those below) tigon::error: shape (a negative extent, a rank that does not fit, a null
 ///            pointer, more elements than memory has), stride (a stride that the view cannot hold: negative, not 1
-///            along the innermost axis, below the width of a row, or leading axes that are not rows of one distance),
+///            along the innermost axis, below the width of a row, or leading axes that are not rows of one distance; 0
+///            is taken of const elements, where all rows are one, as NumPy and PyTorch expand an array),
 ///            argument (an address that is not aligned for T).
 /// Edges      an array without elements may have any pointer and strides. Strides of axes of one element are not read.
 template <class T>
@@ -217,7 +220,8 @@ matrix_view<T> as_matrix(const strided_array<T>& a, const array_names& names = {
   return {a.data, m.rows, m.cols, m.row_stride};
 }
 
-/// The array as heads of attention, of any strides but that of the innermost axis, which is 1.
+/// The array as heads of attention, of any strides but that of the innermost axis, which is 1; also 0 for heads, sequences
+/// or tokens that are all one, which an operator reads and does not write.
 template <class T>
 heads_view<T> as_heads(const strided_array<T>& a, heads_axes order = heads_axes::heads_first,
                        const array_names& names = {"as_heads"}) {

@@ -138,7 +138,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 /// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx
 ///            is 0.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_layer).
 /// Products   three where what a gradient needs at once (a token, or a sequence for level sequence and vespo) fits in a

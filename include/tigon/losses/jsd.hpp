@@ -29,7 +29,7 @@ struct jsd {
 /// Writes     loss, dstudent (unless its data is null). A row whose label is ignore_index is not read; its loss and
 ///            gradient are 0. Labels are no indices: every value is legal.
 /// Aliasing   dstudent may be student_log_probs or teacher_log_probs, which are then gone. Otherwise any layout in
-///            which no element is shared.
+///            which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
 /// Edges      no kept row: loss 0, gradients 0. -inf is a probability of 0 and 0 log 0 is 0; a probability below the

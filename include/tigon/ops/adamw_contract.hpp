@@ -35,7 +35,7 @@ struct adamw {
 ///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
 ///            the parameter in the list, and place of the element.
 /// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
-/// Aliasing   none: any layout in which no element is shared, also by two parameters.
+/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
 /// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
 ///            option_range, or a factor made of them beyond it), workspace; before the first write.
 /// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.

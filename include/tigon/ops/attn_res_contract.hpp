@@ -61,6 +61,7 @@ using in_blocks = std::type_identity_t<blocks_view<const T>>;
 ///            f64).
 /// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
 ///            once. round_key also rounds what the query meets; backward takes that rounding for the identity.
+/// Options    backward: alpha and rstd decide, eps and round_key do not count.
 /// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
 ///            element is shared.
@@ -118,7 +119,8 @@ template <class T>
 void expect_blocks(const expects& expect, std::string_view name, blocks_view<T> v, std::size_t blocks, std::size_t rows,
                    std::size_t cols) {
   expect.size(std::string("blocks of ") + std::string(name), v.blocks, blocks);
-  for (std::size_t n = 0; n < v.blocks; ++n) expect.matrix(name, v[n], rows, cols);
+  for (std::size_t n = 0; n < v.blocks; ++n)
+    expect.matrix(name, v[n], rows, cols, std::is_const_v<T> ? view_use::read : view_use::written);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

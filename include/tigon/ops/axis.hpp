@@ -43,7 +43,7 @@ using in_axis = std::type_identity_t<axis_view<const T>>;
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// Of that shape, with memory, and strides under which no two elements share an address.
+/// Of that shape, with memory, and strides under which no two elements share an address, or of 0 in what is read.
 template <class T, class U>
 void expect_axis(std::string_view op, std::string_view name, axis_view<T> v, axis_view<U> like) {
 #if TIGON_CHECKS
@@ -55,7 +55,7 @@ void expect_axis(std::string_view op, std::string_view name, axis_view<T> v, axi
   const expects expect(op);
   expect.that(v.data != nullptr || v.outer * v.axis * v.inner == 0, error_code::shape, name, "a null pointer",
               "memory behind every element");
-  expect.heads(name, v.heads(), 1, v.outer, v.axis, v.inner);
+  expect.heads(name, v.heads(), 1, v.outer, v.axis, v.inner, std::is_const_v<T> ? view_use::read : view_use::written);
 #else
   (void)op, (void)name, (void)v, (void)like;
 #endif

@@ -26,10 +26,11 @@ struct fused_add_rms_norm {
 ///            dx is ds, dw is 0). cols >= 1, rows may be 0.
 /// Types      as rms_norm; x and r have one type.
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
+/// Options    backward: rstd decides, and eps does not count. offset and casting as in forward.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
 ///            dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
-///            any layout in which no element is shared.
+///            any layout in which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
 /// Range      s of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean

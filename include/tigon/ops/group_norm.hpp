@@ -177,8 +177,7 @@ struct kernel<op::group_norm, backends::generic> {
     const matrix_view<A> dw_share = shares.dw, db_share = shares.db;
     if (!row.first()) return;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
-    const bool few = row.cols <= narrow;
-    const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd), eps = opt.eps * p * p;
+    const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd);
     const auto at = [=](auto m, std::size_t j) {
       return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
     };
@@ -186,17 +185,18 @@ struct kernel<op::group_norm, backends::generic> {
       return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
     };
     const double m = mean * p;
-    double e = 0, square = 0, c1 = 0, c2 = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) e += (at(x, j) * p - m) / n;
+    double e = 0, c2 = 0;
+    for (std::size_t j = 0; j < row.cols; ++j) e += (at(x, j) * p - m) / n, c2 += h(j) / n;
     const auto centred = [=](std::size_t j) { return at(x, j) * p - m - e; };
-    for (std::size_t j = 0; few && j < row.cols; ++j) square += centred(j) * centred(j);
-    const double r = row.cols == 1 ? 0 : few ? math::rsqrt(square / n + eps) : rstd / p;
-    for (std::size_t j = 0; j < row.cols; ++j) c1 += h(j) * centred(j) * r / n, c2 += h(j) / n;
+    detail::sums_along_row sums;
+    for (std::size_t j = 0; j < row.cols; ++j) sums.add(h(j) - c2, centred(j));
+    const double r = row.cols == 1 ? 0 : static_cast<double>(rstd) / p;
+    const double c1 = r * r * sums.m_v / n * detail::correction_along_row<A>(sums, n, r, opt.eps * p * p);
     for (std::size_t k = 0; k < size; ++k) {
       double product = 0, sum = 0;
       for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
-        const double d = at(dy, j), xh = centred(j) * r, result = r * (h(j) - c2 - xh * c1) * p;
-        product += d * xh, sum += d;
+        const double d = at(dy, j), v = centred(j), result = r * (h(j) - c2 - v * c1) * p;
+        product += d * (v * r), sum += d;
         row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
       }
       if (dw_share.data == nullptr) continue;

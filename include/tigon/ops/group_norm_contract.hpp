@@ -31,9 +31,12 @@ struct group_norm {
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
 ///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
+/// Options    backward: mean and rstd decide, and eps does not count. Where dx of groups of a few values nearly
+///            cancels, eps adds the digits that rstd in f32 lacks, if it agrees with rstd. groups and channels as in
+///            forward.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
+///            no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
 ///            the first write.
 /// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its

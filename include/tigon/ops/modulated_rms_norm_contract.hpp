@@ -30,9 +30,12 @@ struct modulated_rms_norm {
 ///            them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
 ///            rstd).
+/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
+///            adds the digits that rstd in f32 lacks, if it agrees with rstd. offset, group_rows and casting as in
+///            forward.
 /// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
+///            no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
 /// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean

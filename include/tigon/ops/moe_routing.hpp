@@ -32,7 +32,7 @@ struct moe_routing {
 /// Precision  exact. The sort is stable: inside an expert pairs are in the order of the tokens, and those of one token,
 ///            which may choose an expert several times, in the order of its choices. An expert may have no pairs.
 /// Writes     counts, offsets, gather, scatter, positions; those without memory are not written.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (more pairs than the type of the outputs counts),
 ///            and index (in every build) for an index outside [0, experts); before the first write.
 /// Max error  none (tests/ops/moe_routing_test.cpp).

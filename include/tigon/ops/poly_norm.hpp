@@ -50,7 +50,7 @@ struct kernel<op::poly_norm, backends::generic> {
       reduce_map<B>(ctx, program, reads(dy, x), of_rows(saved), writes(dx));
     if (all_in_f64 || any_in_f64(saved, x.rows))
       kernel_for<op::poly_norm, B>::template backward_in_f64<B>(
-          dy, x, saved, dx, detail::poly_norm_in_f64<A>{weight, by_row, all_in_f64, eps}, ctx);
+          dy, x, dx, detail::poly_norm_in_f64<A>{weight, saved, by_row, all_in_f64, eps}, ctx);
     if (!sums) return;
     const bool accumulate = opt.dparams == gradient::accumulate;
     for_rows<B, double>(ctx, 4, x.rows, [=] TIGON_FN(auto row) {
@@ -108,10 +108,10 @@ struct kernel<op::poly_norm, backends::generic> {
   }
   /// dx of these rows, or of all, and the terms of dw and db.
   template <backend B, element T, class A>
-  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, const detail::of_powers<A>* rstd,
-                              matrix_view<T> dx, detail::poly_norm_in_f64<A> of, context& ctx) {
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, matrix_view<T> dx,
+                              detail::poly_norm_in_f64<A> of, context& ctx) {
     for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
-      if (of.all || !holds(rstd[row.i][0]))
+      if (of.all || !holds(of.rstd[row.i][0]))
         backward_row_in_f64(row, row.i, dy, x, dx, row.scratch(0), row.scratch(1), of);
     });
   }
@@ -133,24 +133,32 @@ struct kernel<op::poly_norm, backends::generic> {
     return detail::unscaled<A>(r, p);
   }
 
-  /// i: number of the row, for its terms.
+  /// i: number of the row, for its rstd and terms. It is multiplied by a power of two, by which rstd does not leave the
+  /// range.
   template <class Row, class X, class A, class DX>
   static TIGON_INLINE void backward_row_in_f64(const Row& row, std::size_t i, X dy, X x, DX dx,
                                                vector_view<double> wide_dy, vector_view<double> wide_x,
                                                const detail::poly_norm_in_f64<A>& of) {
-    const double p = scale_of(largest(row, x), of.eps);
+    const detail::of_powers<A> rstd = of.rstd[i];
+    const double root = std::isnormal(rstd[2]) ? 1 / static_cast<double>(rstd[2]) : 0;
+    const double p = detail::scale_to_one(math::max(root, largest(row, x)));
     for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
     const auto sums = [](auto d, auto v) {
       const auto t = v * v, dv = d * v;
-      return pack{dv * t, d * t, dv, d, t * t * t, t * t, t};
+      return pack{dv * t, d * t, dv, d, t * t * t, t * t, t, d * d};
     };
     const auto s = row.sum(reads(wide_dy, wide_x), sums);
     const double n = static_cast<double>(row.cols);
-    const auto r = detail::rstd_of_scaled_powers(s[4], s[5], s[6], n, of.eps, p);
+    const auto r = detail::saved_of_scaled_powers(rstd, {s[4], s[5], s[6]}, n, p);
+    const auto share = [&](std::size_t k, double eps) {
+      return s[k] * detail::correction_along_row<A>({s[7], s[k], s[4 + k]}, n, r[k], eps);
+    };
+    const double square = p * p, eps = of.eps * square;
+    const detail::of_powers<double> shares{share(0, eps * square * square), share(1, eps * square), share(2, eps)};
     const auto terms = detail::terms_of_parameters(r, s);
     const std::size_t wanted = of.terms.data == nullptr ? 0 : of.all ? 4 : 3;
     for (std::size_t k = 0; k < wanted && row.first(); ++k) of.terms.row(k)[i] = terms[k];
-    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, {s[0], s[1], s[2]}, n));
+    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };

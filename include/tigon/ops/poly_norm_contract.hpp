@@ -28,9 +28,11 @@ struct poly_norm {
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, b and db any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), y, dx, dw and db are rounded once; f64 for rows that f32 does not hold, and in
 ///            backward for narrow rows and small problems.
+/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
+///            adds the digits that rstd in f32 lacks, if it agrees with rstd.
 /// Writes     y, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
+///            no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
 ///            the first write.
 /// Range      x of any size that its type holds.

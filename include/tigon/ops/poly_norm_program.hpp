@@ -21,6 +21,7 @@ TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps)
 template <class A>
 struct poly_norm_in_f64 {
   of_powers<A> w;
+  const of_powers<A>* rstd;   ///< as forward saved them
   matrix_view<double> terms;  ///< of dw_3, dw_2, dw_1 and db: [4, rows]
   bool all;                   ///< all rows, and their terms of db, which in f32 have the same bits whatever x is
   double eps;
@@ -31,6 +32,16 @@ TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square,
                                                      double p) {
   const double of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
   return {math::rsqrt(cube / n + of_cube), math::rsqrt(square / n + of_square), math::rsqrt(linear / n + of_linear)};
+}
+/// The same, of what forward saved for the row itself. What A does not hold is made again: there eps is nothing beside the
+/// sixth power.
+template <class A>
+TIGON_INLINE of_powers<double> saved_of_scaled_powers(of_powers<A> rstd, of_powers<double> sums, double n, double p) {
+  const auto of = [=](std::size_t k, double scale) {
+    const bool held = std::isnormal(rstd[k]) || std::isnan(rstd[k]);
+    return held ? static_cast<double>(rstd[k]) / scale : math::rsqrt(sums[k] / n);
+  };
+  return {of(0, p * p * p), of(1, p * p), of(2, p)};
 }
 /// And as the row itself has them.
 template <class A>

@@ -31,10 +31,11 @@ struct qk_norm_rope {
 ///            with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); v is not rounded (llama rounds x * rstd, whether w is there or not);
 ///            one rounding at each output.
+/// Options    backward: as in forward.
 /// Writes     q_out, k_out; dq, dk, dw_q, dw_k: a gradient that has no memory or is `absent` is not computed. dw_q and
 ///            dw_k are overwritten, or added to with gradient::accumulate. Nothing is saved: backward takes q and k.
 /// Aliasing   q_out may be q and k_out may be k, where no backward follows. dq may be dq_out or q, dk may be dk_out or
-///            k. Otherwise any layout in which no element is shared.
+///            k. Otherwise any layout in which no written element is shared.
 /// Throws     tigon::error: shape (also odd rotary_dim), stride, alias, argument (eps negative, a number outside
 ///            option_range, rotary_dim above d), workspace; before the first write.
 /// Range      as rms_norm: heads of any size that their type holds. NaN and infinities stay in their head, and reach

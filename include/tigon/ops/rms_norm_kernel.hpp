@@ -5,6 +5,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/rms_norm_program.hpp>
+#include <tigon/ops/row_scale.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {
@@ -28,9 +29,11 @@ struct rms_norm {
 ///            [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
+/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
+///            adds the digits that rstd in f32 lacks, if it agrees with rstd. offset and casting as in forward.
 /// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no element is shared.
+///            no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
 /// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
@@ -116,10 +119,8 @@ struct kernel<op::rms_norm, backends::generic> {
     reduce_map<B>(ctx, program, reads(dy, x, w), of_rows(rstd), writes(dx), adds_to(parameter_gradient<W>{dw, opt.dw}));
   }
 
-  /// In a row of a few columns the two terms of dx nearly cancel (of one column, down to eps / x^2 of each): there
-  /// everything is computed in f64.
+  /// In a row of a few columns the two terms of dx nearly cancel: there everything is computed in f64.
   static constexpr std::size_t narrow = 8;
-  /// Otherwise rstd is what was saved.
   template <backend B, element T, element W, class A>
   static void backward_in_f64(simd::rows_of_all rows, detail::rms_norm_reads<matrix_view<const T>, W, A> in,
                               matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
@@ -138,19 +139,16 @@ struct kernel<op::rms_norm, backends::generic> {
     const vector_view<const W> w = in.w;
     const A* const rstd = in.rstd;
     using T = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
-    const bool few = row.cols <= narrow, llama = opt.casting == casting::llama;
-    const double n = static_cast<double>(row.cols), scale = detail::scale_of_row(rstd[row.i]);
+    const bool llama = opt.casting == casting::llama;
+    const double scale = detail::scale_of_row(rstd[row.i]), r = rstd[row.i] / scale;
     const auto m = [=](std::size_t j) TIGON_LAMBDA {
       return static_cast<double>(row.at(dy, j)) * (w ? static_cast<double>(row.at(w, j)) + opt.offset : 1.0);
     };
     const auto scaled = [=](std::size_t j) TIGON_LAMBDA { return static_cast<double>(row.at(x, j)) * scale; };
-    double square = 0, k = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) {
-      square += scaled(j) * scaled(j);
-      k += m(j) * scaled(j);
-    }
-    const double r = few ? math::rsqrt(square / n + opt.eps * scale * scale) : rstd[row.i] / scale;
-    const double c = r * r * k / n;
+    detail::sums_along_row sums;
+    for (std::size_t j = 0; j < row.cols; ++j) sums.add(m(j), scaled(j));
+    const double n = static_cast<double>(row.cols);
+    const double c = r * r * sums.m_v / n * detail::correction_along_row<A>(sums, n, r, opt.eps * scale * scale);
     for (std::size_t j = 0; j < row.cols; ++j) {
       const double v = scaled(j);
       const A xh = static_cast<A>(v * r);

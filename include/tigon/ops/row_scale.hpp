@@ -71,6 +71,28 @@ TIGON_INLINE A scale_of_row(A rstd) {
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
 }
 
+/// Sums over a row of m^2, m v and v^2.
+struct sums_along_row {
+  double m_m = 0, m_v = 0, v_v = 0;
+
+  TIGON_INLINE void add(double m, double v) { m_m += m * m, m_v += m * v, v_v += v * v; }
+};
+
+/// What c = r^2 mean(m v) is multiplied by in dx = r (m - c v), the gradient of n numbers v times r, 1 / sqrt(mean square +
+/// eps), whose own gradient is m. r, a number of A, was saved and decides alone: 1.
+///
+/// But where m lies along v the two terms nearly cancel, of one number down to eps r^2 of each, and the rounding of r in
+/// f32 would be all that is left. There mean(v^2) r^2 + eps r^2 = 1 gives the digits that r lacks, if it holds to the
+/// rounding of r: an eps other than forward's does not count.
+template <class A>
+TIGON_INLINE double correction_along_row(const sums_along_row& s, double n, double r, double eps) {
+  if constexpr (sizeof(A) == 8) return 1;
+  const double saved = r * r * s.v_v / n, exact = 1 - eps * r * r;
+  const bool cancels = 8 * s.m_v * s.m_v >= 7 * s.m_m * s.v_v && exact > 0.5;
+  const bool agrees = math::abs(exact - saved) <= 5 * static_cast<double>(std::numeric_limits<A>::epsilon());
+  return cancels && agrees ? exact / saved : 1;
+}
+
 /// The power of two that brings a row to about 1, given its largest number; that of the largest number of all if it is
 /// infinite, NaN if it is NaN.
 inline double scale_to_one(double most) {

@@ -23,9 +23,10 @@ struct softmax {
 /// Types      f32, bf16, f16, f64, one for all.
 /// Precision  exponentials (for bf16 and f16 as exact as such a y shows), sum and delta in f32 (f64 for f64), one
 ///            rounding at y and dx. The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
+/// Options    backward: as in forward.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
-///            dx may be dy or y. Otherwise any layout in which no element is shared.
+///            dx may be dy or y. Otherwise any layout in which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0, or outside option_range),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.

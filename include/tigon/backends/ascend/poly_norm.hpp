@@ -29,17 +29,17 @@ struct kernel<op::poly_norm, backends::ascend> : ub::kernel_on_tiles<op::poly_no
         x, y);
   }
   template <backend B, element T, class A>
-  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, const detail::of_powers<A>* rstd,
-                              matrix_view<T> dx, detail::poly_norm_in_f64<A> of, context& ctx) {
+  static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, matrix_view<T> dx,
+                              detail::poly_norm_in_f64<A> of, context& ctx) {
     using plan = ub::plan<B, op::poly_norm, tiling::pass::backward, A>;
-    if (x.cols > plan::block) return lanes::backward_in_f64<B>(dy, x, rstd, dx, of, ctx);
+    if (x.cols > plan::block) return lanes::backward_in_f64<B>(dy, x, dx, of, ctx);
     ub::for_row_blocks<plan>(
         ctx, x.rows, x.cols, plan::cut_of(x.cols),
         [=](auto& core, auto& dt, auto& xt, auto& dxt, auto& wide_dy, auto& wide_x) TIGON_LAMBDA {
           core.part(ub::reads(dt, xt, wide_dy, wide_x), ub::writes(dxt),
                     [=, first = core.row](auto row, auto dv, auto xv, auto wdv, auto wxv, auto dxv) TIGON_LAMBDA {
                       const std::size_t i = first + row.i;
-                      const bool wide = of.all || !lanes::holds(rstd[i][0]);
+                      const bool wide = of.all || !lanes::holds(of.rstd[i][0]);
                       if (wide) lanes::backward_row_in_f64(row, i, dv, xv, dxv, wdv, wxv, of);
                       return wide;
                     });

@@ -7,6 +7,8 @@
 #include <tigon/backends/onednn/backend.hpp>
 #include <tigon/backends/onednn/library.hpp>
 
+#include <vector>
+
 namespace tigon {
 
 template <>
@@ -44,7 +46,12 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
   static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
     if constexpr (covers<TA, TB>)
-      if (ours<TA, TB>()) return by_tiles<B>(a, b, bias, c, epilogue, opt, ctx);
+      if (ours<TA, TB>()) {
+        std::vector<bfloat16> of_a, of_b;
+        a = with_rows(a, of_a);
+        if (b.packed == nullptr) b.view = with_rows(b.view, of_b);
+        return by_tiles<B>(a, b, bias, c, epilogue, opt, ctx);
+      }
     base::template forward<B, TA, TB, TC>(a, b, bias, c, epilogue, opt, ctx);
   }
 
@@ -77,6 +84,13 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
       return rows == 0 || cols == 0 ? 0 : gemm_detail::ceil_div(m, rows) * gemm_detail::ceil_div(n, cols);
     }
   };
+
+  /// oneDNN takes no stride of 0: rows that are all one are copied into memory of their own, as oneDNN packs into some.
+  static matrix_view<const bfloat16> with_rows(matrix_view<const bfloat16> x, std::vector<bfloat16>& memory) {
+    if (x.rows <= 1 || x.row_stride != 0 || x.cols == 0) return x;
+    for (std::size_t i = 0; i < x.rows; ++i) memory.insert(memory.end(), x.data, x.data + x.cols);
+    return {memory.data(), x.rows, x.cols};
+  }
 
   /// Rows [row, row + rows) by columns [col, col + cols) of op(x).
   static one_dnn::operand part_of(matrix_view<const bfloat16> x, transpose t, std::size_t row, std::size_t rows,

@@ -66,11 +66,12 @@ struct soft_loss_row {
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
+/// Options    backward: as in forward.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
 ///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
 ///            D is 0: they contribute nothing, whatever stands in x and the teacher, and their dx is 0.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
 ///            packed (linear_layer).

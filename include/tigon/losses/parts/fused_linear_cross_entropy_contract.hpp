@@ -25,9 +25,10 @@ struct fused_linear_cross_entropy {
 ///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Options    backward: as in forward.
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
 ///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
 ///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are

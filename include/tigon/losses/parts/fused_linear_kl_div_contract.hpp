@@ -31,10 +31,11 @@ struct fused_linear_kl_div {
 ///            own error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output.
+/// Options    backward: as in forward.
 /// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
 ///            gradient::accumulate. A row whose label is ignore_index has losses and D of 0; neither its logits nor its
 ///            teacher nor its upstream gradients are read, and its dx is 0. Labels are no indices: every value is legal.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
 ///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer).
 /// Threads    the same bits for any number of them.

@@ -54,7 +54,7 @@ using pair_loss = detail::function_ref<pair_value(const preference_pair&)>;
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless
 ///            means of logits are requested; their dx is 0.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument (a number outside

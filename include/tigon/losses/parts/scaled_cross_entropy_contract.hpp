@@ -31,10 +31,11 @@ struct scaled_cross_entropy {
 ///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Options    backward: as in forward.
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
 ///            added to with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither
 ///            its logits nor its upstream gradient are read.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside

@@ -26,10 +26,11 @@ struct selective_logprob {
 ///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+/// Options    backward: as in forward.
 /// Writes     logp, saved (saved[i].lse(temperature) is the log-sum-exp); dx, dw, dbias: a gradient whose view has no
 ///            memory is not computed, dw and dbias are added to with gradient::accumulate. Rows whose target is
 ///            ignore_index, and in backward rows with u = 0, are not read; their logp and dx are 0.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, an
 ///            f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more f32 dx. See

@@ -47,7 +47,7 @@ using sequence_loss = detail::function_ref<sequence_value(const preference_seque
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums
 ///            of logits are requested; their dx is 0.
-/// Aliasing   none: any layout in which no element is shared.
+/// Aliasing   none: any layout in which no written element is shared.
 /// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range, sums of logits with a
 ///            softcap), workspace, and index (in every build) for a target outside [0, vocab) that is not ignore_index;
