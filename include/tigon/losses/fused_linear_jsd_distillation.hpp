@@ -54,8 +54,7 @@ struct jsd_soft {
     }
     template <class V>
     static TIGON_INLINE V probability(V distance, V log, const detail::log_sum<A>& of_row) {
-      return select(log < V(simd::detail::constants<A>::log_smallest), V(A(0)),
-                    exp(distance) * V(A(1) / (A(1) + of_row.d)));
+      return simd::normal_probability(log, exp(distance) * V(A(1) / (A(1) + of_row.d)));
     }
     template <class V>
     TIGON_INLINE pack<V, 4> operator()(V v, V t) const {

@@ -93,11 +93,15 @@ struct divergence_constants<double> {
                                     -0x1.5ec2ba62590b1p-40};
 };
 
-/// e^x; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
+/// p = e^log_p; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
+template <class V>
+TIGON_INLINE V normal_probability(V log_p, V p) {
+  using A = typename V::value_type;
+  return select(log_p < V(detail::constants<A>::log_smallest), V(A(0)), p);
+}
 template <class V>
 TIGON_INLINE V probability(V x) {
-  using A = typename V::value_type;
-  return select(x < V(detail::constants<A>::log_smallest), V(A(0)), exp(x));
+  return normal_probability(x, exp(x));
 }
 
 /// -infinity becomes the lowest finite number, so that a difference of two logarithms is one.
