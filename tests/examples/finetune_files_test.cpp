@@ -80,7 +80,7 @@ TEST(finetune_config, older_files_say_the_same) {
   scaling.erase("rope_theta");
   c["rope_scaling"] = scaling, c["rope_theta"] = 10000.0;
   c.erase("rope_parameters");
-  EXPECT_TRUE(read(c).rotary.same_as(read(config_of("llama_llama3")).rotary));
+  EXPECT_EQ(read(c).rotary, read(config_of("llama_llama3")).rotary);
   c["rope_scaling"] = nullptr, c["rope_theta"] = 5e5;
   EXPECT_EQ(read(c).rotary.theta, 5e5);
   c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
@@ -128,9 +128,86 @@ TEST(finetune_config, what_is_not_known_is_refused_by_name) {
   with("vocab_size", 0, "vocab_size that is not a whole number from 1");
   with("vocab_size", 1.5, "vocab_size that is not a whole number from 1");
   with("vocab_size", nullptr, "has no vocab_size");
+  with("pad_token_id", 96, "pad_token_id that is not a whole number below its vocab_size of 96");
+  with("pad_token_id", -97, "pad_token_id that is not a whole number below");
+  with("pad_token_id", 1.5, "pad_token_id that is not a whole number below");
+  with("bos_token_id", {1, 2}, "bos_token_id that is not the number of a token");
+  with("eos_token_id", {1, "2"}, "eos_token_id that is not the number of a token");
+  with("eos_token_id", json::array(), "eos_token_id that is not the number of a token");
+  with("hidden_size", 34, "hidden_size that is no multiple of num_attention_heads", "mixtral");
+  with("sliding_window", 0, "sliding_window that is not a whole number from 1", "mistral");
+  with("layer_types", {"sliding_attention", "full_attention"}, "and no sliding_window", "qwen3");
+  with("query_pre_attn_scalar", 0, "query_pre_attn_scalar that is not above 0", "gemma2");
   with("rms_norm_eps", "small", "rms_norm_eps that is not a number");
   with("tie_word_embeddings", 1, "tie_word_embeddings that is neither true nor false");
   expect_part(refusal([] { config_reader::of_folder("/nowhere"); }), "/nowhere is not a folder");
+}
+
+TEST(finetune_config, scalings_have_all_of_their_numbers) {
+  const auto longrope = [](std::size_t pairs) { return json(std::vector<double>(pairs, 1.5)); };
+  const std::map<std::string, json> whole{
+      {"linear", {{"factor", 2.0}}},
+      {"dynamic", {{"factor", 2.0}}},
+      {"llama3",
+       {{"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 16}}},
+      {"yarn", {{"factor", 4.0}, {"original_max_position_embeddings", 16}}},
+      {"longrope",
+       {{"short_factor", longrope(4)}, {"long_factor", longrope(4)}, {"original_max_position_embeddings", 16}}}};
+  const auto expect = [&](const std::string& type, const char* key, const json& value, const std::string& part) {
+    for (const char* const place : {"rope_parameters", "rope_scaling"})
+      for (const char* const name : {"rope_type", "type"}) {
+        SCOPED_TRACE(type + " " + key + " " + value.dump());
+        json c = config_of("llama");
+        c.erase("rope_parameters");
+        c[place] = whole.at(type);
+        c[place][name] = type;
+        EXPECT_EQ(refusal([&] { read(c); }), "");
+        if (value.is_null())
+          c[place].erase(key);
+        else
+          c[place][key] = value;
+        expect_part(refusal([&] { read(c); }), part);
+      }
+  };
+  for (const auto& [type, numbers] : whole) {
+    for (const auto& [key, value] : numbers.items()) {
+      expect(type, key.c_str(), nullptr, ", has no " + key);
+      expect(type, key.c_str(), "8", "has a " + key + " that is not");
+    }
+    if (type == "longrope") continue;
+    expect(type, "factor", 0.5, "has a factor below 1");
+    expect(type, "factor", -2, "has a factor below 1");
+  }
+  expect("longrope", "factor", 0.5, "has a factor below 1");
+  expect("longrope", "short_factor", longrope(3), "short_factor of 3 numbers; expected half of head_dim, 4");
+  expect("longrope", "long_factor", {1.0, 1.0, 0.0, 1.0}, "a number in long_factor that is not above 0");
+  expect("llama3", "low_freq_factor", 0, "low_freq_factor that is not above 0");
+  expect("llama3", "high_freq_factor", 1.0, "high_freq_factor that is not above its low_freq_factor");
+  for (const char* const key : {"attention_factor", "beta_fast", "beta_slow"})
+    expect("yarn", key, 0, std::string("has a ") + key + " that is not above 0");
+  expect("yarn", "beta_fast", 0.5, "beta_fast below its beta_slow");
+  expect("yarn", "mscale", -1, "mscale or mscale_all_dim below 0");
+  expect("yarn", "truncate", 1, "truncate that is neither true nor false");
+  for (const char* const key : {"original_max_position_embeddings", "factor"}) expect("yarn", key, 0, key);
+  expect("linear", "rope_theta", 1, "rope_theta that is not above 1");
+  expect("linear", "partial_rotary_factor", 0.5, "partial_rotary_factor");
+  json c = config_of("llama");
+  c["rope_scaling"] = {{"factor", 2.0}};
+  c.erase("rope_parameters");
+  expect_part(refusal([&] { read(c); }), "a factor, and no rope_type");
+  c["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  c.erase("max_position_embeddings");
+  expect_part(refusal([&] { read(c); }), "has no max_position_embeddings");
+  c = config_of("llama");
+  c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  expect_part(refusal([&] { read(c); }), "both rope_scaling and rope_parameters, and they differ");
+  c["rope_scaling"] = c["rope_parameters"];
+  EXPECT_EQ(refusal([&] { read(c); }), "");
+  c["pad_token_id"] = -1;  // counts from the end, as that of PyTorch's Embedding
+  EXPECT_EQ(read(c).padding_id, 95);
 }
 
 TEST_F(finetune_files, weights_come_back_as_they_were_saved) {
