@@ -93,7 +93,8 @@ class config_reader {
     if (!has(key)) return -1;
     const json& v = at(key);
     const auto most = static_cast<std::int64_t>(vocab);
-    const std::int64_t id = v.is_number_integer() ? v.get<std::int64_t>() : most;
+    const bool whole = v.is_number_integer() && (!v.is_number_unsigned() || v.get<std::uint64_t>() < vocab);
+    const std::int64_t id = whole ? v.get<std::int64_t>() : most;
     if (id < -most || id >= most)
       fail(std::string("has a ") + key + " that is not a whole number below its vocab_size of " +
            std::to_string(vocab));

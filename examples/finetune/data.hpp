@@ -88,19 +88,12 @@ class sample_maker {
       : tokens_(&tokens),
         vocab_(options.vocab == 0 ? tokens.vocab_size() : options.vocab),
         most_(options.most_tokens),
-        chat_(options.chat) {
-    std::vector<std::int32_t> around = tokens.prefix();
-    if (tokens.eos()) around.push_back(*tokens.eos());
-    for (const std::int32_t id : around)
-      if (static_cast<std::size_t>(id) >= vocab_)
-        throw std::runtime_error("the tokenizer begins or ends texts with the id " + std::to_string(id) +
-                                 ", and the model has " + std::to_string(vocab_));
-  }
+        chat_(options.chat) {}
 
   /// What the tokenizer puts before a text, the text, and the token that ends it.
   std::vector<std::int32_t> document(const json_source& where, std::string_view text) const {
     std::vector<std::int32_t> out = begun(where, text);
-    end(out);
+    end(where, out);
     return out;
   }
 
@@ -117,7 +110,7 @@ class sample_maker {
     const std::size_t masked = out.size();
     const std::vector<std::int32_t> rest = encoded(where, completion);
     out.insert(out.end(), rest.begin(), rest.end());
-    end(out);
+    end(where, out);
     return make(std::move(out), masked);
   }
 
@@ -126,7 +119,7 @@ class sample_maker {
                                       bool desirable) const {
     labelled_answer out{begun(where, prompt), encoded(where, completion), desirable};
     if (out.prompt.empty()) where.fail("has a \"prompt\" without a token");
-    end(out.answer);
+    end(where, out.answer);
     if (out.answer.empty() || (most_ != 0 && out.prompt.size() >= most_)) return std::nullopt;
     return out;
   }
@@ -171,10 +164,12 @@ class sample_maker {
  private:
   std::vector<std::int32_t> encoded(const json_source& where, std::string_view text) const {
     std::vector<std::int32_t> out = tokens_->encode(text);
-    for (const std::int32_t id : out)
-      if (static_cast<std::size_t>(id) >= vocab_)
-        where.fail("has a token with the id " + std::to_string(id) + ", and the model has " + std::to_string(vocab_));
+    for (const std::int32_t id : out) expect_known(where, id);
     return out;
+  }
+  void expect_known(const json_source& where, std::int32_t id) const {
+    if (static_cast<std::size_t>(id) >= vocab_)
+      where.fail("has a token with the id " + std::to_string(id) + ", and the model has " + std::to_string(vocab_));
   }
 
   std::vector<std::int32_t> begun(const json_source& where, std::string_view text) const {
@@ -183,12 +178,14 @@ class sample_maker {
     // A text may spell it out.
     const bool there = out.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), out.begin());
     if (!there) out.insert(out.begin(), prefix.begin(), prefix.end());
+    for (const std::int32_t id : prefix) expect_known(where, id);
     return out;
   }
 
-  void end(std::vector<std::int32_t>& ids) const {
+  void end(const json_source& where, std::vector<std::int32_t>& ids) const {
     const auto eos = tokens_->eos();
     if (eos && (ids.empty() || ids.back() != *eos)) ids.push_back(*eos);
+    if (eos) expect_known(where, *eos);
   }
 
   const tokenizer* tokens_;

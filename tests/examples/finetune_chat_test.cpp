@@ -124,7 +124,9 @@ TEST(finetune_chat, answers_and_their_ends_are_learned) {
     const std::string end(has_eos ? "</s>" : known.form->assistant.end),
         thoughts(known.form->reasons ? "<think>\n\n</think>\n\n" : "");
     EXPECT_FALSE(end.empty());
-    EXPECT_EQ(learned, (known.form->trims ? "Like this." : "\n Like this. ") + end + thoughts + "it's \"so\"" + end)
+    const std::string begin(known.form->begins_answer);
+    EXPECT_EQ(learned, begin + (known.form->trims ? "Like this." : "\n Like this. ") + end + begin + thoughts +
+                           "it's \"so\"" + end)
         << name;
   }
 }

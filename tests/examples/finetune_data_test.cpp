@@ -92,7 +92,8 @@ TEST_F(finetune_data, tokens_are_learned_where_their_labels_are) {
            {R"({"input_ids": [1, 2], "attention_mask": [1, 0]})", "\"attention_mask\" beside \"input_ids\""},
            {R"({"input_ids": [1, 2], "text": "a"})", "both \"text\" and \"input_ids\""}})
     EXPECT_TRUE(says(refused("b.jsonl", line), part)) << line;
-  EXPECT_TRUE(says(refused("b.jsonl", R"({"text": "a"})", {.vocab = 258}), "ends texts with the id 258"));
+  EXPECT_TRUE(says(refused("b.jsonl", R"({"text": "a"})", {.vocab = 258}),
+                   "line 1, has a token with the id 258, and the model has 258"));
 }
 
 TEST_F(finetune_data, ends_that_a_text_spells_out_are_not_put_there_again) {

@@ -129,6 +129,7 @@ TEST(finetune_config, what_is_not_known_is_refused_by_name) {
   with("vocab_size", 1.5, "vocab_size that is not a whole number from 1");
   with("vocab_size", nullptr, "has no vocab_size");
   with("pad_token_id", 96, "pad_token_id that is not a whole number below its vocab_size of 96");
+  with("pad_token_id", ~std::uint64_t{0}, "pad_token_id that is not a whole number below");
   with("pad_token_id", -97, "pad_token_id that is not a whole number below");
   with("pad_token_id", 1.5, "pad_token_id that is not a whole number below");
   with("bos_token_id", {1, 2}, "bos_token_id that is not the number of a token");

@@ -151,6 +151,7 @@ class chat_template {
         content = detail::reasoned_answer(m.content, i > detail::last_question(messages), i + 1 == messages.size());
       add(where, out, turn.before, false);
       out.push_back({std::exchange(before_user, {}), false});
+      if (answers) content.insert(0, form.begins_answer);
       out.push_back({std::move(content), answers});
       add(where, out, turn.end, answers);
       add(where, out, turn.behind, false);

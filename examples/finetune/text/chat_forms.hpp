@@ -24,6 +24,7 @@ struct chat_form {
   std::string_view close = {};                          ///< of the text
   std::optional<std::string_view> default_system = {};  ///< content of a first turn, where a conversation has none
   std::string_view before_first_system = {};            ///< in the turn of a first system message
+  std::string_view begins_answer = {};                  ///< is learned with it
   bool has_system = true;                               ///< without: a system message is refused
   std::optional<std::string_view> joins_user = {};      ///< a first system message and this begin the first user's turn
   bool alternates = false;                              ///< user, assistant, user, ...
@@ -95,8 +96,9 @@ inline constexpr chat_form gemma3 = [] {
 
 constexpr chat_form mistral(std::string_view before_answer, std::string_view behind_answer) {
   return {.user = {"[INST] ", " [/INST]"},
-          .assistant = {before_answer, "{eos}", behind_answer},
+          .assistant = {"", "{eos}", behind_answer},
           .begin = "{bos}",
+          .begins_answer = before_answer,
           .has_system = false,
           .alternates = true};
 }
