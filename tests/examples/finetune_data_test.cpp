@@ -81,7 +81,10 @@ TEST_F(finetune_data, tokens_are_learned_where_their_labels_are) {
                          "{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [5, 6, 7, 8], \"labels\": [5, -100, 7, -100]}\n"
                          "{\"input_ids\": [5, 6], \"labels\": [5, -100]}\n");
   EXPECT_EQ(read_samples(path, marked_bytes), (std::vector<sample>{{{5, 6}, {6, 7}}, {{5, 6, 7}, {none, 7, none}}}));
-  EXPECT_EQ(read_samples(path, marked_bytes, {.most_tokens = 2}), (std::vector<sample>{{{5}, {6}}}));
+  data_options options;
+  options.most_tokens = 2;
+  EXPECT_EQ(read_samples(path, marked_bytes, options), (std::vector<sample>{{{5}, {6}}}));
+  options.vocab = 258;
   for (const auto& [line, part] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"({"input_ids": [1, 260]})", "\"input_ids\" that is not a whole number from 0 to 259"},
            {R"({"input_ids": [1, -1]})", "\"input_ids\" that is not a whole number"},
@@ -92,7 +95,7 @@ TEST_F(finetune_data, tokens_are_learned_where_their_labels_are) {
            {R"({"input_ids": [1, 2], "attention_mask": [1, 0]})", "\"attention_mask\" beside \"input_ids\""},
            {R"({"input_ids": [1, 2], "text": "a"})", "both \"text\" and \"input_ids\""}})
     EXPECT_TRUE(says(refused("b.jsonl", line), part)) << line;
-  EXPECT_TRUE(says(refused("b.jsonl", R"({"text": "a"})", {.vocab = 258}),
+  EXPECT_TRUE(says(refused("b.jsonl", R"({"text": "a"})", options),
                    "line 1, has a token with the id 258, and the model has 258"));
 }
 
@@ -165,8 +168,9 @@ TEST_F(finetune_data, errors_name_file_and_line) {
   EXPECT_TRUE(says(refusal([&] { read_samples(folder_, plain_bytes, {data_kind::text}); }), "cannot be opened"));
   data_options small;
   small.vocab = 'b';
-  EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}", small),
-                   "line 2, has a token with the id 98, and the model has 98"));
+  EXPECT_TRUE(
+      says(refusal([&] { read_samples(file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}"), plain_bytes, small); }),
+           "line 2, has a token with the id 98, and the model has 98"));
 }
 
 std::vector<sample> samples_of(const std::vector<std::size_t>& lengths) {
