@@ -131,7 +131,12 @@ learns)
     fail "$(cat err)"
   grep -q "saved in saved" out || fail "it does not say where the model is: $(cat out)"
   grep -q "<svg" run.svg || fail "no picture"
-  cmp "$model/config.json" saved/config.json || fail "config.json was changed"
+  # transformers loads a folder in the type that its config.json states; nothing else is changed.
+  for type in f32:float32 bf16:bfloat16; do
+    "$program" "$model" $small --steps 1 --save-dtype ${type%:*} --out saved-$type > out 2>&1 || fail "$(cat out)"
+    sed 's/"dtype": "bfloat16"/"dtype": "'${type#*:}'"/' "$model/config.json" > wanted
+    cmp wanted saved-$type/config.json || fail "config.json is another than that of a model in $type"
+  done
   awk -v first="$(loss_of run.csv | head -1)" -v last="$(loss_of run.csv | tail -1)" \
     'BEGIN { exit !(last < 0.6 * first) }' || fail "the loss did not fall: $(loss_of run.csv)"
   # The same losses for any number of threads, and with layers made again; near ones in bf16.
@@ -172,6 +177,19 @@ resume)
     refused "has 12 steps already" "$model" $small $kind --out parts --resume
   done
   refused "of a run with another method" "$model" $small --out parts --resume
+  # Weights that the type of the save does not hold: the state is there, and the model is saved in another type.
+  big="$small --steps 1 --lr 1e5 --out big"
+  code=0
+  "$program" "$model" $big --save-dtype f16 > out 2> err || code=$?
+  [ $code -eq 2 ] || fail "a model beyond f16 ended with $code: $(cat err)"
+  grep -q 'cannot be saved in f16: the tensor "model.*the state of step 1 is saved in big' err || fail "$(cat err)"
+  [ ! -e big/model.safetensors ] && [ ! -e big/config.json ] || fail "a part of a model was saved"
+  refused 'cannot be saved in f16: the tensor "model' "$model" $big --save-dtype f16 --resume
+  "$program" "$model" $big --resume > out 2>&1 || fail "$(cat out)"
+  refused "has 1 steps already" "$model" $big --resume
+  refused 'cannot be saved in f16: the tensor "model' big $small --steps 1 --save-dtype f16 --out none
+  [ ! -e none/training_state.safetensors ] || fail "it was trained before it was refused"
+  refused "holds model.safetensors, a model, and adapters" "$model" $small --lora-rank 1 --out big
   refused "of a run with another seed" "$model" $small $kind --seed 3 --out parts --resume
   head -c 3000 parts/training_state.safetensors > cut && cp cut parts/training_state.safetensors
   refused "safetensors file parts/training_state" "$model" $small $kind --out parts --resume
@@ -252,11 +270,23 @@ preferences)
   refused 'half.jsonl, line 1, has no "rejected"' "$model" --data half.jsonl --preference dpo
   # Conversations.
   echo '{"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "abc"}]}' > chat.jsonl
-  refused "holds a conversation, and the tokenizer has a chat template of no form" "$model" --data chat.jsonl
+  refused "holds a conversation, and the tokenizer has a chat template that .* render_chats.py" "$model" --data chat.jsonl
   with_chat() { printf '{"eos_token": "<|im_end|>", "chat_template": "%s"}\n' "$1" > letters/tokenizer_config.json; }
-  with_chat "{{'<|im_start|>' + message['role'] + '\\\\n' + message['content'] + '<|im_end|>' + '\\\\n'}}"
+  chatml="{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\\\n' + message['content'] + '<|im_end|>' + '\\\\n'}}{% endfor %}"
+  with_chat "$chatml"
+  refused "render_chats.py" "$model" --data chat.jsonl
+  with_chat "$chatml{% if add_generation_prompt %}{{ '<|im_start|>assistant\\\\n' }}{% endif %}"
   "$program" "$model" --data chat.jsonl --steps 30 --lr 1e-2 --csv run.csv > out 2>&1 || fail "$(cat out)"
   awk -F, 'NR == 2 { first = $3 } END { exit !($3 < 0.6 * first) }' run.csv || fail "no chat is learned: $(cat run.csv)"
+  # The same as tokens, with those that are learned: <|im_start|>, user, the end of a line, go, ...
+  awk 'BEGIN { chat = "28 20 18 4 17 27 6 14 29 27 28 0 18 18 8 18 19 0 13 19 27 0 1 2 29 27"; n = split(chat, id, " ")
+    for (i = 1; i <= n; ++i) { ids = ids (i == 1 ? "" : ", ") id[i]
+      labels = labels (i == 1 ? "" : ", ") (i >= n - 4 && i < n ? id[i] : -100) }
+    printf "{\"input_ids\": [%s], \"labels\": [%s]}\n", ids, labels }' > tokens.jsonl
+  "$program" "$model" --data tokens.jsonl --steps 30 --lr 1e-2 --csv tokens.csv > out 2>&1 || fail "$(cat out)"
+  cmp run.csv tokens.csv || fail "tokens are learned in another way: $(cat tokens.csv)"
+  printf '{"input_ids": [1, 64]}\n' > tokens.jsonl
+  refused '"input_ids" that is not a whole number from 0 to 63' "$model" --data tokens.jsonl
   ;;
 
 teacher)

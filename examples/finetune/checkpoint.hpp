@@ -7,10 +7,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -43,17 +45,56 @@ inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t has
   return hash;
 }
 
-/// Files that lie beside the weights, those of them that the folder has.
-inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to, bool config) {
+/// Files that lie beside the weights and do not depend on them, those of them that the folder has.
+inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::error_code code;
-  for (const char* const name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                                 "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                                 "merges.txt", "chat_template.jinja", "chat_template.json"})
-    if ((config || std::string(name) != "config.json") && std::filesystem::is_regular_file(from / name, code))
-      replace_file(to / name, finetune::read_file(from / name));
+  for (const char* const name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+                                 "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+                                 "chat_template.jinja", "chat_template.json"})
+    if (std::filesystem::is_regular_file(from / name, code)) replace_file(to / name, finetune::read_file(from / name));
+}
+
+/// Refuses a folder to save in where files of another save would change what its readers load: a model beside adapters,
+/// which transformers adds to it, or beside the index of a model in several files; adapters beside a model.
+inline void expect_no_other_save(const std::filesystem::path& out, bool of_model) {
+  const auto refuse = [&](const char* name, const char* why) {
+    std::error_code code;
+    if (std::filesystem::exists(out / name, code))
+      throw std::runtime_error("--out " + out.string() + " holds " + name + why + "; expected another folder");
+  };
+  if (of_model) {
+    refuse("adapter_config.json", ", which transformers would add to the saved model");
+    refuse("model.safetensors.index.json", " of a model in several files");
+  } else {
+    refuse("model.safetensors", ", a model, and adapters are saved");
+  }
 }
 
 namespace detail {
+
+/// What `type`, f32, bf16 or f16, makes of a number.
+inline float as_saved(float v, const std::string& type) {
+  if (type == "bf16") return static_cast<float>(static_cast<tigon::bfloat16>(v));
+  if (type == "f16") return static_cast<float>(static_cast<tigon::float16>(v));
+  return v;
+}
+
+/// The folder's config.json with what is so of the weights that are saved beside it: their type, and whether the head is
+/// the embedding.
+inline std::string saved_config(const std::filesystem::path& from, bool tied, const std::string& type) {
+  const std::string text = finetune::read_file(from / "config.json");
+  auto config = nlohmann::ordered_json::parse(text);
+  bool changed = false;
+  const auto set = [&](const char* key, const nlohmann::ordered_json& value) {
+    if (config.contains(key) && config[key] == value) return;
+    config[key] = value, changed = true;
+  };
+  const char* const name = type == "bf16" ? "bfloat16" : type == "f16" ? "float16" : "float32";
+  set("dtype", name);
+  if (config.contains("torch_dtype")) set("torch_dtype", name);  // as releases before 5 call it
+  if (read_architecture(config_reader::of_folder(from)).tied != tied) set("tie_word_embeddings", tied);
+  return changed ? config.dump(2) + "\n" : text;
+}
 
 template <class To>
 std::vector<To> rounded(std::span<const float> from) {
@@ -85,18 +126,34 @@ inline void save_tensors(const std::filesystem::path& path, const std::vector<we
 
 }  // namespace detail
 
+/// Refuses weights of which one is no number in `type`. Throws std::runtime_error, a sentence that names the tensor.
+inline void expect_saveable(const weight_tensor& t, std::span<const float> values, const std::string& type) {
+  for (const float v : values) {
+    if (std::isfinite(detail::as_saved(v, type))) continue;
+    char number[32];
+    std::snprintf(number, sizeof number, "%g", static_cast<double>(v));
+    throw std::runtime_error("the model cannot be saved in " + type + ": the tensor \"" + t.name + "\" has the value " +
+                             number +
+                             (!std::isfinite(v) ? ", which is no number"
+                              : type == "f16"   ? ", and the largest is 65504; expected --save-dtype bf16 or f32"
+                                                : "; expected --save-dtype f32"));
+  }
+}
+
 /// A folder that transformers loads: what `from` has beside its weights, and these weights. The old are there until
 /// the new ones are on the disk.
 inline void save_model(const std::filesystem::path& from, const std::filesystem::path& to, const weight_layout& layout,
                        std::span<const float> weights, const std::string& type) {
-  copy_companions(from, to, true);
+  for (const weight_tensor& t : layout.tensors) expect_saveable(t, weight_layout::of(weights, t), type);
+  copy_companions(from, to);
+  replace_file(to / "config.json", detail::saved_config(from, layout.head == layout.embedding, type));
   detail::save_tensors(to / "model.safetensors", layout.tensors, weights, type);
 }
 
 /// A folder that PEFT loads beside the model; the adapters are f32.
 inline void save_adapters(const std::filesystem::path& from, const std::filesystem::path& to, const lora_layout& lora,
                           std::span<const float> values) {
-  copy_companions(from, to, false);
+  copy_companions(from, to);
   finetune::adapter out{.rank = lora.options.rank,
                         .alpha = lora.options.alpha,
                         .targets = lora.options.targets,
@@ -126,6 +183,14 @@ inline void save_state(const std::filesystem::path& path, const trained_paramete
   tensors["best"] = {dtype::f64, {1}, std::as_bytes(std::span(best))};
   identity["format"] = "tigon finetune 1";
   save_safetensors(path, tensors, identity);
+}
+
+/// Whether load_state() would take it.
+inline bool is_finite(const trained_parameters& trained) {
+  const auto finite = [](const std::vector<float>& all, bool negative) {
+    return std::ranges::all_of(all, [=](float v) { return std::isfinite(v) && (negative || v >= 0); });
+  };
+  return finite(trained.values, true) && finite(trained.first_moment, true) && finite(trained.second_moment, false);
 }
 
 /// Nothing of `trained` changes unless the whole file fits.

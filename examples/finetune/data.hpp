@@ -41,8 +41,8 @@ struct labelled_answer {
 };
 
 /// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), with "messages" of "role"
-///             and "content" (the assistant's are learned), or, for preferences, with "prompt", "chosen" and "rejected",
-///             or with "prompt", "completion" and "label"; one a line
+///             and "content" (the assistant's are learned), with "input_ids" and "labels" (-100 is not learned), or, for
+///             preferences, with "prompt", "chosen" and "rejected", or with "prompt", "completion" and "label"; one a line
 /// text        the whole file is one document
 /// ids         a document a line, as numbers with white space between them
 enum class data_kind { json_lines, text, ids };
@@ -93,7 +93,7 @@ class sample_maker {
   /// What the tokenizer puts before a text, the text, and the token that ends it.
   std::vector<std::int32_t> document(const json_source& where, std::string_view text) const {
     std::vector<std::int32_t> out = begun(where, text);
-    end(out);
+    end(where, out);
     return out;
   }
 
@@ -110,7 +110,7 @@ class sample_maker {
     const std::size_t masked = out.size();
     const std::vector<std::int32_t> rest = encoded(where, completion);
     out.insert(out.end(), rest.begin(), rest.end());
-    end(out);
+    end(where, out);
     return make(std::move(out), masked);
   }
 
@@ -119,21 +119,18 @@ class sample_maker {
                                       bool desirable) const {
     labelled_answer out{begun(where, prompt), encoded(where, completion), desirable};
     if (out.prompt.empty()) where.fail("has a \"prompt\" without a token");
-    end(out.answer);
+    end(where, out.answer);
     if (out.answer.empty() || (most_ != 0 && out.prompt.size() >= most_)) return std::nullopt;
     return out;
   }
 
   /// The text is encoded as a whole; a token that reaches from what is not learned into what is, is learned.
   std::optional<sample> make(const json_source& where, std::vector<chat_message> messages) const {
-    const auto spelled = [&](std::optional<std::int32_t> id) {
-      return id ? tokens_->decode(std::span(&*id, 1)) : std::string();
-    };
-    std::string text = chat_.has_bos() ? spelled(tokens_->bos()) : std::string();
-    std::vector<chat_piece> pieces{{text, false}};
-    for (chat_piece& piece : chat_.pieces(where, std::move(messages), spelled(tokens_->eos()))) {
+    std::string text;
+    std::vector<chat_piece> pieces;
+    for (chat_piece& piece : chat_.pieces(where, std::move(messages))) {
       text += piece.text;
-      if (pieces.back().learned == piece.learned)
+      if (!pieces.empty() && pieces.back().learned == piece.learned)
         pieces.back().text += piece.text;
       else
         pieces.push_back(std::move(piece));
@@ -149,6 +146,11 @@ class sample_maker {
         for (std::size_t i = begin; i < end; ++i) learned[i] = true;
       begin = std::max(begin, end);
     }
+    return make(std::move(ids), learned);
+  }
+
+  /// Null if nothing that is learned is within the longest sample.
+  std::optional<sample> make(std::vector<std::int32_t> ids, const std::vector<bool>& learned) const {
     if (most_ != 0 && ids.size() > most_) ids.resize(most_);
     if (ids.size() < 2) return std::nullopt;
     sample out = sample_of(ids);
@@ -157,13 +159,17 @@ class sample_maker {
     return counted(out) == 0 ? std::nullopt : std::optional(std::move(out));
   }
 
+  std::size_t vocab() const { return vocab_; }
+
  private:
   std::vector<std::int32_t> encoded(const json_source& where, std::string_view text) const {
     std::vector<std::int32_t> out = tokens_->encode(text);
-    for (const std::int32_t id : out)
-      if (static_cast<std::size_t>(id) >= vocab_)
-        where.fail("has a token with the id " + std::to_string(id) + ", and the model has " + std::to_string(vocab_));
+    for (const std::int32_t id : out) expect_known(where, id);
     return out;
+  }
+  void expect_known(const json_source& where, std::int32_t id) const {
+    if (static_cast<std::size_t>(id) >= vocab_)
+      where.fail("has a token with the id " + std::to_string(id) + ", and the model has " + std::to_string(vocab_));
   }
 
   std::vector<std::int32_t> begun(const json_source& where, std::string_view text) const {
@@ -172,12 +178,14 @@ class sample_maker {
     // A text may spell it out.
     const bool there = out.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), out.begin());
     if (!there) out.insert(out.begin(), prefix.begin(), prefix.end());
+    for (const std::int32_t id : prefix) expect_known(where, id);
     return out;
   }
 
-  void end(std::vector<std::int32_t>& ids) const {
+  void end(const json_source& where, std::vector<std::int32_t>& ids) const {
     const auto eos = tokens_->eos();
     if (eos && (ids.empty() || ids.back() != *eos)) ids.push_back(*eos);
+    if (eos) expect_known(where, *eos);
   }
 
   const tokenizer* tokens_;
@@ -185,11 +193,47 @@ class sample_maker {
   chat_template chat_;
 };
 
+/// Other members than role and content could be written by a template, and are not known here.
 inline std::vector<chat_message> messages_of(const json_source& where, const nlohmann::json& list) {
   if (!list.is_array()) where.fail("has \"messages\" that are not a list");
   std::vector<chat_message> out;
-  for (const nlohmann::json& one : list) out.push_back({where.text(one, "role"), where.text(one, "content")});
+  for (const nlohmann::json& one : list) {
+    out.push_back({where.text(one, "role"), where.text(one, "content")});
+    for (const auto& [key, value] : one.items())
+      if (key != "role" && key != "content")
+        where.fail("has a message with " + json_source::quoted(key) +
+                   ", of which this program does not know what the template makes; render_chats.py beside its source "
+                   "makes data of it");
+  }
   return out;
+}
+
+/// Tokens as other programs leave them: "input_ids", and "labels" that are the same, or -100 for what is not learned.
+inline std::optional<sample> sample_of_ids(const json_source& where, const nlohmann::json& object,
+                                           const sample_maker& maker) {
+  const auto list = [&](const char* key) -> const nlohmann::json& {
+    const nlohmann::json& out = where.at(object, key);
+    if (!out.is_array()) where.fail("has " + json_source::quoted(key) + " that are not a list");
+    return out;
+  };
+  for (const auto& [key, value] : object.items())
+    if (key != "input_ids" && key != "labels")
+      where.fail("has " + json_source::quoted(key) + " beside \"input_ids\"; expected \"labels\" alone");
+  const std::size_t most = std::min<std::size_t>(maker.vocab(), std::numeric_limits<std::int32_t>::max());
+  std::vector<std::int32_t> ids;
+  for (const nlohmann::json& id : list("input_ids"))
+    ids.push_back(static_cast<std::int32_t>(where.whole(id, "input_ids", most - 1)));
+  std::vector<bool> learned(ids.size(), true);
+  if (object.contains("labels")) {
+    const nlohmann::json& labels = list("labels");
+    if (labels.size() != ids.size()) where.fail("has another number of \"labels\" than of \"input_ids\"");
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      learned[i] = labels[i] == ids[i];
+      if (!learned[i] && labels[i] != not_counted)
+        where.fail("has labels that are neither the id of their token nor -100");
+    }
+  }
+  return maker.make(std::move(ids), learned);
 }
 
 inline std::string known_members(const nlohmann::json& object) {
@@ -204,11 +248,25 @@ inline std::string known_members(const nlohmann::json& object) {
 inline std::optional<sample> sample_of_line(const json_source& where, std::string_view line,
                                             const sample_maker& maker) {
   const nlohmann::json object = where.parse_object(line);
-  if (object.contains("prompt") && object.contains("completion"))
+  const char* form = nullptr;
+  for (const char* const key : {"text", "messages", "input_ids", "completion"}) {
+    if (!object.contains(key)) continue;
+    if (form != nullptr) where.fail("has both " + json_source::quoted(form) + " and " + json_source::quoted(key));
+    form = key;
+  }
+  if (object.contains("completion") && object.contains("prompt"))
     return maker.make(where, where.text(object, "prompt"), where.text(object, "completion"));
-  if (object.contains("messages")) return maker.make(where, messages_of(where, object["messages"]));
+  if (object.contains("input_ids")) return sample_of_ids(where, object, maker);
+  if (object.contains("messages")) {
+    for (const char* const key : {"tools", "documents", "chat_template_kwargs"})
+      if (json_source::find(object, key) != nullptr)
+        where.fail("has " + json_source::quoted(key) +
+                   ", which a template may write; render_chats.py beside this program's source makes data of it");
+    return maker.make(where, messages_of(where, object["messages"]));
+  }
   if (!object.contains("text"))
-    where.fail(R"(has neither "text" nor "prompt" and "completion" nor "messages", but )" + known_members(object));
+    where.fail(R"(has neither "text" nor "prompt" and "completion" nor "messages" nor "input_ids", but )" +
+               known_members(object));
   return maker.make(maker.document(where, where.text(object, "text")));
 }
 

@@ -59,7 +59,7 @@ class frozen_model {
  public:
   frozen_model(const std::filesystem::path& folder, std::size_t most_tokens, tigon::context& ctx,
                profile* timed = nullptr)
-      : a_(read_architecture(config_reader::of_folder(folder))),
+      : a_(architecture_of_folder(folder)),
         layout_(a_),
         weights_(folder, a_, layout_),
         model_(a_, layout_, none_, {most_tokens, true}, ctx, timed) {}

@@ -18,6 +18,7 @@
 #include "../support/memory.hpp"
 #include "../support/output_file.hpp"
 #include "../support/ranks.hpp"
+#include "checkpoint.hpp"
 #include "config.hpp"
 #include "input.hpp"
 #include "options.hpp"
@@ -43,12 +44,13 @@ void check_outputs(const finetune_options& o) {
   std::filesystem::create_directories(out, code);
   if (code || !std::filesystem::is_directory(out))
     throw std::runtime_error("--out " + o.out + " cannot be made: " + code.message());
+  expect_no_other_save(out, o.lora.rank == 0 || o.merge);
   check_writable({"--out", out / "model.safetensors"});
 }
 
 /// The folder's, with what the options say otherwise.
 architecture architecture_of(const finetune_options& o) {
-  architecture a = read_architecture(config_reader::of_folder(o.folder));
+  architecture a = architecture_of_folder(o.folder);
   if (o.balance >= 0 && a.experts == 0) throw std::runtime_error("--balance needs a model with experts");
   if (o.balance >= 0) a.balance = o.balance;
   const weight_layout layout(a);

@@ -45,22 +45,18 @@ struct rotary_scaling {
     return tigon::rotary_frequencies(f, theta);
   }
 
-  bool same_as(const rotary_scaling& o) const {
-    return type == o.type && theta == o.theta && factor == o.factor && low_freq_factor == o.low_freq_factor &&
-           high_freq_factor == o.high_freq_factor && beta_fast == o.beta_fast && beta_slow == o.beta_slow &&
-           attention_factor == o.attention_factor && mscale == o.mscale && mscale_all_dim == o.mscale_all_dim &&
-           truncate == o.truncate && original_positions == o.original_positions && short_factors == o.short_factors &&
-           long_factors == o.long_factors;
-  }
+  bool operator==(const rotary_scaling&) const = default;
 };
 
-/// Rows of the tables for documents that begin at begins[i] and end at begins[i + 1]: positions count from 0 in each.
+/// Rows of the tables for documents that begin at begins[i] and end at begins[i + 1]: positions count from 0 in each. A
+/// document has one token more, its last target, which no row is for, and which counts where a scaling depends on the
+/// length.
 inline void fill_packed_tables(const rotary_scaling& by, std::span<const std::int32_t> begins,
                                tigon::matrix_view<float> cos, tigon::matrix_view<float> sin, tigon::context& ctx) {
   std::vector<double> f(cos.cols);
   for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
     const auto begin = static_cast<std::size_t>(begins[i]), length = static_cast<std::size_t>(begins[i + 1]) - begin;
-    const double factor = by.frequencies(f, length);
+    const double factor = by.frequencies(f, length + 1);
     tigon::fill_rotary_tables(f, tigon::positions_from{}, cos.rows_from(begin, length), sin.rows_from(begin, length),
                               factor, ctx);
   }

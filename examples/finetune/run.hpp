@@ -163,6 +163,13 @@ class fine_tuning {
     std::fflush(stdout);
     const std::size_t begin = trainer_->steps_done();
     const std::size_t end = o_.stop_at != 0 ? o_.stop_at : o_.steps;
+    if (begin == end && lacks_its_model()) {  // a state whose model could not be saved as it was asked for
+      on_all_ranks(comm_, [&] {
+        if (comm_.rank() == 0) save_weights(true);
+      });
+      std::printf("saved in %s\n", o_.out.c_str());
+      return;
+    }
     if (begin >= end)
       throw shared_fault("the state in " + o_.out + " has " + std::to_string(begin) +
                          " steps already, and the run ends after " + std::to_string(end));
@@ -211,6 +218,7 @@ class fine_tuning {
     if (o_.preference.has_reference())
       identity_["reference"] = std::to_string(trainer_->refer({&trainer_->data().data(), &held_out}));
     if (o_.resume) resume();
+    if (!o_.out.empty() && saves_model()) expect_saveable_start();
     return held_out;
   }
 
@@ -249,13 +257,54 @@ class fine_tuning {
     at_.step = static_cast<std::int64_t>(trainer_->steps_done());
     at_.epoch = static_cast<std::int64_t>(trainer_->data().at().epoch);
     at_.taken = static_cast<std::int64_t>(trainer_->data().at().taken);
+    if (!is_finite(trainer_->trained()))
+      throw std::domain_error("the weights or the moments of AdamW are no longer finite at step " +
+                              std::to_string(at_.step) + ", which is not saved; lower --lr");
     save_state(out / state_name, trainer_->trained(), at_, identity_);
-    if (!lora_.empty() && !o_.merge)
+    try {
+      save_weights(last);
+    } catch (const std::runtime_error& fault) {
+      throw std::runtime_error(std::string(fault.what()) + "; the state of step " + std::to_string(at_.step) +
+                               " is saved in " + o_.out + ", and --resume goes on from it");
+    }
+  }
+  void save_weights(bool last) {
+    const std::filesystem::path out = o_.out;
+    if (!saves_model())
       save_adapters(o_.folder, out, lora_, trainer_->trained().values);
     else if (lora_.empty())
       save_model(o_.folder, out, layout_, trainer_->trained().values, o_.save_dtype);
     else if (last)
       save_model(o_.folder, out, layout_, merged(), o_.save_dtype);
+  }
+  bool saves_model() const { return lora_.empty() || o_.merge; }
+
+  /// Before the first step: what it begins with, in the type of --save-dtype.
+  void expect_saveable_start() const {
+    if (o_.save_dtype == "f32") return;
+    const std::span<const float> all = trainer_->trained().values;
+    if (lora_.empty())
+      for (const weight_tensor& t : layout_.tensors) expect_saveable(t, weight_layout::of(all, t), o_.save_dtype);
+    std::vector<float> values;
+    const auto memory = [&](const weight_tensor& t) {
+      values.resize(t.size());
+      return std::span(values);
+    };
+    if (!lora_.empty())
+      read_weights(o_.folder, a_, layout_, memory, [&](const weight_tensor& t, std::span<const float> from) {
+        expect_saveable(t, from, o_.save_dtype);
+      });
+  }
+
+  /// Whether a state is resumed, and the model beside it is missing or of another type than --save-dtype.
+  bool lacks_its_model() const {
+    if (!o_.resume || !saves_model()) return false;
+    const std::filesystem::path path = std::filesystem::path(o_.out) / "model.safetensors";
+    std::error_code code;
+    if (!std::filesystem::exists(path, code)) return true;
+    const dtype wanted = o_.save_dtype == "f32" ? dtype::f32 : o_.save_dtype == "bf16" ? dtype::bf16 : dtype::f16;
+    const auto saved = safetensors_file::map(path);
+    return saved.tensors().empty() || saved.tensors().begin()->second.type != wanted;
   }
 
   /// The folder's weights with the adapters added in.

@@ -13,7 +13,9 @@
 #include <new>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -194,16 +196,49 @@ inline std::vector<safetensors_file> checkpoint_files(const std::filesystem::pat
                                "\", which it does not");
     file_of[tensor] = at->second;
   }
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const auto& [tensor, view] : files[i].tensors())
+      if (const auto at = file_of.find(tensor); at == file_of.end() || at->second != i)
+        files[i].fail("holds a tensor \"" + printable(tensor) + "\" that " + name + " does not name as one of it");
   return files;
 }
 
-/// Tensors that files carry and models make themselves.
+/// Tensors that transformers ignores by their names, too: buffers of older releases that the model makes itself, and a
+/// head that is the embedding once more.
 inline bool is_made_anyway(const std::string& name, const architecture& a) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".self_attn.attention.bias") ||
-         (a.tied && name == "lm_head.weight");
+  return name.find("rotary_emb.inv_freq") != std::string::npos || (a.tied && name == "lm_head.weight");
+}
+
+/// Whether the folder has a head with other values than the embedding.
+inline bool has_own_head(const std::filesystem::path& folder) {
+  std::map<std::string, std::size_t> file_of;
+  const std::vector<safetensors_file> files = checkpoint_files(folder, file_of);
+  const auto head = file_of.find("lm_head.weight"), embedding = file_of.find("model.embed_tokens.weight");
+  if (head == file_of.end() || embedding == file_of.end()) return false;
+  const safetensors_file &of_head = files[head->second], &of_embedding = files[embedding->second];
+  const tensor_view &a = of_head.at(head->first), &b = of_embedding.at(embedding->first);
+  if (a.shape != b.shape) return true;
+  std::vector<float> x(a.numel()), y(b.numel());
+  const bool readable = read_f32(a, x) && read_f32(b, y);
+  of_head.release(a), of_embedding.release(b);
+  return !readable || x != y;
 }
 
 }  // namespace detail
+
+/// The architecture that config.json states. Where it says that the head is the embedding, and the files have a head of
+/// other values, the model has that head, as transformers has it. Throws a sentence also where the folder holds adapters
+/// for a model: transformers adds them to it.
+inline architecture architecture_of_folder(const std::filesystem::path& folder) {
+  architecture a = read_architecture(config_reader::of_folder(folder));
+  std::error_code code;
+  if (std::filesystem::exists(folder / "adapter_config.json", code))
+    throw std::runtime_error(folder.string() +
+                             " holds adapters, adapter_config.json, which are not added to a model here; expected a "
+                             "folder without them (PEFT's merge_and_unload makes one)");
+  if (a.tied && detail::has_own_head(folder)) a.tied = false;
+  return a;
+}
 
 /// Calls each(tensor, values) with the folder's weights in f32, one tensor at a time. Every tensor of the model has to
 /// be there, in its shape, and no other. `memory(tensor)` is where its values may lie.

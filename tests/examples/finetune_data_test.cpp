@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -74,6 +76,29 @@ TEST_F(finetune_data, texts_are_learned_from_their_begin_to_their_end) {
                    "holds no text of two tokens"));
 }
 
+TEST_F(finetune_data, tokens_are_learned_where_their_labels_are) {
+  const auto path = file("a.jsonl",
+                         "{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [5, 6, 7, 8], \"labels\": [5, -100, 7, -100]}\n"
+                         "{\"input_ids\": [5, 6], \"labels\": [5, -100]}\n");
+  EXPECT_EQ(read_samples(path, marked_bytes), (std::vector<sample>{{{5, 6}, {6, 7}}, {{5, 6, 7}, {none, 7, none}}}));
+  data_options options;
+  options.most_tokens = 2;
+  EXPECT_EQ(read_samples(path, marked_bytes, options), (std::vector<sample>{{{5}, {6}}}));
+  options.vocab = 258;
+  for (const auto& [line, part] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"({"input_ids": [1, 260]})", "\"input_ids\" that is not a whole number from 0 to 259"},
+           {R"({"input_ids": [1, -1]})", "\"input_ids\" that is not a whole number"},
+           {R"({"input_ids": 1})", "\"input_ids\" that are not a list"},
+           {R"({"input_ids": [1, 2], "labels": [1]})", "another number of \"labels\""},
+           {R"({"input_ids": [1, 2], "labels": [1, 3]})", "neither the id of their token nor -100"},
+           {R"({"input_ids": [1, 2], "labels": [1, "2"]})", "neither the id of their token nor -100"},
+           {R"({"input_ids": [1, 2], "attention_mask": [1, 0]})", "\"attention_mask\" beside \"input_ids\""},
+           {R"({"input_ids": [1, 2], "text": "a"})", "both \"text\" and \"input_ids\""}})
+    EXPECT_TRUE(says(refused("b.jsonl", line), part)) << line;
+  EXPECT_TRUE(says(refused("b.jsonl", R"({"text": "a"})", options),
+                   "line 1, has a token with the id 258, and the model has 258"));
+}
+
 TEST_F(finetune_data, ends_that_a_text_spells_out_are_not_put_there_again) {
   const auto path =
       file("a.jsonl", "{\"text\": \"^a$\"}\n{\"prompt\": \"^x\", \"completion\": \"a$\"}\n{\"text\": \"^\"}");
@@ -120,8 +145,9 @@ TEST_F(finetune_data, errors_name_file_and_line) {
   const std::string good = "{\"text\": \"ab\"}\n";
   EXPECT_TRUE(says(refused("a.jsonl", good + "\n{\"text\": \"a"), "a.jsonl, line 3, is not JSON"));
   EXPECT_TRUE(says(refused("a.jsonl", good + "[1]"), "line 2, is not a JSON object"));
-  EXPECT_TRUE(says(refused("a.jsonl", good + "{\"texts\": 5, \"b\\n\": 1}"),
-                   R"(line 2, has neither "text" nor "prompt" and "completion" nor "messages", but "b\n", "texts")"));
+  EXPECT_TRUE(says(
+      refused("a.jsonl", good + "{\"texts\": 5, \"b\\n\": 1}"),
+      R"(line 2, has neither "text" nor "prompt" and "completion" nor "messages" nor "input_ids", but "b\n", "texts")"));
   EXPECT_TRUE(says(refused("a.jsonl", "{}"), "but nothing"));
   EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": 5}"), R"(line 1, has a "text" that is not a string)"));
   EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": null}"), R"(line 1, has no "text")"));
@@ -142,8 +168,9 @@ TEST_F(finetune_data, errors_name_file_and_line) {
   EXPECT_TRUE(says(refusal([&] { read_samples(folder_, plain_bytes, {data_kind::text}); }), "cannot be opened"));
   data_options small;
   small.vocab = 'b';
-  EXPECT_TRUE(says(refused("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}", small),
-                   "line 2, has a token with the id 98, and the model has 98"));
+  EXPECT_TRUE(
+      says(refusal([&] { read_samples(file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}"), plain_bytes, small); }),
+           "line 2, has a token with the id 98, and the model has 98"));
 }
 
 std::vector<sample> samples_of(const std::vector<std::size_t>& lengths) {

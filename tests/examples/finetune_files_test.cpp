@@ -80,7 +80,7 @@ TEST(finetune_config, older_files_say_the_same) {
   scaling.erase("rope_theta");
   c["rope_scaling"] = scaling, c["rope_theta"] = 10000.0;
   c.erase("rope_parameters");
-  EXPECT_TRUE(read(c).rotary.same_as(read(config_of("llama_llama3")).rotary));
+  EXPECT_EQ(read(c).rotary, read(config_of("llama_llama3")).rotary);
   c["rope_scaling"] = nullptr, c["rope_theta"] = 5e5;
   EXPECT_EQ(read(c).rotary.theta, 5e5);
   c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
@@ -128,9 +128,87 @@ TEST(finetune_config, what_is_not_known_is_refused_by_name) {
   with("vocab_size", 0, "vocab_size that is not a whole number from 1");
   with("vocab_size", 1.5, "vocab_size that is not a whole number from 1");
   with("vocab_size", nullptr, "has no vocab_size");
+  with("pad_token_id", 96, "pad_token_id that is not a whole number below its vocab_size of 96");
+  with("pad_token_id", ~std::uint64_t{0}, "pad_token_id that is not a whole number below");
+  with("pad_token_id", -97, "pad_token_id that is not a whole number below");
+  with("pad_token_id", 1.5, "pad_token_id that is not a whole number below");
+  with("bos_token_id", {1, 2}, "bos_token_id that is not the number of a token");
+  with("eos_token_id", {1, "2"}, "eos_token_id that is not the number of a token");
+  with("eos_token_id", json::array(), "eos_token_id that is not the number of a token");
+  with("hidden_size", 34, "hidden_size that is no multiple of num_attention_heads", "mixtral");
+  with("sliding_window", 0, "sliding_window that is not a whole number from 1", "mistral");
+  with("layer_types", {"sliding_attention", "full_attention"}, "and no sliding_window", "qwen3");
+  with("query_pre_attn_scalar", 0, "query_pre_attn_scalar that is not above 0", "gemma2");
   with("rms_norm_eps", "small", "rms_norm_eps that is not a number");
   with("tie_word_embeddings", 1, "tie_word_embeddings that is neither true nor false");
   expect_part(refusal([] { config_reader::of_folder("/nowhere"); }), "/nowhere is not a folder");
+}
+
+TEST(finetune_config, scalings_have_all_of_their_numbers) {
+  const auto longrope = [](std::size_t pairs) { return json(std::vector<double>(pairs, 1.5)); };
+  const std::map<std::string, json> whole{
+      {"linear", {{"factor", 2.0}}},
+      {"dynamic", {{"factor", 2.0}}},
+      {"llama3",
+       {{"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 16}}},
+      {"yarn", {{"factor", 4.0}, {"original_max_position_embeddings", 16}}},
+      {"longrope",
+       {{"short_factor", longrope(4)}, {"long_factor", longrope(4)}, {"original_max_position_embeddings", 16}}}};
+  const auto expect = [&](const std::string& type, const char* key, const json& value, const std::string& part) {
+    for (const char* const place : {"rope_parameters", "rope_scaling"})
+      for (const char* const name : {"rope_type", "type"}) {
+        SCOPED_TRACE(type + " " + key + " " + value.dump());
+        json c = config_of("llama");
+        c.erase("rope_parameters");
+        c[place] = whole.at(type);
+        c[place][name] = type;
+        EXPECT_EQ(refusal([&] { read(c); }), "");
+        if (value.is_null())
+          c[place].erase(key);
+        else
+          c[place][key] = value;
+        expect_part(refusal([&] { read(c); }), part);
+      }
+  };
+  for (const auto& [type, numbers] : whole) {
+    for (const auto& [key, value] : numbers.items()) {
+      expect(type, key.c_str(), nullptr, ", has no " + key);
+      expect(type, key.c_str(), "8", "has a " + key + " that is not");
+    }
+    if (type == "longrope") continue;
+    expect(type, "factor", 0.5, "has a factor below 1");
+    expect(type, "factor", -2, "has a factor below 1");
+  }
+  expect("longrope", "factor", 0.5, "has a factor below 1");
+  expect("longrope", "short_factor", longrope(3), "short_factor of 3 numbers; expected half of head_dim, 4");
+  expect("longrope", "long_factor", {1.0, 1.0, 0.0, 1.0}, "a number in long_factor that is not above 0");
+  expect("llama3", "low_freq_factor", 0, "low_freq_factor that is not above 0");
+  expect("llama3", "high_freq_factor", 1.0, "high_freq_factor that is not above its low_freq_factor");
+  for (const char* const key : {"attention_factor", "beta_fast", "beta_slow"})
+    expect("yarn", key, 0, std::string("has a ") + key + " that is not above 0");
+  expect("yarn", "beta_fast", 0.5, "beta_fast below its beta_slow");
+  expect("yarn", "mscale", -1, "mscale or mscale_all_dim below 0");
+  expect("yarn", "truncate", 1, "truncate that is neither true nor false");
+  for (const char* const key : {"original_max_position_embeddings", "factor"}) expect("yarn", key, 0, key);
+  expect("linear", "rope_theta", 1, "rope_theta that is not above 1");
+  expect("linear", "partial_rotary_factor", 0.5, "partial_rotary_factor");
+  json c = config_of("llama");
+  c["rope_scaling"] = {{"factor", 2.0}};
+  c.erase("rope_parameters");
+  expect_part(refusal([&] { read(c); }), "a factor, and no rope_type");
+  c["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  c.erase("max_position_embeddings");
+  expect_part(refusal([&] { read(c); }), "has no max_position_embeddings");
+  c = config_of("llama");
+  c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  expect_part(refusal([&] { read(c); }), "both rope_scaling and rope_parameters, and they differ");
+  c["rope_scaling"] = c["rope_parameters"];
+  EXPECT_EQ(refusal([&] { read(c); }), "");
+  c["pad_token_id"] = -1;  // counts from the end, as that of PyTorch's Embedding
+  EXPECT_EQ(read(c).padding_id, 95);
 }
 
 TEST_F(finetune_files, weights_come_back_as_they_were_saved) {
@@ -151,9 +229,129 @@ TEST_F(finetune_files, weights_come_back_as_they_were_saved) {
           ASSERT_LE(std::abs(again[i] - weights[i]), bound * std::abs(weights[i]) + (bound > 0 ? 0x1p-25f : 0))
               << t.name << ' ' << type;
     }
-    EXPECT_EQ(finetune::read_file(folder_ / "saved" / "config.json"), finetune::read_file(of.folder / "config.json"));
     EXPECT_EQ(finetune::read_file(folder_ / "saved" / "tokenizer.json"), "{ }");
   }
+}
+
+// transformers loads a folder in the dtype of its config.json.
+TEST_F(finetune_files, the_configuration_says_what_is_saved_beside_it) {
+  const auto model = folder_ / "model", saved = folder_ / "saved";
+  const auto expect = [&](json config, const std::string& type, const json& changes) {
+    const architecture a = read(config);
+    weight_layout layout(a);
+    std::ofstream(model / "config.json") << config.dump(1);
+    const finetune_case of("llama");
+    save_model(model, saved, layout, of.weights(a, layout), type);
+    config.update(changes);
+    EXPECT_EQ(json::parse(finetune::read_file(saved / "config.json")), config) << type;
+  };
+  json config = config_of("llama");
+  for (const auto& [type, name] : {std::pair{"f32", "float32"}, {"bf16", "bfloat16"}, {"f16", "float16"}})
+    for (const char* const before : {"float32", "bfloat16"}) {
+      config["dtype"] = before;
+      expect(config, type, {{"dtype", name}});
+      config["torch_dtype"] = before;
+      expect(config, type, {{"dtype", name}, {"torch_dtype", name}});
+      config.erase("dtype");
+      expect(config, type, {{"dtype", name}, {"torch_dtype", name}});
+      config.erase("torch_dtype");
+    }
+  // What is so already stays as it is, to the byte.
+  config["dtype"] = "float32";
+  std::ofstream(model / "config.json") << config.dump(7);
+  EXPECT_EQ(example::detail::saved_config(model, true, "f32"), config.dump(7));
+}
+
+TEST_F(finetune_files, a_head_of_its_own_is_used_whatever_the_configuration_says) {
+  const finetune_case of("llama");
+  const auto model = folder_ / "model", saved = folder_ / "saved";
+  json config = config_of("llama");
+  architecture untied = read(config);
+  EXPECT_TRUE(untied.tied);
+  untied.tied = false;
+  const weight_layout layout(untied);
+  std::vector<float> weights = of.weights(untied, layout);
+  const auto embedding = std::span(weights).subspan(layout.embedding, untied.vocab * untied.hidden),
+             head = std::span(weights).subspan(layout.head, untied.vocab * untied.hidden);
+  const auto save = [&](dtype of_head) {
+    std::ofstream(model / "config.json") << config.dump();
+    auto views = example::detail::views_of(layout.tensors, std::span<const float>(weights), dtype::f32);
+    const auto narrow = example::detail::rounded<tigon::bfloat16>(head);
+    if (of_head == dtype::bf16) views["lm_head.weight"] = view_of(dtype::bf16, {untied.vocab, untied.hidden}, narrow);
+    save_safetensors(model / "model.safetensors", views);
+  };
+  save(dtype::f32);
+  const architecture a = architecture_of_folder(model);
+  EXPECT_FALSE(a.tied);
+  std::vector<float> again(layout.total);
+  read_weights(model, a, layout, again);
+  EXPECT_EQ(again, weights);
+  save_model(model, saved, layout, weights, "f32");
+  EXPECT_EQ(json::parse(finetune::read_file(saved / "config.json"))["tie_word_embeddings"], false);
+  EXPECT_FALSE(architecture_of_folder(saved).tied);
+  // One number apart, or rounded.
+  std::ranges::copy(embedding, head.begin());
+  save(dtype::f32);
+  EXPECT_TRUE(architecture_of_folder(model).tied);
+  save(dtype::bf16);
+  EXPECT_FALSE(architecture_of_folder(model).tied);
+  head.back() += 1;
+  save(dtype::f32);
+  EXPECT_FALSE(architecture_of_folder(model).tied);
+  std::ofstream(model / "adapter_config.json") << "{}";
+  expect_part(refusal([&] { architecture_of_folder(model); }), "holds adapters, adapter_config.json");
+}
+
+TEST_F(finetune_files, weights_that_a_type_does_not_hold_are_refused_before_the_first_file) {
+  const finetune_case of("llama");
+  const architecture a = read(config_of("llama"));
+  const weight_layout layout(a);
+  const std::vector<float> weights = of.weights(a, layout);
+  std::filesystem::copy_file(of.folder / "config.json", folder_ / "model" / "config.json");
+  std::ofstream(folder_ / "model" / "tokenizer.json") << "{ }";
+  const weight_tensor& t = layout.tensors[3];
+  const auto saved = [&](float value, const char* type) {
+    std::filesystem::remove_all(folder_ / "saved");
+    std::filesystem::create_directories(folder_ / "saved");
+    std::vector<float> changed = weights;
+    changed[t.offset + 5] = value;
+    const std::string fault = refusal([&] { save_model(folder_ / "model", folder_ / "saved", layout, changed, type); });
+    EXPECT_EQ(fault.empty(), !std::filesystem::is_empty(folder_ / "saved")) << fault;
+    if (!fault.empty())
+      expect_part(fault, std::string("cannot be saved in ") + type + ": the tensor \"" + t.name + '"');
+    return fault;
+  };
+  EXPECT_EQ(saved(65504, "f16"), "");
+  EXPECT_EQ(saved(-65519, "f16"), "");  // rounds to the largest
+  expect_part(saved(-65520, "f16"),
+              "has the value -65520, and the largest is 65504; expected --save-dtype bf16 or f32");
+  EXPECT_EQ(saved(3.38e38f, "bf16"), "");
+  expect_part(saved(3.4e38f, "bf16"), "has the value 3.4e+38; expected --save-dtype f32");
+  EXPECT_EQ(saved(3.4e38f, "f32"), "");
+  for (const char* const type : {"f32", "bf16", "f16"})
+    for (const float value : {NAN, INFINITY, -INFINITY}) expect_part(saved(value, type), "which is no number");
+
+  trained_parameters trained({1, 2}, {});
+  EXPECT_TRUE(is_finite(trained));
+  for (std::vector<float> trained_parameters::*const part :
+       {&trained_parameters::values, &trained_parameters::first_moment, &trained_parameters::second_moment}) {
+    trained_parameters bad = trained;
+    (bad.*part)[1] = INFINITY;
+    EXPECT_FALSE(is_finite(bad));
+  }
+}
+
+TEST_F(finetune_files, a_save_is_not_mixed_with_another) {
+  EXPECT_EQ(refusal([&] { expect_no_other_save(folder_, true); }), "");
+  std::ofstream(folder_ / "adapter_config.json") << "{}";
+  expect_part(refusal([&] { expect_no_other_save(folder_, true); }), "holds adapter_config.json");
+  EXPECT_EQ(refusal([&] { expect_no_other_save(folder_, false); }), "");
+  std::ofstream(folder_ / "model.safetensors") << "";
+  expect_part(refusal([&] { expect_no_other_save(folder_, false); }), "holds model.safetensors");
+  std::filesystem::remove(folder_ / "adapter_config.json");
+  EXPECT_EQ(refusal([&] { expect_no_other_save(folder_, true); }), "");
+  std::ofstream(folder_ / "model.safetensors.index.json") << "{}";
+  expect_part(refusal([&] { expect_no_other_save(folder_, true); }), "holds model.safetensors.index.json");
 }
 
 TEST_F(finetune_files, shards_are_one_model) {
@@ -208,7 +406,7 @@ TEST_F(finetune_files, damaged_weights_are_refused) {
   changed = json::parse(text);
   changed["weight_map"].erase("model.norm.weight");
   std::ofstream(index) << changed;
-  refused("holds no tensor \"model.norm.weight\"");
+  refused("holds a tensor \"model.norm.weight\" that");
   begin_again();
   for (const std::uintmax_t left : {0, 7, 8, 100, 6000}) {
     std::filesystem::resize_file(model / first, left);
@@ -224,11 +422,17 @@ TEST_F(finetune_files, damaged_weights_are_refused) {
     change(views);
     save_safetensors(model / "model.safetensors", views);
   };
-  const std::vector<float> more(64 * 16);
+  const std::vector<float> more(64 * 16), more4(4);
   save([&](auto& views) { views["model.layers.2.mlp.up_proj.weight"] = view_of(dtype::f32, {64, 16}, more); });
   refused("holds a tensor \"model.layers.2.mlp.up_proj.weight\", which the model of its config.json does not have");
-  save([&](auto& views) { views["lm_head.weight"] = view_of(dtype::f32, {64, 16}, more); });
-  EXPECT_EQ(refusal([&] { read_weights(model, a, layout, weights); }), "");  // tied: it is the embedding
+  save([&](auto& views) { views["model.layers.1.self_attn.rotary_emb.inv_freq"] = view_of(dtype::f32, {4}, more4); });
+  EXPECT_EQ(refusal([&] { read_weights(model, a, layout, weights); }), "");  // ignored by transformers, too
+  for (const char* const name : {"model.layers.1.self_attn.q_proj.bias", "model.layers.1.self_attn.attention.bias",
+                                 "score.weight", "model.layers.1.mlp.up_proj.weight_scale",
+                                 "model.layers.1.self_attn.q_norm.weight", "model.embed_tokens.bias"}) {
+    save([&](auto& views) { views[name] = view_of(dtype::f32, {4}, more4); });
+    refused(std::string("holds a tensor \"") + name + "\", which the model of its config.json does not have");
+  }
   save([&](auto& views) { views["model.embed_tokens.weight"] = view_of(dtype::f32, {16, 64}, more); });
   refused("of another shape than [64, 16]");
   const std::vector<std::int32_t> whole(64 * 16);

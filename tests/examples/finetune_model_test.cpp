@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,9 +23,10 @@ struct problem {
   weight_layout layout;
   std::vector<float> weights;
 
-  explicit problem(const std::string& name)
+  explicit problem(const std::string& name, const nlohmann::json& config = {})
       : of(name),
-        a(read_architecture(config_reader::of_folder(of.folder))),
+        a(read_architecture(config.is_null() ? config_reader::of_folder(of.folder)
+                                             : config_reader(config, "config.json"))),
         layout(a),
         weights(of.weights(a, layout)) {}
   packed_documents documents() const { return {of.ids, of.targets, of.begins}; }
@@ -56,6 +60,15 @@ result run(const problem& p, setting with = {}, const lora_layout& lora = {}, co
   r.logits.resize(p.of.rows.size() * p.a.vocab);
   model.logits(weights, p.documents(), p.of.rows, {r.logits.data(), p.of.rows.size(), p.a.vocab});
   return r;
+}
+
+double loss_of(const problem& p) {
+  tigon::thread_pool pool(1);
+  tigon::workspace workspace;
+  tigon::context ctx(pool, workspace);
+  const lora_layout no_adapters;
+  causal_model<float> model(p.a, p.layout, no_adapters, {p.of.ids.size()}, ctx);
+  return model.loss({p.weights, p.weights}, p.documents()) / p.of.counted_targets();
 }
 
 /// Of two vectors, |a - b| / |b|.
@@ -104,6 +117,31 @@ TEST(finetune_model, experts) {
 }
 TEST(finetune_model, balance_of_routers) {
   for (const char* const name : {"mixtral_balance", "qwen3_moe_balance"}) expect_agreement(name);
+}
+
+/// fields.json: a family's configuration with another value of a field. The program has the loss of transformers, or
+/// refuses it.
+TEST(finetune_model, fields_of_the_configuration_mean_what_they_mean_to_transformers) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune";
+  const nlohmann::json cases = nlohmann::json::parse(std::ifstream(folder / "fields.json"));
+  std::size_t compared = 0;
+  for (const nlohmann::json& one : cases) {
+    SCOPED_TRACE(one["family"].get<std::string>() + " " + one["name"].get<std::string>());
+    nlohmann::json config = nlohmann::json::parse(std::ifstream(folder / one["family"] / "config.json"));
+    for (const std::string key : one["without"]) config.erase(key);
+    for (const auto& [key, value] : one["set"].items()) config[key] = value;
+    try {
+      problem p(one["family"], config);
+      EXPECT_FALSE(one["refused"]) << "accepted";
+      if (one["loss"].is_null()) continue;
+      const double wanted = one["loss"], loss = loss_of(p);
+      EXPECT_NEAR(loss, wanted, 1e-6 * wanted);
+      ++compared;
+    } catch (const std::runtime_error& error) {
+      EXPECT_TRUE(one["refused"]) << error.what();
+    }
+  }
+  EXPECT_GT(compared, 500u);
 }
 
 TEST(finetune_model, layers_made_again_have_the_same_gradients) {

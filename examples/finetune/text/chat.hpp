@@ -1,9 +1,9 @@
-// Conversations as text, in the forms that most models were trained with. A folder's template says which of them it is;
-// one that says anything else is refused, because this program does not run templates.
+// Conversations as text. Templates are programs of Jinja, which are not run here: those that are known as a whole
+// (chat_forms.hpp) are made by the same rules in C++, and any other is refused.
 #ifndef EXAMPLE_FINETUNE_TEXT_CHAT_HPP
 #define EXAMPLE_FINETUNE_TEXT_CHAT_HPP
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "../json_file.hpp"
+#include "chat_forms.hpp"
+#include "unicode_classes.hpp"
 
 namespace example::finetune {
 
@@ -30,94 +32,140 @@ struct chat_piece {
   bool operator==(const chat_piece&) const = default;
 };
 
+/// The tokens that templates write by name; none where the tokenizer's files name none.
+struct chat_marks {
+  std::optional<std::string> bos, eos;
+};
+
 namespace detail {
 
-/// A template without the white space of its code. A string of the code stands between two of these, with its escapes
-/// resolved, and is joined with one that is added to it.
-inline constexpr char chat_quote = '\x01';
-
-inline std::string chat_code(std::string_view text) {
-  std::string out;
-  bool inside = false;  // of {{ }} or {% %}
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const std::string_view two = text.substr(i, 2);
-    if (two == "{{" || two == "{%" || two == "{#") inside = two != "{#";
-    if (two == "}}" || two == "%}" || two == "#}") inside = false;
-    const char quote = text[i];
-    if (!inside || (quote != '\'' && quote != '"')) {
-      if (std::string_view(" \t\r\n-").find(quote) == std::string_view::npos) out += quote;
-      continue;
-    }
-    const std::string joint = {chat_quote, '+'};
-    if (out.ends_with(joint))
-      out.resize(out.size() - 2);
-    else
-      out += chat_quote;
-    for (++i; i < text.size() && text[i] != quote; ++i) {
-      const bool escaped = text[i] == '\\' && i + 1 < text.size();
-      const char c = escaped ? text[++i] : text[i];
-      out += escaped && c == 'n' ? '\n' : escaped && c == 't' ? '\t' : c;
-    }
-    out += chat_quote;
-  }
-  for (const auto& [from, to] : {std::pair{".role", "[\x01role\x01]"}, std::pair{".content",
-                                                                                 "[\x01"
-                                                                                 "content\x01]"}})
-    for (std::size_t at = out.find(from); at != std::string::npos; at = out.find(from, at + 1))
-      out.replace(at, std::string_view(from).size(), to);
-  return out;
+/// What Python's str.strip() takes away.
+inline bool is_python_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-inline std::string trimmed(const std::string& text) {
-  constexpr std::string_view blanks = " \t\n\r\f\v";
-  const std::size_t first = text.find_first_not_of(blanks);
-  return first == std::string::npos ? std::string() : text.substr(first, text.find_last_not_of(blanks) - first + 1);
+inline std::string python_strip(std::string_view text) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const code_point c = decode_utf8(text, at);
+    if (!is_python_space(c.value)) begin = std::min(begin, at), end = at + c.bytes;
+    at += c.bytes;
+  }
+  return begin < end ? std::string(text.substr(begin, end - begin)) : std::string();
+}
+
+/// `text` without line ends at its begin and its end.
+inline std::string_view without_lines(std::string_view text, bool at_begin, bool at_end) {
+  while (at_begin && text.starts_with('\n')) text.remove_prefix(1);
+  while (at_end && text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+/// Qwen3: thoughts of an answer before the last question are left out, and one that has none gets empty ones.
+inline std::string reasoned_answer(std::string_view content, bool after_question, bool last) {
+  constexpr std::string_view opens = "<think>", closes = "</think>";
+  std::string_view thoughts;
+  if (const std::size_t first = content.find(closes); first != std::string_view::npos) {
+    thoughts = without_lines(content.substr(0, first), false, true);
+    if (const std::size_t open = thoughts.rfind(opens); open != std::string_view::npos)
+      thoughts.remove_prefix(open + opens.size());
+    thoughts = without_lines(thoughts, true, false);
+    content = without_lines(content.substr(content.rfind(closes) + closes.size()), true, false);
+  }
+  if (!after_question || (!last && thoughts.empty())) return std::string(content);
+  return "<think>\n" + std::string(without_lines(thoughts, true, true)) + "\n</think>\n\n" +
+         std::string(without_lines(content, true, false));
+}
+
+/// The last message of a user that is not the answer of a tool.
+inline std::size_t last_question(const std::vector<chat_message>& messages) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    const std::string& content = messages[i].content;
+    if (messages[i].role == "user" &&
+        !(content.starts_with("<tool_response>") && content.ends_with("</tool_response>")))
+      return i;
+  }
+  return messages.size() - 1;
+}
+
+/// The token that tokenizer_config.json names, or else special_tokens_map.json, as a string or with its options.
+inline std::optional<std::string> chat_mark(const std::filesystem::path& folder, const char* key) {
+  for (const char* const name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    std::error_code code;
+    const auto path = folder / name;
+    if (!std::filesystem::is_regular_file(path, code)) continue;
+    const json_source source("the file " + path.string());
+    const nlohmann::json config = source.parse_object(read_file(path));
+    const nlohmann::json* const value = json_source::find(config, key);
+    if (value != nullptr) return value->is_string() ? value->get<std::string>() : source.text(*value, "content");
+  }
+  return std::nullopt;
 }
 
 }  // namespace detail
 
-/// What a turn is made of, by the template's words.
 class chat_template {
  public:
-  enum class form { none, chatml, llama3, gemma, mistral };
-
-  chat_template() : refusal_("has no chat template") {}
-  explicit chat_template(std::string_view text) {
-    const std::string code = detail::chat_code(text);
-    const auto has = [&](std::string_view part) {
-      std::string wanted(part);  // ' stands for the mark of a string
-      for (char& c : wanted) c = c == '\'' ? detail::chat_quote : c;
-      return code.find(wanted) != std::string::npos;
-    };
-    constexpr std::string_view content = "message['content']", role = "message['role']";
-    const auto turn = [&](std::string_view begin, std::string_view who, std::string_view between, std::string_view what,
-                          std::string_view end) {
-      return has("'" + std::string(begin) + "'+" + std::string(who) + "+'" + std::string(between) + "'+" +
-                 std::string(what) + "+'" + std::string(end) + "'");
-    };
-    const std::string trimmed = std::string(content) + "|trim";
-    if (turn("<|im_start|>", role, "\n", content, "<|im_end|>\n")) {
-      form_ = form::chatml;
-      find_default_system(code);
-    } else if (turn("<|start_header_id|>", role, "<|end_header_id|>\n\n", trimmed, "<|eot_id|>")) {
-      form_ = form::llama3;
-      dated_ = has("Cutting Knowledge Date: December 2023\n");
-    } else if (turn("<start_of_turn>", "role", "\n", trimmed, "<end_of_turn>\n") ||
-               (has("'<start_of_turn>'+role+'\n'+(first_user_prefix") && has(trimmed) && has("'<end_of_turn>\n'"))) {
-      form_ = form::gemma;
-      knows_system_ = has("first_user_prefix");
-    } else {
-      read_mistral(has);
-    }
-    if (form_ == form::none)
-      refusal_ = "has a chat template of no form that this program knows: ChatML, Llama 3, Gemma or Mistral";
+  chat_template() = default;
+  explicit chat_template(std::string_view text, chat_marks marks = {})
+      : known_(find_chat_template(text)), marks_(std::move(marks)) {
+    if (known_ == nullptr)
+      refusal_ =
+          "has a chat template that this program does not know as a whole; render_chats.py beside this program's "
+          "source makes data of its conversations";
   }
+  chat_template(const known_chat_template& known, chat_marks marks) : known_(&known), marks_(std::move(marks)) {}
 
   /// chat_template.jinja, or what tokenizer_config.json has.
   static chat_template of_folder(const std::filesystem::path& folder) {
     std::error_code code;
+    const chat_marks marks{detail::chat_mark(folder, "bos_token"), detail::chat_mark(folder, "eos_token")};
+    chat_template out = of_text(folder, marks);
+    // Its library takes the special tokens of a text for text.
+    if (out.known_ != nullptr && !std::filesystem::is_regular_file(folder / "tokenizer.json", code))
+      out.refuse("is tokenizer.model alone; expected tokenizer.json, which splits special tokens from a text");
+    return out;
+  }
+
+  const known_chat_template* known() const { return known_; }
+
+  /// The conversation. Throws a sentence that `where` begins.
+  std::vector<chat_piece> pieces(const json_source& where, std::vector<chat_message> messages) const {
+    if (known_ == nullptr) where.fail("holds a conversation, and the tokenizer " + refusal_);
+    if (messages.empty()) where.fail("holds a conversation without messages");
+    for (const chat_message& m : messages)
+      if (m.role != "system" && m.role != "user" && m.role != "assistant")
+        where.fail("has the role " + json_source::quoted(m.role) + ", and system, user and assistant are known");
+    const chat_form& form = *known_->form;
+    std::vector<chat_piece> out;
+    add(where, out, form.begin, false);
+    std::string before_user = take_first_system(where, out, messages);
+    if (form.alternates) expect_alternating(where, messages);
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      const chat_message& m = messages[i];
+      const bool answers = m.role == "assistant";
+      const chat_turn& turn = answers ? form.assistant : m.role == "user" ? form.user : form.system;
+      std::string content = form.trims ? detail::python_strip(m.content) : m.content;
+      if (answers && form.reasons)
+        content = detail::reasoned_answer(m.content, i > detail::last_question(messages), i + 1 == messages.size());
+      add(where, out, turn.before, false);
+      out.push_back({std::exchange(before_user, {}), false});
+      if (answers) content.insert(0, form.begins_answer);
+      out.push_back({std::move(content), answers});
+      add(where, out, turn.end, answers);
+      add(where, out, turn.behind, false);
+    }
+    add(where, out, form.close, false);
+    std::erase_if(out, [](const chat_piece& piece) { return piece.text.empty(); });
+    return out;
+  }
+
+ private:
+  static chat_template of_text(const std::filesystem::path& folder, const chat_marks& marks) {
+    std::error_code code;
     if (const auto file = folder / "chat_template.jinja"; std::filesystem::is_regular_file(file, code))
-      return chat_template(read_file(file));
+      return chat_template(read_file(file), marks);
     const auto path = folder / "tokenizer_config.json";
     if (!std::filesystem::is_regular_file(path, code)) return {};
     const json_source source("the file " + path.string());
@@ -125,140 +173,57 @@ class chat_template {
     const nlohmann::json* value = json_source::find(config, "chat_template");
     if (value != nullptr && value->is_array())  // of several, the default
       for (const nlohmann::json& one : *value)
-        if (one.is_object() && one.value("name", "") == "default") return chat_template(source.text(one, "template"));
-    return value != nullptr && value->is_string() ? chat_template(value->get<std::string>()) : chat_template();
+        if (one.is_object() && one.value("name", "") == "default")
+          return chat_template(source.text(one, "template"), marks);
+    return value != nullptr && value->is_string() ? chat_template(value->get<std::string>(), marks) : chat_template();
+  }
+  void refuse(const char* why) { known_ = nullptr, refusal_ = why; }
+
+  /// The turn that a first system message has, or that a conversation without one gets; returns what it puts before the
+  /// first user's content.
+  std::string take_first_system(const json_source& where, std::vector<chat_piece>& out,
+                                std::vector<chat_message>& messages) const {
+    const chat_form& form = *known_->form;
+    const bool there = messages[0].role == "system";
+    if (form.joins_user) {
+      if (!there) return {};
+      std::string joined = messages[0].content + std::string(*form.joins_user);
+      messages.erase(messages.begin());
+      return joined;
+    }
+    if (there && !form.has_system) where.fail("has a system message, which the model's template does not know");
+    if (!form.default_system && form.before_first_system.empty()) return {};
+    if (!there && !form.default_system) return {};
+    const std::string content = there ? messages[0].content : std::string(*form.default_system);
+    add(where, out, form.system.before, false);
+    add(where, out, form.before_first_system, false);
+    out.push_back({form.trims ? detail::python_strip(content) : content, false});
+    add(where, out, form.system.end, false);
+    add(where, out, form.system.behind, false);
+    if (there) messages.erase(messages.begin());
+    return {};
   }
 
-  form kind() const { return form_; }
-  /// Whether the text begins with the token for that.
-  bool has_bos() const { return form_ != form::chatml; }
-
-  /// The conversation, without the token that begins a text. Throws a sentence that `where` begins. `eos` is what ends
-  /// an answer in Mistral's form.
-  std::vector<chat_piece> pieces(const json_source& where, std::vector<chat_message> messages,
-                                 const std::string& eos) const {
-    if (form_ == form::none) where.fail("holds a conversation, and the tokenizer " + refusal_);
-    if (messages.empty()) where.fail("holds a conversation without messages");
-    for (const chat_message& m : messages)
-      if (m.role != "system" && m.role != "user" && m.role != "assistant")
-        where.fail("has the role " + json_source::quoted(m.role) + ", and system, user and assistant are known");
-    switch (form_) {
-      case form::chatml: return chatml(messages);
-      case form::llama3: return llama3(messages);
-      default: break;
-    }
-    const std::string before = take_system(where, messages);
+  static void expect_alternating(const json_source& where, const std::vector<chat_message>& messages) {
     for (std::size_t i = 0; i < messages.size(); ++i)
       if (messages[i].role != (i % 2 == 0 ? "user" : "assistant"))
         where.fail("has messages that do not go from user to assistant and back");
-    return form_ == form::gemma ? gemma(messages, before) : mistral(messages, eos);
   }
 
- private:
-  /// Of a conversation that has no system message.
-  void find_default_system(const std::string& code) {
-    const std::string begin = std::string("<|im_start|>system\n"), end = "<|im_end|>\n\x01";
-    for (std::size_t at = code.find(begin); at != std::string::npos; at = code.find(begin, at + 1)) {
-      const std::size_t last = code.find(detail::chat_quote, at);
-      if (last == std::string::npos || last + 1 < at + end.size()) continue;
-      const std::string_view text = std::string_view(code).substr(at, last + 1 - at);
-      if (text.ends_with(end)) {
-        system_ = text.substr(begin.size(), text.size() - begin.size() - end.size());
-        return;
-      }
-    }
+  /// A text of the form, with its marks.
+  void add(const json_source& where, std::vector<chat_piece>& out, std::string_view text, bool learned) const {
+    const bool bos = text == "{bos}";
+    if (!bos && text != "{eos}") return out.push_back({std::string(text), learned});
+    const std::optional<std::string>& mark = bos ? marks_.bos : marks_.eos;
+    if (!mark)
+      where.fail(std::string("holds a conversation, and the tokenizer names no ") + (bos ? "bos" : "eos") +
+                 "_token, which its chat template writes");
+    out.push_back({*mark, learned});
   }
 
-  template <class Has>
-  void read_mistral(const Has& has) {
-    for (const char* const space : {" ", ""})
-      if (has("'[INST] '+message['content']+'" + std::string(space) + "[/INST]'")) before_answer_ = space;
-    if (!before_answer_) return;
-    struct answer {
-      const char *code, *before, *behind;
-    };
-    for (const answer& one : {answer{"{{message['content']+eos_token+' '}}", "", " "},
-                              {"{{message['content']+eos_token}}", "", ""},
-                              {"{{' '+message['content']+eos_token}}", " ", ""}})
-      if (has(one.code)) {
-        form_ = form::mistral;
-        answer_ = {one.before, one.behind};
-      }
-  }
-
-  static chat_piece turn_of(const chat_message& m, std::string text) {
-    return {std::move(text), m.role == "assistant"};
-  }
-
-  std::vector<chat_piece> chatml(const std::vector<chat_message>& messages) const {
-    std::vector<chat_piece> out;
-    if (system_ && messages[0].role != "system")
-      out.push_back({"<|im_start|>system\n" + *system_ + "<|im_end|>\n", false});
-    for (const chat_message& m : messages) {
-      out.push_back({"<|im_start|>" + m.role + "\n", false});
-      out.push_back(turn_of(m, m.content + "<|im_end|>"));
-      out.push_back({"\n", false});
-    }
-    return out;
-  }
-
-  std::vector<chat_piece> llama3(std::vector<chat_message> messages) const {
-    std::vector<chat_piece> out;
-    if (dated_) {  // of Llama 3.1 and 3.2; the date is that of a template which is not told one
-      const bool there = messages[0].role == "system";
-      const std::string system = there ? detail::trimmed(messages[0].content) : std::string();
-      if (there) messages.erase(messages.begin());
-      out.push_back(
-          {"<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-           "Today Date: 26 Jul 2024\n\n" +
-               system + "<|eot_id|>",
-           false});
-    }
-    for (const chat_message& m : messages) {
-      out.push_back({"<|start_header_id|>" + m.role + "<|end_header_id|>\n\n", false});
-      out.push_back(turn_of(m, detail::trimmed(m.content) + "<|eot_id|>"));
-    }
-    return out;
-  }
-
-  std::string take_system(const json_source& where, std::vector<chat_message>& messages) const {
-    if (messages[0].role != "system") return {};
-    if (!knows_system_) where.fail("has a system message, which the model's template does not know");
-    const std::string out = messages[0].content + "\n\n";
-    messages.erase(messages.begin());
-    return out;
-  }
-
-  std::vector<chat_piece> gemma(const std::vector<chat_message>& messages, const std::string& before) const {
-    std::vector<chat_piece> out;
-    for (const chat_message& m : messages) {
-      const bool answers = m.role == "assistant";
-      out.push_back(
-          {std::string("<start_of_turn>") + (answers ? "model\n" : "user\n") + (out.empty() ? before : ""), false});
-      out.push_back(turn_of(m, detail::trimmed(m.content) + "<end_of_turn>"));
-      out.push_back({"\n", false});
-    }
-    return out;
-  }
-
-  std::vector<chat_piece> mistral(const std::vector<chat_message>& messages, const std::string& eos) const {
-    std::vector<chat_piece> out;
-    for (const chat_message& m : messages)
-      if (m.role == "user") {
-        out.push_back({"[INST] " + m.content + *before_answer_ + "[/INST]", false});
-      } else {
-        out.push_back(turn_of(m, answer_.first + m.content + eos));
-        if (!answer_.second.empty()) out.push_back({answer_.second, false});
-      }
-    return out;
-  }
-
-  form form_ = form::none;
-  std::string refusal_;
-  std::optional<std::string> system_;  ///< ChatML's default
-  bool dated_ = false, knows_system_ = false;
-  std::optional<std::string> before_answer_;  ///< what Mistral's form has before [/INST]
-  std::pair<std::string, std::string> answer_;
+  const known_chat_template* known_ = nullptr;
+  chat_marks marks_;
+  std::string refusal_ = "has no chat template";
 };
 
 }  // namespace example::finetune
