@@ -34,16 +34,6 @@ inline double least_bytes(const run_options& o, std::size_t windows) {
   return 16 * parameters + tokens * static_cast<double>(c.layers) * kept * (o.dtype == "bf16" ? 2 : 4);
 }
 
-/// Of a path of folders those that are not there.
-inline std::vector<std::filesystem::path> folders_to_make(const std::filesystem::path& path) {
-  std::vector<std::filesystem::path> out;
-  std::error_code code;
-  auto folder = (std::filesystem::absolute(path, code) / "").lexically_normal().parent_path();
-  for (; folder.has_relative_path() && !std::filesystem::exists(folder, code); folder = folder.parent_path())
-    out.push_back(folder);
-  return out;
-}
-
 /// Files that cannot be written, or that would replace one another or a file that is read, are told before the run. A
 /// run may go on in the checkpoint that it resumes; `inputs` are what else is read.
 inline void check_outputs(const run_options& o, const std::vector<named_file>& inputs = {}) {
