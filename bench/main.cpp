@@ -302,46 +302,42 @@ int main(int argc, char** argv) {
   CLI::App app("Times the operators against streaming and arithmetic limits that are measured in the same run.");
   std::vector<std::string> op_names;
   for (const tb::op_entry& op : tb::ops()) op_names.push_back(op.name);
-  const auto several = [](CLI::Option* option) { option->delimiter(','); };
-  several(app.add_option("--op", args.ops, "Operators, all if none is named")->check(CLI::IsMember(op_names)));
-  several(app.add_option("--dtype", args.dtypes, "f32 (default), bf16, f16, f64, i8")
-              ->check(CLI::IsMember({"f32", "bf16", "f16", "f64", "i8"})));
-  several(app.add_option("--backend", args.backends, "Backends, all if none is named, or for `all`"));
-  auto* const shapes = app.add_option("--shape", args.shapes, "As 2048x4096; --list says what the numbers mean");
-  several(shapes);
-  auto* const sweeps =
-      app.add_option("--sweep-mode", args.sweeps,
-                     "Instead of shapes: token_length, growing in one model; model_config, seven models")
-          ->check(CLI::IsMember({"token_length", "model_config"}))
-          ->excludes(shapes);
-  several(sweeps);
+  using example::add_list;
+  add_list(app, "--op", args.ops, "Operators, all if none is named", CLI::IsMember(op_names));
+  add_list(app, "--dtype", args.dtypes, "f32 (default), bf16, f16, f64, i8",
+           CLI::IsMember({"f32", "bf16", "f16", "f64", "i8"}));
+  add_list(app, "--backend", args.backends, "Backends, all if none is named, or for `all`");
+  auto* const shapes = add_list(app, "--shape", args.shapes, "As 2048x4096; --list says what the numbers mean");
+  auto* const sweeps = add_list(app, "--sweep-mode", args.sweeps,
+                                "Instead of shapes: token_length, growing in one model; model_config, seven models",
+                                CLI::IsMember({"token_length", "model_config"}))
+                           ->excludes(shapes);
   std::vector<std::string> model_names;
   for (const tb::model_shape& m : tb::models()) model_names.emplace_back(m.name);
   model_names.emplace_back("small");
   app.add_option("--model", args.model, "Of token_length (default llama_3_8b, with experts qwen3_moe_30b)")
       ->check(CLI::IsMember(model_names))
       ->needs(sweeps);
-  several(app.add_option("--tokens", args.lengths,
-                         "Of token_length (default: powers of two from 1024, as far as model and memory go)")
-              ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
-              ->needs(sweeps));
+  add_list(app, "--tokens", args.lengths,
+           "Of token_length (default: powers of two from 1024, as far as model and memory go)",
+           CLI::Range(std::size_t{1}, std::size_t{1} << 32))
+      ->needs(sweeps);
   app.add_option("--bt", args.tokens, "Tokens of model_config, at most (default 2048)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
       ->needs(sweeps);
-  auto* const axes = app.add_option(
-      "--sweep-axis", args.axes,
-      "One number of the shape (default or --shape) alone: batch, seq_len, tokens, hidden, vocab, blocks, "
-      "experts or another word of --list");
-  several(axes);
-  several(app.add_option("--values", args.values, "Of --sweep-axis (default: a quarter to four times)")
-              ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32))
-              ->needs(axes));
+  auto* const axes =
+      add_list(app, "--sweep-axis", args.axes,
+               "One number of the shape (default or --shape) alone: batch, seq_len, tokens, hidden, vocab, blocks, "
+               "experts or another word of --list");
+  add_list(app, "--values", args.values, "Of --sweep-axis (default: a quarter to four times)",
+           CLI::Range(std::size_t{1}, std::size_t{1} << 32))
+      ->needs(axes);
   app.add_option("--memory", args.memory_gib, "GiB that the arrays may take (default 0.4 of the memory)")
       ->check(example::between(1e-3, 1e6));
-  several(app.add_option("--threads", args.threads, "Threads (default 1)")->check(CLI::Range(1, 1024)));
-  several(app.add_option("--mode", args.modes, "All modes of the operator if none is named")
-              ->check(CLI::IsMember({"forward", "backward", "full", "no_grad_forward"})));
-  several(app.add_option("--variant", args.variants, "All variants of the operator if none is named"));
+  add_list(app, "--threads", args.threads, "Threads (default 1)", CLI::Range(1, 1024));
+  add_list(app, "--mode", args.modes, "All modes of the operator if none is named",
+           CLI::IsMember({"forward", "backward", "full", "no_grad_forward"}));
+  add_list(app, "--variant", args.variants, "All variants of the operator if none is named");
   app.add_option("--csv", args.csv, "Table to add rows to");
   app.add_flag("--overwrite", args.overwrite, "Replace rows of the table that have the same key");
   app.add_flag("--list", args.list, "Print what exists and stop");

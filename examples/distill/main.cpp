@@ -157,7 +157,7 @@ void write_svg(const std::string& path, const record& r, double teacher) {
 int distill(const distill_options& d) {
   const run_options& o = d.student;
   check_memory(least_bytes(o, o.batch) + least_bytes(d.teacher, o.batch));
-  check_outputs(o, {{"--teacher", d.teacher_file}});
+  inventory_of(o, {{"--teacher", d.teacher_file}}).check();
   const std::string text = load_text(o.text);
   const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
   const std::vector<std::int32_t> ids = pieces.encode(text);
@@ -213,6 +213,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "distill: %s\n", sentence);
     return code;
   };
+  fail_at_limits();
   try {
     return distill(*parsed.options);
   } catch (const std::bad_alloc&) {

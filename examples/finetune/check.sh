@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the program on a tiny model: check.sh refuses|learns|resume|adapters|preferences|teacher|mpi|crash PROGRAM FOLDER
+# Runs the program on a tiny model: check.sh refuses|outputs|learns|resume|adapters|preferences|teacher|mpi|crash PROGRAM FOLDER
 # FIXTURES [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 fixtures=$4
@@ -58,6 +58,9 @@ refuses)
   refused "needs --eval-data or --eval-share" "$model" $small --eval-every 2
   refused "exclude one another" "$model" $small --eval-data held.ids --eval-share 0.1
   refused "no projection c_attn" "$model" $small --lora-rank 2 --lora-targets c_attn
+  refused "lora-targets: q_proj is given twice" "$model" $small --lora-rank 2 --lora-targets q_proj,q_proj
+  refused 'lora-targets: "q_proj," has an empty item' "$model" $small --lora-rank 2 --lora-targets q_proj,
+  refused 'lora-targets: the item " v_proj" has a blank' "$model" $small --lora-rank 2 --lora-targets "q_proj, v_proj"
   refused "words.doc" "$model" --data words.doc
   refused "missing.ids cannot be opened" "$model" --data missing.ids
   refused "cannot be opened" "$model" $small --out new --resume
@@ -104,7 +107,7 @@ refuses)
   refused "a file that is not one of its folder" changed $small
   echo '{' > changed/model.safetensors.index.json
   refused "has no weight_map" changed $small
-  [ ! -e new/model.safetensors ] || fail "a refused run left a model"
+  [ ! -e new ] || fail "a refused run left a folder"
   # A teacher or a reference that spells ids in another way, or splits texts in another way.
   plain=$model
   with_letters ""
@@ -123,6 +126,70 @@ refuses)
   sed 's/"added_tokens": \[/&{"id": 40, "content": "<more>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}, /' \
     letters/tokenizer.json > other/tokenizer.json
   "$program" "$model" $small --steps 1 --teacher other > out 2>&1 || fail "$(cat out)"
+  ;;
+
+outputs)
+  # No output is a file of a folder that is read, or one that --out gets; not by another name either.
+  for folder in given teaching saved; do cp -r "$model" $folder && chmod -R u+w $folder; done
+  ln given/config.json hard && ln -s given/config.json link && ln -s given other
+  cksum given/* teaching/* saved/* train.ids > before
+  said="name one file"
+  for option in --csv --svg --trace; do
+    for file in given/*; do refused "$option and the model's folder $said" given $small $option "$file"; done
+    for file in hard link other/config.json given/../given/config.json given/model.safetensors given/tokenizer.json; do
+      refused "$option and the model's folder $said" given $small $option $file
+    done
+    refused "$option and --teacher $said" given $small --teacher teaching $option teaching/config.json
+    refused "$option and --reference $said" given --data pairs.jsonl --preference dpo --reference teaching $option teaching/config.json
+    for file in config.json model.safetensors training_state.safetensors adapter_config.json; do
+      refused "$option and --out $said" given $small --out saved $option saved/$file
+      refused "$option and --out $said" given $small --out new $option new/$file
+    done
+    refused "$option and --data $said" given $small $option ./train.ids
+    refused "nowhere does not exist" given $small $option nowhere/file
+    refused "No space left" given $small $option /dev/full
+  done
+  refused "--csv and --svg $said" given $small --csv a --svg ./a
+  refused "--out and the model's folder $said" given $small --out other
+  refused "--out and --data $said" given $small --out train.ids
+  mkdir linked && ln -s ../given/config.json linked/config.json
+  refused "--out and the model's folder $said" given $small --out linked
+  cksum given/* teaching/* saved/* train.ids > after
+  cmp before after || fail "a refused run changed a file"
+  [ ! -e new ] && [ ! -e a ] || fail "a refused run left a file"
+  # What is written at the end alone is looked at before the first step.
+  lora="--lora-rank 2"
+  for place in "training_state.safetensors:" "config.json:" "model.safetensors:" "adapter_config.json:$lora" \
+    "adapter_model.safetensors:$lora" "training_state.safetensors:$lora" "model.safetensors:$lora --merge"; do
+    rm -rf saved && mkdir -p "saved/${place%%:*}"
+    refused "saved/${place%%:*} cannot be written: it is a folder" given $small ${place#*:} --out saved
+  done
+  rm -rf saved
+  refused "train.ids/saved cannot be made" given $small --out train.ids/saved
+  # 8 KiB are enough for the state of a few adapters, and not for the model.
+  refused_below() {
+    limit=$1
+    shift
+    (ulimit -f "$limit" && refused "$@")
+  }
+  refused_below 8 "training_state.safetensors cannot be written" given $small --out saved
+  refused_below 16 "model.safetensors cannot be written" given $small --lora-rank 1 --lora-targets q_proj --merge --out saved
+  [ ! -e saved ] || fail "a refused run left a folder"
+  # A disk of 88 KiB has room for the state, or for the model, and not for both. Who may not make one leaves this out.
+  mkdir disk
+  if mount -t tmpfs -o size=88k tigon disk 2> mount.err; then
+    trap 'umount disk' EXIT
+    refused "has less space" given $small --out disk/saved
+    [ -z "$(ls -A disk)" ] || fail "a refused run left $(ls -A disk)"
+    umount disk
+    trap - EXIT
+  fi
+  # Names that nothing else has are free, beside the model's files and those of --out.
+  "$program" given $small --steps 1 --out given/new/tuned --csv given/losses.csv --svg given/new/tuned/loss.svg > out 2>&1 ||
+    fail "$(cat out)"
+  "$program" given $small --steps 1 --out given/new/tuned --csv given/new/tuned/losses.csv > out 2>&1 || fail "$(cat out)"
+  [ -e given/new/tuned/model.safetensors ] && [ -e given/losses.csv ] && [ -e given/new/tuned/loss.svg ] ||
+    fail "an output is not there"
   ;;
 
 learns)
@@ -176,7 +243,6 @@ resume)
     tail -7 whole.csv > a && tail -7 rest.csv > b && cmp a b || fail "a resumed run ($kind) has other losses"
     refused "has 12 steps already" "$model" $small $kind --out parts --resume
   done
-  refused "of a run with another method" "$model" $small --out parts --resume
   # Weights that the type of the save does not hold: the state is there, and the model is saved in another type.
   big="$small --steps 1 --lr 1e5 --out big"
   code=0
@@ -190,7 +256,19 @@ resume)
   refused 'cannot be saved in f16: the tensor "model' big $small --steps 1 --save-dtype f16 --out none
   [ ! -e none/training_state.safetensors ] || fail "it was trained before it was refused"
   refused "holds model.safetensors, a model, and adapters" "$model" $small --lora-rank 1 --out big
+  refused "of a run with another lora_rank: 2, not 0" "$model" $small --batch 2 --out parts --resume
+  refused "of a run with another lora_alpha: 16, not 16.00001" "$model" $small $kind --lora-alpha 16.00001 --out parts --resume
+  refused "of a run with another lr: 0.003, not 0.0030000000000000005" "$model" $small $kind --lr 0.0030000000000000005 \
+    --out parts --resume
   refused "of a run with another seed" "$model" $small $kind --seed 3 --out parts --resume
+  # The rates of a cosine depend on the number of steps. A constant one goes on.
+  refused "of a run with another steps: 12, not 14" "$model" $small $kind --steps 14 --out parts --resume
+  "$program" "$model" $small --schedule constant --out longer > out 2>&1 || fail "$(cat out)"
+  "$program" "$model" $small --schedule constant --out longer --resume --steps 14 --eval-every 2 --threads 1 > out 2>&1 ||
+    fail "a constant rate does not go on: $(cat out)"
+  # A run that learned from a teacher does not go on without it.
+  "$program" "$model" $small --teacher "$model" --stop-at 3 --out taught > out 2>&1 || fail "$(cat out)"
+  refused "of a run with another teacher" "$model" $small --out taught --resume
   head -c 3000 parts/training_state.safetensors > cut && cp cut parts/training_state.safetensors
   refused "safetensors file parts/training_state" "$model" $small $kind --out parts --resume
   cp "$model/model-00001"* parts/training_state.safetensors
@@ -241,7 +319,7 @@ preferences)
   cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state (kto)"
   sed 's/true/false/' labels.jsonl > other.jsonl
   refused "of a run with another data" "$model" $small --preference kto --steps 8 --data other.jsonl --out parts --resume
-  refused "of a run with another objective" "$model" $small --preference kto --steps 8 --desirable-weight 2 --out parts --resume
+  refused "of a run with another desirable_weight" "$model" $small --preference kto --steps 8 --desirable-weight 2 --out parts --resume
   small="$small --data pairs.jsonl --eval-data pairs.jsonl"
   for kind in "" "--lora-rank 2"; do
     kind="--preference dpo $kind --steps 8"
@@ -251,7 +329,7 @@ preferences)
     "$program" "$model" $small $kind --out parts --resume > out 2>&1 || fail "$(cat out)"
     cmp whole/training_state.safetensors parts/training_state.safetensors || fail "another state ($kind)"
   done
-  refused "of a run with another objective" "$model" $small $kind --beta 0.2 --out parts --resume
+  refused "of a run with another beta: 0.1, not 0.2" "$model" $small $kind --beta 0.2 --out parts --resume
   refused "dpp is not one of" "$model" $small --preference dpp
   refused "beta requires" "$model" $small --beta 0.2
   refused "has no --reference" "$model" $small --preference orpo --reference "$model"
@@ -354,29 +432,68 @@ mpi)
   refused_by_ranks "missing.ids cannot be opened" "$model" $small --data missing.ids
   refused_by_ranks "steps: 0 is not" "$model" $small --steps 0
   refused_by_ranks "has 8 steps already" "$model" $small --out parts --resume
-  code=0
-  timeout 60 "$mpirun" -n 1 "$program" "$model" $small : -n 1 "$program" "$model" $small --seed 2 > out 2> err || code=$?
-  [ $code -eq 2 ] && [ "$(grep -c "begin with different options" err)" -eq 1 ] ||
-    fail "ranks with different seeds ended with $code: $(cat err)"
+  # Two ranks that were not given the same: one sentence, both end, and none of them trains.
+  refused_apart() {
+    code=0
+    timeout 60 "$mpirun" -n 1 "$program" "$model" $small $2 : -n 1 "$program" "$model" $small $3 > out 2> err || code=$?
+    [ $code -eq 2 ] || fail "$2 beside $3 ended with $code: $(cat err)"
+    [ "$(grep -c -- "$1" err)" -eq 1 ] || fail "$2 beside $3 wrote: $(cat err)"
+    if grep -q "fine-tuning" err; then fail "$2 beside $3 trained: $(cat err)"; fi
+  }
+  said="begin with different options: different"
+  refused_apart "$said --seed" "" "--seed 2"
+  refused_apart "$said --stop-at" "" "--stop-at 4"
+  refused_apart "$said --eval-every" "" "--eval-every 2"
+  refused_apart "$said --patience" "--patience 1" ""
+  refused_apart "$said --steps" "" "--steps 9"
+  refused_apart "$said --accumulate" "" "--accumulate 2"
+  refused_apart "$said --dtype" "" "--dtype bf16"
+  refused_apart "$said --lora-alpha" "--lora-rank 2" "--lora-rank 2 --lora-alpha 16.00001"
+  refused_apart "$said --resume" "--out parts --resume --stop-at 4" "--out parts --stop-at 4"
+  head -50 train.ids > fewer.ids
+  refused_apart "begin with different options, data or weights" "" "--data fewer.ids"
+  refused_apart "evaluate different data" "" "--eval-data fewer.ids"
+  # The same by another name, with another number of threads, is the same.
+  cp train.ids copy.ids
+  "$mpirun" -n 1 "$program" "$model" $small : -n 1 "$program" "$model" $small --data copy.ids --threads 2 > out 2>&1 ||
+    fail "equal data are refused: $(cat out)"
   ;;
 
 crash)
-  # A second run dies while it writes its state, where no file may be longer than 4 KiB, or its model, where 8 KiB are
-  # enough for the state of its adapters.
-  merged="--lora-rank 1 --lora-targets q_proj --merge"
-  for kind in "8:" "16:$merged"; do
-    rm -rf kept
-    "$program" "$model" $small ${kind#*:} --out kept > out 2>&1 || fail "$(cat out)"
-    cp kept/model.safetensors old && cp kept/training_state.safetensors old_state
+  # While a run saves at each of its steps, files may no longer be longer than 1 KiB, or its disk is full.
+  ends_with_its_state() {
+    [ $code -eq 2 ] || fail "a run that could not save ended with $code: $(cat err)"
+    [ "$(tail -n 1 err | grep -c "$1/training_state.safetensors cannot be written")" -eq 1 ] || fail "it wrote: $(cat err)"
+    if ls -A "$1" | grep partial; then fail "a part of a file was left"; fi
+    "$program" "$1" --data train.ids --steps 1 > out 2>&1 || fail "the model before cannot be read: $(cat out)"
+    "$program" "$model" $2 --out "$1" --resume --stop-at 1 > out 2> err && fail "there was nothing to resume"
+    grep -q "steps already" err || fail "the state before cannot be read: $(cat err)"
+  }
+  until_saved() { until [ -e "$1/model.safetensors" ] || ! kill -0 $job 2> /dev/null; do sleep 0.02; done; }
+  small="--data train.ids --seq-len 32 --steps 1000000 --save-every 1 --threads 1"
+  if command -v prlimit > found; then
+    "$program" "$model" $small --out kept > out 2> err &
+    job=$!
+    until_saved kept
+    prlimit --pid $job --fsize=1024
     code=0
-    (ulimit -f "${kind%%:*}" && exec "$program" "$model" $small ${kind#*:} --lr 1e-3 --out kept) > out 2>&1 ||
-      code=$?
-    [ $code -ne 0 ] || fail "a run that could not write its model ended well"
-    cmp old kept/model.safetensors || fail "the old model did not survive"
-    [ -z "${kind#*:}" ] && { cmp old_state kept/training_state.safetensors || fail "the old state did not survive"; }
-    [ -n "${kind#*:}" ] && { ! cmp -s old_state kept/training_state.safetensors || fail "it died before its model"; }
-    "$program" kept $small --steps 1 > out 2>&1 || fail "the old model cannot be read: $(cat out)"
-  done
+    wait $job || code=$?
+    ends_with_its_state kept "$small"
+  fi
+  mkdir disk
+  if mount -t tmpfs -o size=2m tigon disk 2> mount.err; then
+    trap 'umount disk' EXIT
+    "$program" "$model" $small --out disk/kept > out 2> err &
+    job=$!
+    until_saved disk/kept
+    dd if=/dev/zero of=disk/full bs=1k 2> dd.err || true
+    code=0
+    wait $job || code=$?
+    rm disk/full
+    ends_with_its_state disk/kept "$small"
+    umount disk
+    trap - EXIT
+  fi
   ;;
 
 *) fail "no such part" ;;

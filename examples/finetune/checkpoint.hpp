@@ -45,13 +45,27 @@ inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t has
   return hash;
 }
 
-/// Files that lie beside the weights and do not depend on them, those of them that the folder has.
-inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
+/// Files of a model's folder: what lies beside the weights, and these. Shards have names of their own.
+inline constexpr const char* companion_names[] = {
+    "config.json",     "generation_config.json",  "tokenizer.json",    "tokenizer_config.json",
+    "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",      "chat_template.jinja",     "chat_template.json"};
+inline constexpr const char* weight_names[] = {"model.safetensors", "model.safetensors.index.json",
+                                               "adapter_config.json", "adapter_model.safetensors", state_name};
+
+/// Files that lie beside the weights, those of them that the folder has.
+inline std::vector<std::string> companions_of(const std::filesystem::path& folder, bool config) {
   std::error_code code;
-  for (const char* const name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                                 "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                                 "chat_template.jinja", "chat_template.json"})
-    if (std::filesystem::is_regular_file(from / name, code)) replace_file(to / name, finetune::read_file(from / name));
+  std::vector<std::string> out;
+  for (const char* const name : companion_names)
+    if ((config || std::string(name) != "config.json") && std::filesystem::is_regular_file(folder / name, code))
+      out.emplace_back(name);
+  return out;
+}
+
+/// What lies beside the weights and does not depend on them.
+inline void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
+  for (const std::string& name : companions_of(from, false)) replace_file(to / name, finetune::read_file(from / name));
 }
 
 /// Refuses a folder to save in where files of another save would change what its readers load: a model beside adapters,
@@ -168,8 +182,24 @@ struct run_position {
   double best = std::numeric_limits<double>::infinity();
 };
 
-/// Bytes of the state's tensors.
-inline std::uintmax_t state_bytes(std::size_t trained) { return 3 * trained * sizeof(float) + sizeof(run_position); }
+/// Bytes of the state of so many parameters.
+inline std::uintmax_t state_bytes(std::size_t trained, const run_identity& identity) {
+  const tensor_view flat{dtype::f32, {trained}, {}};
+  return safetensors_bytes({{"parameters", flat},
+                            {"adam.first", flat},
+                            {"adam.second", flat},
+                            {"counts", {dtype::i64, {4}, {}}},
+                            {"best", {dtype::f64, {1}, {}}}},
+                           identity);
+}
+
+/// Bytes of a file of these tensors, saved in a type.
+inline std::uintmax_t model_bytes(const std::vector<weight_tensor>& tensors, const std::string& type) {
+  std::map<std::string, tensor_view> out;
+  for (const weight_tensor& t : tensors)
+    out[t.name] = {type == "f32" ? dtype::f32 : type == "bf16" ? dtype::bf16 : dtype::f16, t.shape(), {}};
+  return safetensors_bytes(out, {{"format", "pt"}});
+}
 
 inline void save_state(const std::filesystem::path& path, const trained_parameters& trained, const run_position& at,
                        run_identity identity) {
@@ -202,7 +232,10 @@ inline run_position load_state(const std::filesystem::path& path, trained_parame
     file.fail("is not a state of this program");
   for (const auto& [key, wanted] : identity)
     if (const std::string& found = file.meta(key); found != wanted)
-      file.fail("is of a run with another " + key + ": " + printable(found) + ", not " + wanted);
+      file.fail("is of a run with another " + key + ": " + printable(found) + ", not " + printable(wanted));
+  for (const auto& [key, found] : file.metadata())
+    if (key != "format" && !identity.contains(key))
+      file.fail("is of a run with another " + printable(key) + ": " + printable(found) + ", not none");
   const auto checked = [&](const char* name, dtype type, std::size_t size) -> const tensor_view& {
     const tensor_view& tensor = file.at(name);
     if (tensor.type != type || tensor.shape != std::vector<std::size_t>{size})

@@ -6,14 +6,11 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "../support/memory.hpp"
 #include "../support/output_file.hpp"
@@ -22,6 +19,7 @@
 #include "config.hpp"
 #include "input.hpp"
 #include "options.hpp"
+#include "run_files.hpp"
 #include "runs.hpp"
 #include "weights.hpp"
 
@@ -29,30 +27,11 @@ namespace {
 
 using namespace example;
 
-/// Refuses what cannot be written, and a folder that the run reads.
-void check_outputs(const finetune_options& o) {
-  const std::filesystem::path out = o.out;
-  keep_apart({{"the model's folder", o.folder}, {"--out", o.out}});
-  keep_apart({{"--teacher", o.distillation.teacher}, {"--out", o.out}});
-  keep_apart({{"--reference", o.reference}, {"--out", o.out}});
-  keep_apart({{"--eval-data", o.eval_data}, {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}});
-  keep_apart({{"--data", o.data}, {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}});
-  for (const named_file& file : {named_file{"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}})
-    check_writable(file);
-  if (o.out.empty()) return;
-  std::error_code code;
-  std::filesystem::create_directories(out, code);
-  if (code || !std::filesystem::is_directory(out))
-    throw std::runtime_error("--out " + o.out + " cannot be made: " + code.message());
-  expect_no_other_save(out, o.lora.rank == 0 || o.merge);
-  check_writable({"--out", out / "model.safetensors"});
-}
-
 /// The folder's, with what the options say otherwise.
 architecture architecture_of(const finetune_options& o) {
   architecture a = architecture_of_folder(o.folder);
-  if (o.balance >= 0 && a.experts == 0) throw std::runtime_error("--balance needs a model with experts");
-  if (o.balance >= 0) a.balance = o.balance;
+  if (o.balance && a.experts == 0) throw std::runtime_error("--balance needs a model with experts");
+  if (o.balance) a.balance = *o.balance;
   const weight_layout layout(a);
   const double parameters = static_cast<double>(layout.total), element = o.dtype == "bf16" ? 2 : 4;
   check_memory(o.lora.rank != 0 ? element * parameters : 16 * parameters + (element == 2 ? 2 * parameters : 0));
@@ -61,8 +40,7 @@ architecture architecture_of(const finetune_options& o) {
 
 int fine_tune(const finetune_options& o, const ranks& here) {
   const tigon::communicator_ref comm = here.comm();
-  same_on_all_ranks(comm, o.accumulate, "the ranks were given different --accumulate");
-  same_on_all_ranks(comm, o.dtype == "bf16", "the ranks were given different --dtype");
+  same_options_on_all_ranks(comm, o.given);
   if (o.accumulate % comm.size() != 0)
     throw shared_fault("--accumulate " + std::to_string(o.accumulate) + " cannot be divided among " +
                        std::to_string(comm.size()) + " ranks");
@@ -70,7 +48,11 @@ int fine_tune(const finetune_options& o, const ranks& here) {
   run_data data;
   on_all_ranks(comm, [&] {
     a = architecture_of(o);
-    if (here.first()) check_outputs(o);
+    const weight_layout layout(a);
+    if (here.first()) {
+      inventory_of(o, layout, lora_layout(layout, o.lora)).check();
+      if (!o.out.empty()) expect_no_other_save(o.out, o.lora.rank == 0 || o.merge);
+    }
     data = read_run_data(o, a.vocab);
   });
   const std::size_t threads = o.threads != 0 ? o.threads : std::max(1u, std::thread::hardware_concurrency());
@@ -91,6 +73,7 @@ int refused(const char* sentence, int code) {
 
 int main(int argc, char** argv) {
   const ranks here(argc, argv);
+  fail_at_limits();
   try {
     const parsed_finetune_options parsed = parse_finetune_options(argc, argv);
     on_all_ranks(here.comm(), [&] {

@@ -2,7 +2,6 @@
 #ifndef EXAMPLE_FINETUNE_MODEL_LORA_HPP
 #define EXAMPLE_FINETUNE_MODEL_LORA_HPP
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -101,10 +100,10 @@ struct lora_layout {
  private:
   void add(const projection& p, std::vector<lora_adapter>& to, std::vector<bool>& used) {
     for (const projection::part& part : p.parts) {
-      const auto named = [&](const std::string& target) { return part.module.ends_with("." + target); };
-      const auto found = std::find_if(options.targets.begin(), options.targets.end(), named);
-      if (found == options.targets.end()) continue;
-      used[static_cast<std::size_t>(found - options.targets.begin())] = true;
+      bool named = false;  // by several targets, perhaps
+      for (std::size_t i = 0; i < used.size(); ++i)
+        if (part.module.ends_with("." + options.targets[i])) named = used[i] = true;
+      if (!named) continue;
       modules.push_back(part.module);
       const std::size_t a = put(part.module + ".lora_A", options.rank, p.cols);
       const std::size_t b = put(part.module + ".lora_B", part.rows, options.rank);

@@ -34,10 +34,11 @@ struct finetune_options {
   preference_options preference;
   std::string reference;  ///< folder; empty: the model as the run begins
   distillation_options distillation;
-  double balance = -1;  ///< below 0: as config.json says
+  std::optional<double> balance;  ///< without: as config.json says
   std::uint64_t seed = 0;
   std::size_t threads = 0;
   std::string csv, svg, trace;
+  std::vector<option_value> given;  ///< all of them, as text
 };
 
 /// The learning rates of a run.
@@ -65,114 +66,114 @@ inline CLI::Validator word_of(const std::string& words) {
           ""};
 }
 
-inline void add_options(CLI::App& app, finetune_options& o) {
+inline void add_options(option_table& all, finetune_options& o) {
+  using enum decides;
   constexpr std::uint64_t many = 1u << 20, steps = 1'000'000'000;
-  app.add_option("folder", o.folder, "of a model as transformers saves it")->required();
-  app.add_option("--out", o.out, "folder for the model that was trained")->group("Output");
-  app.add_option(
-         "--data", o.data,
+  all.add(own, "folder", o.folder, "of a model as transformers saves it")->required();
+  all.add(own, "--out", o.out, "folder for the model that was trained")->group("Output");
+  all.add(
+         own, "--data", o.data,
          "what to learn from: .jsonl with text, prompt and completion, or messages; .txt; or .ids, a document of ids a "
          "line")
       ->required()
       ->group("Data");
-  app.add_option("--eval-data", o.eval_data, "what to evaluate")->group("Data");
-  app.add_option("--eval-share", o.eval_share, "of the data to evaluate instead; of one document its end")
+  all.add(own, "--eval-data", o.eval_data, "what to evaluate")->group("Data");
+  all.add(numbers, "--eval-share", o.eval_share, "of the data to evaluate instead; of one document its end")
       ->check(real(bound::below_one))
       ->group("Data");
-  app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(2, many))->group("Data");
-  app.add_option("--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
-  app.add_option("--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
+  all.add(numbers, "--seq-len", o.seq_len, "tokens of a window")->check(whole(2, many))->group("Data");
+  all.add(numbers, "--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
+  all.add(numbers, "--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
 
-  app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
-  app.add_option("--stop-at", o.stop_at, "end after this step, as if interrupted; 0: at the last one")
+  all.add(course, "--steps", o.steps)->check(whole(1, steps))->group("Run");
+  all.add(course, "--stop-at", o.stop_at, "end after this step, as if interrupted; 0: at the last one")
       ->check(whole(0, steps))
       ->group("Run");
-  app.add_option("--eval-every", o.eval_every, "steps between evaluations; 0: at the end only")
+  all.add(course, "--eval-every", o.eval_every, "steps between evaluations; 0: at the end only")
       ->check(whole(0, steps))
       ->group("Run");
-  app.add_option("--patience", o.patience, "evaluations without a better one before the run ends; 0: no such end")
+  all.add(course, "--patience", o.patience, "evaluations without a better one before the run ends; 0: no such end")
       ->check(whole(0, steps))
       ->group("Run");
-  app.add_option("--save-every", o.save_every, "steps between checkpoints; 0: at the end only")
+  all.add(course, "--save-every", o.save_every, "steps between checkpoints; 0: at the end only")
       ->check(whole(0, steps))
       ->group("Run");
-  app.add_flag("--resume", o.resume, "go on from the state in --out")->group("Run");
-  app.add_option("--dtype", o.dtype, "of activations and products: f32 or bf16")
+  all.add(course, "--resume", o.resume, "go on from the state in --out")->group("Run");
+  all.add(numbers, "--dtype", o.dtype, "of activations and products: f32 or bf16")
       ->check(word_of("f32 bf16"))
       ->group("Run");
-  app.add_flag("--recompute", o.recompute, "keep the inputs of layers alone, and make the rest again in backward")
+  all.add(own, "--recompute", o.recompute, "keep the inputs of layers alone, and make the rest again in backward")
       ->group("Run");
-  app.add_option("--seed", o.seed, "of the order of the data and of adapters")->check(whole(0, ~0ull))->group("Run");
-  app.add_option("--threads", o.threads, "0: one per core; the results do not depend on it")
+  all.add(numbers, "--seed", o.seed, "of the order of the data and of adapters")->check(whole(0, ~0ull))->group("Run");
+  all.add(own, "--threads", o.threads, "0: one per core; the results do not depend on it")
       ->check(whole(0, 1024))
       ->group("Run");
 
-  app.add_option("--lora-rank", o.lora.rank, "0: all weights are trained")->check(whole(0, 4096))->group("Adapters");
-  app.add_option("--lora-alpha", o.lora.alpha)->check(real(bound::positive))->group("Adapters");
-  app.add_option("--lora-targets", o.lora.targets, "names of projections, separated by commas")
-      ->delimiter(',')
-      ->group("Adapters");
-  app.add_flag("--merge", o.merge, "save the model with its adapters added in, not the adapters alone")
+  all.add(numbers, "--lora-rank", o.lora.rank, "0: all weights are trained")->check(whole(0, 4096))->group("Adapters");
+  all.add(numbers, "--lora-alpha", o.lora.alpha)->check(real(bound::positive))->group("Adapters");
+  all.add(numbers, "--lora-targets", o.lora.targets, "names of projections, separated by commas")->group("Adapters");
+  all.add(own, "--merge", o.merge, "save the model with its adapters added in, not the adapters alone")
       ->group("Adapters");
 
-  app.add_option("--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
-  app.add_option("--min-lr", o.min_lr, "that the rate falls to")->check(real(bound::from_zero))->group("Optimizer");
-  app.add_option("--schedule", o.schedule, "cosine, linear or constant")
+  all.add(numbers, "--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
+  all.add(numbers, "--min-lr", o.min_lr, "that the rate falls to")->check(real(bound::from_zero))->group("Optimizer");
+  all.add(numbers, "--schedule", o.schedule, "cosine, linear or constant")
       ->check(word_of("cosine linear constant"))
       ->group("Optimizer");
-  app.add_option("--warmup", o.warmup, "steps in which the rate rises")->check(whole(0, steps))->group("Optimizer");
-  app.add_option("--weight-decay", o.weight_decay, "of matrices")->check(real(bound::from_zero))->group("Optimizer");
-  app.add_option("--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
-  app.add_option("--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
-  app.add_option("--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
-  app.add_option("--clip", o.clip, "largest norm of the gradient; 0: any")
+  all.add(numbers, "--warmup", o.warmup, "steps in which the rate rises")->check(whole(0, steps))->group("Optimizer");
+  all.add(numbers, "--weight-decay", o.weight_decay, "of matrices")->check(real(bound::from_zero))->group("Optimizer");
+  all.add(numbers, "--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
+  all.add(numbers, "--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
+  all.add(numbers, "--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
+  all.add(numbers, "--clip", o.clip, "largest norm of the gradient; 0: any")
       ->check(real(bound::from_zero))
       ->group("Optimizer");
 
-  app.add_option("--save-dtype", o.save_dtype, "of the saved weights: f32, bf16 or f16")
+  all.add(own, "--save-dtype", o.save_dtype, "of the saved weights: f32, bf16 or f16")
       ->check(word_of("f32 bf16 f16"))
       ->group("Output");
-  app.add_option("--csv", o.csv, "file for loss and rate of every step")->group("Output");
-  app.add_option("--svg", o.svg, "file for a picture of the loss")->group("Output");
-  app.add_flag("--profile", o.profile, "print where the time goes")->group("Output");
-  app.add_option("--trace", o.trace, "file for a trace of all operators (chrome://tracing)")->group("Output");
+  all.add(own, "--csv", o.csv, "file for loss and rate of every step")->group("Output");
+  all.add(own, "--svg", o.svg, "file for a picture of the loss")->group("Output");
+  all.add(own, "--profile", o.profile, "print where the time goes")->group("Output");
+  all.add(own, "--trace", o.trace, "file for a trace of all operators (chrome://tracing)")->group("Output");
 }
 
-inline void add_objective_options(CLI::App& app, finetune_options& o, std::string& preference,
+inline void add_objective_options(option_table& all, finetune_options& o, std::string& preference,
                                   std::string& divergence) {
+  using enum decides;
   std::string names;
   for (const auto& [name, loss] : preference_names) names += (names.empty() ? "" : " ") + std::string(name);
   CLI::Option* const pairs =
-      app.add_option(
-             "--preference", preference,
-             "loss on JSON lines with prompt, chosen and rejected, or for kto prompt, completion and label: " + names)
+      all.add(numbers, "--preference", preference,
+              "loss on JSON lines with prompt, chosen and rejected, or for kto prompt, completion and label: " + names)
           ->check(word_of(names))
           ->group("Preferences");
   const auto of_pairs = [&](CLI::Option* option) { return option->needs(pairs)->group("Preferences"); };
-  of_pairs(app.add_option("--beta", o.preference.beta, "of rewards")->check(real(bound::positive)));
-  of_pairs(app.add_option("--gamma", o.preference.gamma, "margin of simpo")->check(real(bound::from_zero)));
-  of_pairs(app.add_option("--label-smoothing", o.preference.label_smoothing, "of dpo, robust, exo_pair, simpo and cpo")
-               ->check(real(bound::below_one)));
-  of_pairs(app.add_option("--nll", o.preference.nll, "weight of the chosen answers' cross entropy; cpo and orpo: 1")
+  of_pairs(all.add(numbers, "--beta", o.preference.beta, "of rewards")->check(real(bound::positive)));
+  of_pairs(all.add(numbers, "--gamma", o.preference.gamma, "margin of simpo")->check(real(bound::from_zero)));
+  of_pairs(
+      all.add(numbers, "--label-smoothing", o.preference.label_smoothing, "of dpo, robust, exo_pair, simpo and cpo")
+          ->check(real(bound::below_one)));
+  of_pairs(all.add(numbers, "--nll", o.preference.nll, "weight of the chosen answers' cross entropy; cpo and orpo: 1")
                ->check(real(bound::from_zero)));
-  of_pairs(app.add_option("--desirable-weight", o.preference.desirable_weight, "of answers that kto is to like")
+  of_pairs(all.add(numbers, "--desirable-weight", o.preference.desirable_weight, "of answers that kto is to like")
                ->check(real(bound::positive)));
-  of_pairs(app.add_option("--undesirable-weight", o.preference.undesirable_weight, "of the others")
+  of_pairs(all.add(numbers, "--undesirable-weight", o.preference.undesirable_weight, "of the others")
                ->check(real(bound::positive)));
-  of_pairs(app.add_option("--reference", o.reference, "folder of the reference; without: the model as the run begins"));
+  of_pairs(all.add(own, "--reference", o.reference, "folder of the reference; without: the model as the run begins"));
 
   CLI::Option* const teacher =
-      app.add_option("--teacher", o.distillation.teacher, "folder of a model with the same tokenizer to learn from")
+      all.add(own, "--teacher", o.distillation.teacher, "folder of a model with the same tokenizer to learn from")
           ->group("Distillation");
   const auto of_teacher = [&](CLI::Option* option) { return option->needs(teacher)->group("Distillation"); };
-  of_teacher(app.add_option("--divergence", divergence, "from the teacher: kl, reverse_kl or jsd")
+  of_teacher(all.add(numbers, "--divergence", divergence, "from the teacher: kl, reverse_kl or jsd")
                  ->check(word_of("kl reverse_kl jsd")));
-  of_teacher(app.add_option("--temperature", o.distillation.temperature, "of both models' probabilities")
+  of_teacher(all.add(numbers, "--temperature", o.distillation.temperature, "of both models' probabilities")
                  ->check(between(1e-3, 1e3)));
-  of_teacher(app.add_option("--hard", o.distillation.hard, "share of cross entropy in the loss")
+  of_teacher(all.add(numbers, "--hard", o.distillation.hard, "share of cross entropy in the loss")
                  ->check(real(bound::from_zero_to_one)));
 
-  app.add_option("--balance", o.balance, "weight of the routers' balance loss; without: that of config.json")
+  all.add(numbers, "--balance", o.balance, "weight of the routers' balance loss; without: that of config.json")
       ->check(real(bound::from_zero))
       ->group("Optimizer")
       ->always_capture_default(false);
@@ -213,22 +214,34 @@ inline void check_together(const finetune_options& o) {
 
 }  // namespace detail
 
-inline parsed_finetune_options parse_finetune_options(int argc, const char* const* argv) {
-  finetune_options o;
-  CLI::App app{"Fine-tunes a model of Hugging Face's: all of its weights, or adapters beside them."};
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+/// What the program reads its options with.
+struct finetune_command_line {
+  finetune_options options;
   std::string preference, divergence = "kl";
-  detail::add_options(app, o);
-  detail::add_objective_options(app, o, preference, divergence);
-  app.get_option("--lora-targets")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::App app{"Fine-tunes a model of Hugging Face's: all of its weights, or adapters beside them."};
+  option_table table{app};
+
+  finetune_command_line() {
+    app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    detail::add_options(table, options);
+    detail::add_objective_options(table, options, preference, divergence);
+  }
+  finetune_command_line(const finetune_command_line&) = delete;
+  finetune_command_line& operator=(const finetune_command_line&) = delete;
+};
+
+inline parsed_finetune_options parse_finetune_options(int argc, const char* const* argv) {
+  finetune_command_line line;
+  finetune_options& o = line.options;
   try {
-    app.parse(argc, argv);
+    line.app.parse(argc, argv);
+    o.given = line.table.values();
     for (const auto& [name, loss] : preference_names)
-      if (preference == name) o.preference.loss = loss;
-    o.distillation.beta = divergence == "kl" ? 0 : divergence == "jsd" ? 0.5 : 1;
+      if (line.preference == name) o.preference.loss = loss;
+    o.distillation.beta = line.divergence == "kl" ? 0 : line.divergence == "jsd" ? 0.5 : 1;
     detail::check_together(o);
   } catch (const CLI::Success& help) {
-    app.exit(help);
+    line.app.exit(help);
     return {};
   } catch (const std::runtime_error& error) {  // CLI::ParseError is one
     return {std::nullopt, error.what()};

@@ -82,46 +82,16 @@ inline std::uint64_t hash_of_data(const training_data& data) {
   return hash;
 }
 
-/// What is minimised beside or instead of cross entropy.
-inline std::string objective_of(const finetune_options& o) {
-  std::ostringstream out;
-  out.precision(17);
-  if (const preference_options& p = o.preference; p.loss != preference_loss::none)
-    out << "preference " << static_cast<int>(p.loss) << ' ' << p.beta << ' ' << p.gamma << ' ' << p.label_smoothing
-        << ' ' << p.nll_weight();
-  if (const preference_options& p = o.preference; p.loss == preference_loss::kto)
-    out << ' ' << p.desirable_weight << ' ' << p.undesirable_weight;
-  if (const distillation_options& d = o.distillation; !d.teacher.empty())
-    out << "distillation " << d.beta << ' ' << d.temperature << ' ' << d.hard;
-  return out.str();
-}
-
-/// All that decides the bits of the steps to come. `frozen` is a hash of the weights beside adapters.
-inline run_identity identity_of(const finetune_options& o, double balance, const training_data& data,
-                                std::uint64_t frozen) {
-  std::ostringstream method, optimizer;
-  method << "full";
-  if (o.lora.rank != 0) {
-    method.str("");
-    method << "rank " << o.lora.rank << " alpha " << o.lora.alpha << " of";
-    for (const std::string& target : o.lora.targets) method << ' ' << target;
-    method << " beside weights " << frozen;
-  }
-  optimizer.precision(17);
-  for (const double v : {o.lr, o.min_lr, o.weight_decay, o.beta1, o.beta2, o.eps, o.clip}) optimizer << v << ' ';
-  optimizer << o.schedule << ' ' << o.warmup << ' ' << o.steps;
+/// All that decides the bits of the steps to come, but for the hashes of other models. `frozen` is the hash of the
+/// weights beside adapters. Falling rates depend on the number of steps.
+inline run_identity identity_of(const finetune_options& o, const training_data& data, std::uint64_t frozen) {
+  run_identity out = numbers_of(o.given);
   const std::string config = finetune::read_file(std::filesystem::path(o.folder) / "config.json");
-  const std::uint64_t of_config = hash_of(std::as_bytes(std::span(config)));
-  run_identity out{{"config", std::to_string(of_config)},
-                   {"method", method.str()},
-                   {"optimizer", optimizer.str()},
-                   {"data", std::to_string(hash_of_data(data))},
-                   {"windows", std::to_string(o.seq_len) + " tokens, " + std::to_string(o.batch) + " a pass, " +
-                                   std::to_string(o.accumulate) + " passes"},
-                   {"seed", std::to_string(o.seed)},
-                   {"dtype", o.dtype}};
-  if (const std::string objective = objective_of(o); !objective.empty()) out["objective"] = objective;
-  if (balance != 0) out["balance"] = std::to_string(balance);
+  out["config"] = exact_text(hash_of(std::as_bytes(std::span(config))));
+  out["data"] = exact_text(hash_of_data(data));
+  out["weights beside adapters"] = exact_text(frozen);
+  out["steps"] = o.schedule == "constant" ? "any" : exact_text(o.steps);
+  out["teacher"] = out["reference"] = "none";
   return out;
 }
 
@@ -136,9 +106,8 @@ class fine_tuning {
     const tigon::executor_ref executor = timed_ ? tigon::executor_ref(*timed_) : tigon::executor_ref(pool);
     training_data held_out({}, false, 1);
     on_all_ranks(comm, [&] { held_out = begin(std::move(data), executor); });
-    std::uint64_t hash = hash_of(std::as_bytes(std::span(trainer_->trained().values)));
-    for (const auto& [key, value] : identity_) hash = hash_of(std::as_bytes(std::span(value)), hash);
-    same_on_all_ranks(comm, hash, "the ranks begin with different options, data or weights");
+    if (comm.size() > 1)
+      same_on_all_ranks(comm, hash_of_beginning(), "the ranks begin with different options, data or weights");
     same_on_all_ranks(comm, hash_of_data(held_out), "the ranks evaluate different data");
     if (o_.preference.has_reference()) trainer_->share_reference({&trainer_->data().data(), &held_out});
     held_out_ = held_out.passes(held_out.paired() ? o_.batch : 1);
@@ -213,13 +182,23 @@ class fine_tuning {
     training_data train(std::move(data.train), paired, o_.seq_len, std::move(data.train_labels));
     trainer_.emplace(o_, a_, layout_, lora_, pass_source(std::move(train), o_.seed), executor, comm_,
                      timed_ ? &*timed_ : nullptr);
-    identity_ = identity_of(o_, a_.balance, trainer_->data().data(), lora_.empty() ? 0 : trainer_->frozen().hash());
+    identity_ = identity_of(o_, trainer_->data().data(), lora_.empty() ? 0 : trainer_->frozen().hash());
     if (trainer_->teacher() != nullptr) identity_["teacher"] = std::to_string(trainer_->teacher()->hash());
     if (o_.preference.has_reference())
       identity_["reference"] = std::to_string(trainer_->refer({&trainer_->data().data(), &held_out}));
     if (o_.resume) resume();
     if (!o_.out.empty() && saves_model()) expect_saveable_start();
     return held_out;
+  }
+
+  /// Of all that the steps to come, and their end, depend on.
+  std::uint64_t hash_of_beginning() const {
+    const trained_parameters& trained = trainer_->trained();
+    std::uint64_t hash = hash_of(std::as_bytes(std::span(&at_, 1)));
+    for (const auto* const part : {&trained.values, &trained.first_moment, &trained.second_moment})
+      hash = hash_of(std::as_bytes(std::span(*part)), hash);
+    for (const auto& [key, value] : identity_) hash = hash_of(std::as_bytes(std::span(value)), hash);
+    return hash;
   }
 
   void write_files(term of_loss) const {
@@ -254,6 +233,7 @@ class fine_tuning {
   /// The state first: after a crash between the two it is the newer one, and the model that of an earlier step.
   void save(bool last) {
     const std::filesystem::path out = o_.out;
+    std::filesystem::create_directories(out);
     at_.step = static_cast<std::int64_t>(trainer_->steps_done());
     at_.epoch = static_cast<std::int64_t>(trainer_->data().at().epoch);
     at_.taken = static_cast<std::int64_t>(trainer_->data().at().taken);

@@ -188,7 +188,7 @@ int prefer(const preference_run& p) {
   const run_options& o = p.run;
   const double tokens_of_pairs = 2.0 * static_cast<double>(p.pairs + p.held_out_pairs) * static_cast<double>(o.seq_len);
   check_memory(least_bytes(o, 2 * o.batch) + tokens_of_pairs * sizeof(std::int32_t));
-  check_outputs(o, {{"--policy", p.policy_file}});
+  inventory_of(o, {{"--policy", p.policy_file}}).check();
   const std::string text = load_text(o.text);
   const auto pieces = o.bytes ? tokenizer::bytes() : tokenizer::bpe(text, static_cast<int>(o.vocab), o.cache_dir);
   const std::vector<std::int32_t> ids = pieces.encode(text);
@@ -260,6 +260,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "preference: %s\n", sentence);
     return code;
   };
+  fail_at_limits();
   try {
     return prefer(*parsed.options);
   } catch (const std::bad_alloc&) {

@@ -4,14 +4,21 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "option_value.hpp"
 
 namespace example {
 
@@ -78,6 +85,86 @@ inline CLI::Validator between(double low, double high) {
           },
           ""};
 }
+
+namespace detail {
+
+/// The items of a list, of which several stand in one text, separated by commas. `name` begins what refuses them.
+inline std::vector<std::string> items_of(const std::string& name, const std::vector<std::string>& texts) {
+  std::vector<std::string> out;
+  const auto refuse = [&](const std::string& sentence) { throw CLI::ValidationError(name, sentence); };
+  for (const std::string& text : texts)
+    for (std::size_t begin = 0, end = 0; begin <= text.size(); begin = end + 1) {
+      end = std::min(text.find(',', begin), text.size());
+      const std::string item = text.substr(begin, end - begin);
+      if (item.empty()) refuse("\"" + text + "\" has an empty item");
+      if (item.find_first_of(" \t\r\n") != std::string::npos) refuse("the item \"" + item + "\" has a blank");
+      if (std::ranges::find(out, item) != out.end()) refuse(item + " is given twice");
+      out.push_back(item);
+    }
+  return out;
+}
+
+}  // namespace detail
+
+/// An option for a list: its items are separated by commas, or the option is given several times. Each of them passes
+/// `check`; one that is empty, has a blank or comes twice is refused.
+template <class T>
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& to, const std::string& description,
+                      const CLI::Validator& check = {}) {
+  const auto read = [&to, name, check](const std::vector<std::string>& texts) {
+    std::vector<T> read;
+    for (std::string& item : detail::items_of(name, texts)) {
+      if (const std::string wrong = check(item); !wrong.empty()) throw CLI::ValidationError(name, wrong);
+      if constexpr (std::is_same_v<T, std::string>) {
+        read.push_back(item);
+      } else {
+        T value{};
+        const auto [end, code] = std::from_chars(item.data(), item.data() + item.size(), value);
+        if (code != std::errc() || end != item.data() + item.size())
+          throw CLI::ValidationError(name, item + " is not a whole number");
+        if (std::ranges::find(read, value) != read.end()) throw CLI::ValidationError(name, item + " is given twice");
+        read.push_back(value);
+      }
+    }
+    to = std::move(read);
+  };
+  CLI::Option* const option = app.add_option_function<std::vector<std::string>>(name, read, description);
+  return option->default_str(exact_text(to))->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+/// The options of a command line, and what each of them decides.
+class option_table {
+ public:
+  explicit option_table(CLI::App& app) : app_(&app) {}
+
+  /// `value` stays where it is as long as the table.
+  template <class T>
+  CLI::Option* add(decides what, const std::string& name, T& value, const std::string& description = {}) {
+    known_.push_back({name, what, [&value] { return exact_text(value); }});
+    if constexpr (std::is_same_v<T, bool>)
+      return app_->add_flag(name, value, description);
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      return add_list(*app_, name, value, description);
+    else
+      return app_->add_option(name, value, description);
+  }
+
+  /// As they are now.
+  std::vector<option_value> values() const {
+    std::vector<option_value> out;
+    for (const known& one : known_) out.push_back({one.name, one.what, one.text()});
+    return out;
+  }
+
+ private:
+  struct known {
+    std::string name;
+    decides what;
+    std::function<std::string()> text;
+  };
+  CLI::App* app_;
+  std::vector<known> known_;
+};
 
 }  // namespace example
 #endif

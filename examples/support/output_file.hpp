@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -46,6 +49,16 @@ inline std::filesystem::path behind_links(std::filesystem::path path) {
 
 inline std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+/// Of ASCII's letters.
+inline char upper_case(char c) { return 'a' <= c && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
+
+/// Bytes that may still be written to the disk of a folder.
+inline std::uintmax_t room_of(const std::filesystem::path& folder) {
+  struct statvfs disk;
+  if (::statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0) return std::numeric_limits<std::uintmax_t>::max();
+  return static_cast<std::uintmax_t>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * disk.f_frsize;
 }
 
 /// An open file; throws if it cannot be opened.
@@ -81,6 +94,7 @@ class partial_file {
   }
 
   int fd() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
 
   /// The bytes are on the disk before they have the name, and the name is there before this returns.
   void become_target() {
@@ -114,18 +128,63 @@ inline void write_all(int fd, std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// Whether both are one file, whatever their names: ./a and a, links of both kinds. A device is nobody's file.
+/// Where a file is: all names of it, such as ./a and a, or links of both kinds, have one place. A file that is not
+/// there yet has the innermost folder that is there, and the names below it.
+struct file_place {
+  ::dev_t device;
+  ::ino_t inode;
+  std::filesystem::path folder, below;
+};
+
+/// None for a device, which is nobody's file, and for what cannot be looked up.
+inline std::optional<file_place> place_of(const std::filesystem::path& path) {
+  struct stat there;
+  if (::stat(path.c_str(), &there) == 0) {
+    if (!S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return {};
+    return file_place{there.st_dev, there.st_ino, {}, {}};
+  }
+  std::error_code code;
+  const auto whole = std::filesystem::absolute(detail::behind_links(path), code);
+  auto folder = std::filesystem::weakly_canonical(whole.parent_path(), code);
+  auto below = whole.filename();
+  for (; ::stat(folder.c_str(), &there) != 0; folder = folder.parent_path()) {
+    if (!folder.has_relative_path()) return {};
+    below = folder.filename() / below;
+  }
+  return file_place{there.st_dev, there.st_ino, folder, below};
+}
+
+/// Whether the file system takes names that differ in upper and lower case for one.
+inline bool ignores_case(const std::filesystem::path& folder) try {
+  const detail::partial_file probe(folder / "probe");
+  std::string name = probe.path().filename().string();
+  std::ranges::transform(name, name.begin(), detail::upper_case);
+  return std::filesystem::exists(folder / name);
+} catch (const std::system_error&) {  // nothing can be written there
+  return false;
+}
+
+/// Whether both are one file.
+inline bool same_place(const std::optional<file_place>& a, const std::optional<file_place>& b) {
+  if (!a || !b || a->device != b->device || a->inode != b->inode) return false;
+  if (a->below == b->below) return true;
+  return std::ranges::equal(a->below.native(), b->below.native(), {}, detail::upper_case, detail::upper_case) &&
+         ignores_case(a->folder);
+}
+
+/// Whether both are one file, whatever their names.
 inline bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  struct stat x, y;
-  const bool a_exists = ::stat(a.c_str(), &x) == 0, b_exists = ::stat(b.c_str(), &y) == 0;
-  if (a_exists != b_exists) return false;
-  if (a_exists) return x.st_dev == y.st_dev && x.st_ino == y.st_ino && (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode));
-  const auto place = [](const std::filesystem::path& path) {
-    std::error_code code;
-    const auto whole = std::filesystem::absolute(detail::behind_links(path), code);
-    return std::filesystem::weakly_canonical(whole.parent_path(), code) / whole.filename();
-  };
-  return place(a) == place(b);
+  return same_place(place_of(a), place_of(b));
+}
+
+/// Of a path of folders those that are not there, the innermost first.
+inline std::vector<std::filesystem::path> folders_to_make(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> out;
+  std::error_code code;
+  auto folder = (std::filesystem::absolute(path, code) / "").lexically_normal().parent_path();
+  for (; folder.has_relative_path() && !std::filesystem::exists(folder, code); folder = folder.parent_path())
+    out.push_back(folder);
+  return out;
 }
 
 /// Refuses files of which two are one.
@@ -167,9 +226,7 @@ inline void check_writable(const named_file& file, std::uintmax_t bytes = 4096) 
   struct rlimit most;
   if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && most.rlim_cur < bytes)
     detail::fail(EFBIG);
-  struct statvfs disk;
-  if (::statvfs(folder.c_str(), &disk) == 0 && disk.f_blocks != 0 &&
-      static_cast<std::uintmax_t>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * disk.f_frsize < bytes)
+  if (detail::room_of(folder) < bytes)
     refuse("it takes " + std::to_string(bytes) + " bytes, and the disk of " +
            std::filesystem::absolute(folder).string() + " has less space");
   const detail::partial_file probe(target);
@@ -202,6 +259,23 @@ inline void replace_file(const std::filesystem::path& path, std::string_view tex
   const std::span<const std::byte> part = std::as_bytes(std::span(text));
   replace_file(path, std::span(&part, 1));
 }
+
+/// Makes a folder and those that it lies in, where they are not there. made(path) is called after each.
+template <class Made>
+void make_folders(const std::filesystem::path& path, const Made& made) {
+  const auto missing = folders_to_make(path);
+  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
+    if (::mkdir(folder->c_str(), 0777) == 0)
+      made(*folder);
+    else if (errno != EEXIST)
+      detail::fail(errno);
+  }
+  std::error_code code;
+  if (!std::filesystem::is_directory(path, code)) detail::fail(code ? code.value() : ENOTDIR);
+}
+
+/// A write beyond the largest size that files may have fails, as one to a full disk does, and does not end the program.
+inline void fail_at_limits() { (void)std::signal(SIGXFSZ, SIG_IGN); }
 
 /// A number of a CSV table; nothing for NaN.
 inline std::string csv_number(double v) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "option_value.hpp"
+
 namespace example {
 
 /// The ranks of the program: those of mpirun, or this process alone. Only rank 0 is heard. Which of them is what the
@@ -51,6 +53,14 @@ inline void same_on_all_ranks(tigon::communicator_ref comm, std::uint64_t value,
   tigon::comm::all_gather<std::uint64_t>(comm, {&value, 1}, std::span(all));
   for (const std::uint64_t other : all)
     if (other != all[0]) throw shared_fault(sentence);
+}
+
+/// Refuses ranks of which one was given another option than the others, of those that all of them have in common.
+inline void same_options_on_all_ranks(tigon::communicator_ref comm, const std::vector<option_value>& options) {
+  for (const option_value& option : options)
+    if (option.what != decides::own)
+      same_on_all_ranks(comm, text_hash(option.value),
+                        "the ranks begin with different options: different " + option.name);
 }
 
 }  // namespace example

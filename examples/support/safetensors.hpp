@@ -297,35 +297,66 @@ class safetensors_file {
   std::map<std::string, std::string> metadata_;
 };
 
-/// An interrupted run leaves the previous file whole.
-inline void save_safetensors(const std::filesystem::path& path, const std::map<std::string, tensor_view>& tensors,
-                             const std::map<std::string, std::string>& metadata = {}) {
-  // Wide types first, in the order of names: each tensor is then aligned to its own element.
-  std::vector<const std::pair<const std::string, tensor_view>*> order;
+namespace detail {
+
+/// What the shape asks for.
+inline std::size_t bytes_of(const tensor_view& tensor) {
+  std::size_t bytes = info(tensor.type).size;
+  for (const std::size_t extent : tensor.shape) bytes *= extent;
+  return bytes;
+}
+
+using named_tensor = std::pair<const std::string, tensor_view>;
+
+/// Wide types first, in the order of names: each tensor is then aligned to its own element.
+inline std::vector<const named_tensor*> file_order(const std::map<std::string, tensor_view>& tensors) {
+  std::vector<const named_tensor*> order;
   for (const auto& entry : tensors) order.push_back(&entry);
   std::ranges::sort(order, [](const auto* a, const auto* b) {
     const std::size_t of_a = info(a->second.type).size, of_b = info(b->second.type).size;
     return of_a != of_b ? of_a > of_b : a->first < b->first;
   });
+  return order;
+}
 
+inline std::string header_of(const std::vector<const named_tensor*>& order,
+                             const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::size_t offset = 0;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
-    if (name == "__metadata__") throw std::runtime_error("a tensor cannot be saved as __metadata__");
-    std::size_t bytes = info(tensor.type).size;
-    for (const std::size_t extent : tensor.shape) bytes *= extent;
-    if (bytes != tensor.bytes.size())
-      throw std::runtime_error("tensor \"" + name + "\" cannot be saved: its shape needs " + std::to_string(bytes) +
-                               " bytes and " + std::to_string(tensor.bytes.size()) + " were given");
-    header[name] = {
-        {"dtype", info(tensor.type).name}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
-    offset += bytes;
+    const std::size_t end = offset + bytes_of(tensor);
+    header[name] = {{"dtype", info(tensor.type).name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
   }
   std::string text = header.is_null() ? "{}" : header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
 
+}  // namespace detail
+
+/// Bytes of the file that save_safetensors() makes of tensors of these types and shapes. It does not read the tensors.
+inline std::uintmax_t safetensors_bytes(const std::map<std::string, tensor_view>& tensors,
+                                        const std::map<std::string, std::string>& metadata = {}) {
+  std::uintmax_t bytes = sizeof(std::uint64_t) + detail::header_of(detail::file_order(tensors), metadata).size();
+  for (const auto& [name, tensor] : tensors) bytes += detail::bytes_of(tensor);
+  return bytes;
+}
+
+/// An interrupted run leaves the previous file whole.
+inline void save_safetensors(const std::filesystem::path& path, const std::map<std::string, tensor_view>& tensors,
+                             const std::map<std::string, std::string>& metadata = {}) {
+  const auto order = detail::file_order(tensors);
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
+    if (name == "__metadata__") throw std::runtime_error("a tensor cannot be saved as __metadata__");
+    if (const std::size_t bytes = detail::bytes_of(tensor); bytes != tensor.bytes.size())
+      throw std::runtime_error("tensor \"" + name + "\" cannot be saved: its shape needs " + std::to_string(bytes) +
+                               " bytes and " + std::to_string(tensor.bytes.size()) + " were given");
+  }
+  const std::string text = detail::header_of(order, metadata);
   const std::uint64_t header_bytes = text.size();
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(&header_bytes, 1)),
                                                 std::as_bytes(std::span(text))};

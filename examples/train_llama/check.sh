@@ -71,6 +71,7 @@ refuses)
   refused "trained with tokenizer" $small --vocab 301 --resume whole
   refused "trained with dtype f32, not bf16" $small --dtype bf16 --resume whole
   refused "has 8 steps already" $small --resume whole
+  refused "--csv and --cache-dir name one file" $small --csv "$(ls cache/bpe-*.model | head -n 1)"
   # What was there stays where the run fails.
   echo old > kept
   code=0
@@ -145,7 +146,8 @@ mpi)
   refused_by_ranks "text missing does not exist" $small --text missing
   refused_by_ranks "missing cannot be opened" $small --resume missing
   "$program" $small --micro-batch 2 --checkpoint whole > out 2> err
-  refused_by_ranks "has 8 steps already" $small --resume whole
+  refused_by_ranks "has 8 steps already" $small --micro-batch 2 --resume whole
+  refused_by_ranks "trained with micro_batch 2, not 4" $small --resume whole
   refused_by_ranks "the loss is no longer finite" $small --lr 1e30 --min-lr 1e30 --warmup 0
   refused_by_ranks "layers: 0 is not" $small --layers 0
   refused_by_ranks "does not exist" $small --csv nowhere/losses.csv
@@ -158,15 +160,18 @@ mpi)
     if grep -q "training" err; then fail "$2 beside $3 trained: $(cat err)"; fi
   }
   for run in "first" "second --seed 2" "third --stop-at 4"; do
-    "$program" $small --stop-at 5 --checkpoint $run > out 2> err
+    "$program" $small --micro-batch 4 --stop-at 5 --checkpoint $run > out 2> err
   done
-  refused_apart "resume from different checkpoints" "--resume first" "--resume second --seed 1"
+  refused_apart "trained with seed 2, not 1" "--resume first" "--resume second --seed 1"
   refused_apart "resume from different checkpoints" "--resume first" "--resume third"
   refused_apart "different --resume" "--resume first" ""
   refused_apart "missing cannot be opened" "--resume first" "--resume missing"
   refused_apart "different --seed" "" "--seed 2"
   refused_apart "different --steps" "" "--steps 9"
   refused_apart "different --lr" "" "--lr 2e-3"
+  refused_apart "different --stop-at" "" "--stop-at 4"
+  refused_apart "different --eval-every" "" "--eval-every 2"
+  refused_apart "different --save-every" "--checkpoint one --save-every 2" "--checkpoint one"
   refused_apart "different --dtype" "" "--dtype bf16"
   refused_apart "layers: 0 is not" "" "--layers 0"
   refused_apart "asked for --help alone" "" "--help"
@@ -203,6 +208,24 @@ resume)
     "$program" $small --dtype $dtype --stop-at 4 --checkpoint late > out 2> err
     cmp early late || fail "$dtype: saving on the way changes the run"
   done
+  # Whatever decides the steps to come has to be the same, with all digits; of what does not, each run has its own.
+  "$program" $small --stop-at 5 --checkpoint state > out 2> err
+  for other in "lr 0.002:0.001" "lr 0.0010000000000000002:0.001" "min-lr 2e-4:1e-04" "warmup 3:2" \
+    "weight-decay 0.2:0.1" "beta1 0.8:0.9" "beta2 0.9:0.95" "eps 1e-7:1e-08" "grad-clip 2:1" "seq-len 16:32" "batch 6:3" \
+    "micro-batch 1:3" "steps 9:8" "seed 2:1"; do
+    option=${other%% *} values=${other#* }
+    key=$(echo "$option" | tr - _)
+    refused "was trained with $key ${values#*:}, not" $small --$option ${values%:*} --resume state
+  done
+  refused "was trained with plain false, not true" $small --plain --resume state
+  (cat text; echo more) > longer
+  "$program" $small --bytes --text text --vocab 256 --stop-at 5 --checkpoint bytes > out 2> err && fail "--vocab with --bytes"
+  of_bytes="--cache-dir cache --bytes --layers 1 --hidden 16 --intermediate 16 --heads 2 --kv-heads 1 --seq-len 16 --batch 2
+    --steps 8 --sample-tokens 0"
+  "$program" $of_bytes --text text --stop-at 5 --checkpoint bytes > out 2> err || fail "$(cat err)"
+  refused "was trained with text" $of_bytes --text longer --resume bytes
+  "$program" $of_bytes --text text --stop-at 7 --eval-every 2 --save-every 1 --threads 2 --csv other.csv --checkpoint other \
+    --resume bytes > out 2> err || fail "what does not decide the steps is refused: $(cat err)"
   ;;
 compare)
   for dtype in f32 bf16; do
@@ -235,7 +258,7 @@ experts)
   done
   refused "trained with top_k 2, not 1" $small --dtype bf16 --top-k 1 --resume state
   refused "trained with experts 4, not 5" $small --dtype bf16 --experts 5 --resume state
-  refused "gate_up\" of another shape" --text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --heads 4 \
+  refused "trained with experts 4, not 0" --text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --heads 4 \
     --kv-heads 2 --intermediate 40 --dtype bf16 --resume state
   "$program" $small --balance 0 --threads 1 --csv unbalanced.csv > out 2> err
   "$program" $small --threads 1 --csv whole.csv > out 2> err

@@ -64,16 +64,20 @@ inline void save_checkpoint(const std::filesystem::path& path, const parameter_l
   save_safetensors(path, tensors, identity);
 }
 
-/// Nothing of `state` changes unless the whole file fits.
+/// Nothing of `state` changes unless the whole file fits. What `training` says is compared with files that say it, too:
+/// those of other programs do not.
 inline void load_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state state,
-                            const checkpoint_identity& identity) {
+                            const checkpoint_identity& identity, const checkpoint_identity& training = {}) {
   const auto file = safetensors_file::load(path);
   if (const auto format = file.metadata().find("format");
       format == file.metadata().end() || format->second != "tigon train_llama 1")
     file.fail("is not a checkpoint of this program");
-  for (const auto& [key, wanted] : identity)
-    if (const std::string& found = file.meta(key); found != wanted)
-      file.fail("was trained with " + key + " " + printable(found) + ", not " + wanted);
+  for (const auto* const part : {&identity, &training})
+    for (const auto& [key, wanted] : *part) {
+      if (part == &training && !file.metadata().contains(key)) continue;
+      if (const std::string& found = file.meta(key); found != wanted)
+        file.fail("was trained with " + key + " " + printable(found) + ", not " + printable(wanted));
+    }
 
   const auto checked = [&](const std::string& name, dtype type,
                            const std::vector<std::size_t>& shape) -> const tensor_view& {

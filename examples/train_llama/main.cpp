@@ -153,20 +153,23 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
 
 template <tigon::element T>
 void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
-         corpus text, tigon::thread_pool& pool, tigon::communicator_ref comm) {
+         corpus text, checkpoint_identity training, tigon::thread_pool& pool, tigon::communicator_ref comm) {
   std::optional<profile> timed;
   if (o.profile || !o.trace.empty()) timed.emplace(pool);
   const tigon::executor_ref executor = timed ? tigon::executor_ref(*timed) : tigon::executor_ref(pool);
   const bool writes = comm.rank() == 0;
   checkpoint_identity identity = identity_of(config, pieces);
   identity.emplace("dtype", o.dtype);
+  for (const auto& [key, value] : identity) training.erase(key);
   using fused_trainer = trainer<fused_model<T>, T>;
   using plain_trainer = trainer<plain_model<T>, T>;
   record r;
   std::string sample;
   const auto one = [&](auto&& single, const char* name) {
-    if (!o.resume.empty()) on_all_ranks(comm, [&] { single.resume(o.resume, identity); });
-    r = train(o, identity, layout, comm, {name}, single);
+    if (!o.resume.empty()) on_all_ranks(comm, [&] { single.resume(o.resume, identity, training); });
+    checkpoint_identity saved = training;
+    saved.insert(identity.begin(), identity.end());
+    r = train(o, saved, layout, comm, {name}, single);
     const curve& c = r.curves[0];
     std::printf("\n%s: loss %.4f, held-out loss %.4f, %.0f tokens/s (median step), peak of activations %.1f MiB\n",
                 name, c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
@@ -202,8 +205,9 @@ std::vector<std::int32_t> random_tokens(const run_options& o) {
 
 int train_llama(const run_options& o, const ranks& here) {
   const tigon::communicator_ref comm = here.comm();
-  for (const auto& [name, value] : detail::shared_options(o))
-    same_on_all_ranks(comm, value, "the ranks were given different " + name);
+  same_options_on_all_ranks(comm, o.given);
+  same_on_all_ranks(comm, !o.resume.empty(),
+                    "the ranks begin with different options: different --resume, which one has and another has not");
   same_on_all_ranks(comm, text_hash(std::string(tigon::default_backend::info.name) + TIGON_STRING(TIGON_TARGET)),
                     "the ranks are built for different backends or instruction sets");
   check_memory(least_bytes(o, o.windows_of_pass(comm.size())));
@@ -219,7 +223,7 @@ int train_llama(const run_options& o, const ranks& here) {
   };
   // The first rank trains the tokenizer; the others find it in the cache, if that is theirs too.
   on_all_ranks(comm, [&] {
-    if (here.first()) check_outputs(o), read();
+    if (here.first()) inventory_of(o).check(), read();
   });
   on_all_ranks(comm, [&] {
     if (!here.first()) read();
@@ -248,10 +252,11 @@ int train_llama(const run_options& o, const ranks& here) {
     std::printf("%zu micro-batches a step over %zu %s: the losses of one process with --micro-batch %zu\n",
                 o.batch / windows, comm.size(), comm.size() == 1 ? "rank" : "ranks", windows);
   std::fflush(stdout);
+  const auto training = training_of(o, comm.size(), text_hash(text));
   if (o.dtype == "bf16")
-    run<tigon::bfloat16>(o, config, layout, pieces, parts, pool, comm);
+    run<tigon::bfloat16>(o, config, layout, pieces, parts, training, pool, comm);
   else
-    run<float>(o, config, layout, pieces, parts, pool, comm);
+    run<float>(o, config, layout, pieces, parts, training, pool, comm);
   return 0;
 }
 
@@ -263,6 +268,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "train_llama: %s\n", sentence);
     return code;
   };
+  fail_at_limits();
   try {
     const auto parsed = parse_options(argc, argv, here.comm().size());
     on_all_ranks(here.comm(), [&] {

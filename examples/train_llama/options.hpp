@@ -3,13 +3,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "../support/options.hpp"
@@ -66,6 +64,8 @@ struct run_options {
   std::string prompt = "   :hacker: n.\n\n   ";
   double temperature = 0.8;
 
+  std::vector<option_value> given;  ///< all of them, as text
+
   std::size_t head_dim() const { return hidden / heads; }
   /// Windows of one pass forward and backward.
   std::size_t windows_of_pass(std::size_t ranks) const { return micro_batch != 0 ? micro_batch : batch / ranks; }
@@ -79,62 +79,94 @@ struct parsed_options {
 
 namespace detail {
 
-/// What has to be the same in processes that train together: every option that decides what is computed, or when they
-/// meet. Each has files and threads of its own.
-inline std::vector<std::pair<std::string, std::uint64_t>> shared_options(const run_options& o) {
-  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
-  return {{"--vocab", o.vocab},
-          {"--bytes", o.bytes},
-          {"--random", o.random},
-          {"--layers", o.layers},
-          {"--hidden", o.hidden},
-          {"--intermediate", o.intermediate},
-          {"--heads", o.heads},
-          {"--kv-heads", o.kv_heads},
-          {"--experts", o.experts},
-          {"--top-k", o.top_k},
-          {"--balance", bits(o.balance)},
-          {"--dtype", text_hash(o.dtype)},
-          {"--seq-len", o.seq_len},
-          {"--batch", o.batch},
-          {"--micro-batch", o.micro_batch},
-          {"--steps", o.steps},
-          {"--stop-at", o.stop_at},
-          {"--eval-every", o.eval_every},
-          {"--seed", o.seed},
-          {"--plain", o.plain},
-          {"--compare", o.compare},
-          {"--lr", bits(o.lr)},
-          {"--min-lr", bits(o.min_lr)},
-          {"--warmup", o.warmup},
-          {"--weight-decay", bits(o.weight_decay)},
-          {"--beta1", bits(o.beta1)},
-          {"--beta2", bits(o.beta2)},
-          {"--eps", bits(o.eps)},
-          {"--grad-clip", bits(o.grad_clip)},
-          {"--resume, which one has and another has not", !o.resume.empty()}};
-}
-
 /// Sizes are bounded so that no product of theirs overflows.
-constexpr std::uint64_t many = 1u << 16;
+constexpr std::uint64_t many = 1u << 16, most_steps = 1'000'000'000;
 
-inline void add_model_options(CLI::App& app, run_options& o) {
-  app.add_option("--layers", o.layers)->check(whole(1, 1024))->group("Model");
-  app.add_option("--hidden", o.hidden, "width of the residual stream")->check(whole(1, many))->group("Model");
-  app.add_option("--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
-  app.add_option("--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
-  app.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
-  app.add_option("--experts", o.experts, "MLPs of a layer, of --intermediate each; 0: one, for all tokens")
+inline void add_model_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(numbers, "--layers", o.layers)->check(whole(1, 1024))->group("Model");
+  all.add(numbers, "--hidden", o.hidden, "width of the residual stream")->check(whole(1, many))->group("Model");
+  all.add(numbers, "--intermediate", o.intermediate, "width of the MLP")->check(whole(1, many))->group("Model");
+  all.add(numbers, "--heads", o.heads, "query heads")->check(whole(1, 1024))->group("Model");
+  all.add(numbers, "--kv-heads", o.kv_heads, "key and value heads")->check(whole(1, 1024))->group("Model");
+  all.add(numbers, "--experts", o.experts, "MLPs of a layer, of --intermediate each; 0: one, for all tokens")
       ->check(whole(0, 1024))
       ->group("Model");
-  app.add_option("--top-k", o.top_k, "experts of a token")->check(whole(1, 1024))->group("Model");
-  app.add_option("--balance", o.balance, "weight of the loss that gives experts equal numbers of tokens")
+  all.add(numbers, "--top-k", o.top_k, "experts of a token")->check(whole(1, 1024))->group("Model");
+  all.add(numbers, "--balance", o.balance, "weight of the loss that gives experts equal numbers of tokens")
       ->check(real(bound::from_zero))
       ->group("Model");
-  app.add_option("--dtype", o.dtype, "weights and activations; masters stay f32")
+  all.add(numbers, "--dtype", o.dtype, "weights and activations; masters stay f32")
       ->check(CLI::Validator(
           [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
       ->group("Model");
+}
+
+inline void add_text_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(own, "--text", o.text, "text to learn from, plain or gzip")->group("Text");
+  all.add(numbers, "--vocab", o.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
+  all.add(numbers, "--bytes", o.bytes, "plain bytes instead of BPE: a vocabulary of 256")->group("Text");
+  all.add(numbers, "--random", o.random, "random tokens instead of a text, to measure the speed; no sample")
+      ->group("Text");
+  all.add(own, "--cache-dir", o.cache_dir, "keeps trained tokenizers")->group("Text");
+}
+
+inline void add_run_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(numbers, "--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
+  all.add(numbers, "--batch", o.batch, "windows of a step")->check(whole(1, many))->group("Run");
+  all.add(numbers, "--micro-batch", o.micro_batch, "windows of one pass; 0: all that a rank has of a step")
+      ->check(whole(0, many))
+      ->group("Run");
+  all.add(course, "--steps", o.steps)->check(whole(1, most_steps))->group("Run");
+  all.add(course, "--stop-at", o.stop_at, "end early after this step, as an interruption would; 0: do not")
+      ->check(whole(0, most_steps))
+      ->group("Run");
+  all.add(course, "--eval-every", o.eval_every, "steps between held-out losses; 0: at the end only")
+      ->check(whole(0, most_steps))
+      ->group("Run");
+  all.add(numbers, "--seed", o.seed, "of weights, batches and sample")->check(whole(0, ~0ull))->group("Run");
+  all.add(own, "--threads", o.threads, "0: one per core; the losses do not depend on it")
+      ->check(whole(0, 1024))
+      ->group("Run");
+  all.add(numbers, "--plain", o.plain, "without fusion: every elementary step is a pass of its own")->group("Run");
+  all.add(course, "--compare", o.compare, "both ways from the same seed, and a table")->group("Run");
+}
+
+inline void add_optimizer_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(numbers, "--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
+  all.add(numbers, "--min-lr", o.min_lr, "at the end of the cosine")->check(real(bound::from_zero))->group("Optimizer");
+  all.add(numbers, "--warmup", o.warmup, "steps of linear warm-up")->check(whole(0, most_steps))->group("Optimizer");
+  all.add(numbers, "--weight-decay", o.weight_decay)->check(real(bound::from_zero))->group("Optimizer");
+  all.add(numbers, "--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
+  all.add(numbers, "--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
+  all.add(numbers, "--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
+  all.add(numbers, "--grad-clip", o.grad_clip, "largest norm of the gradient; 0: unclipped")
+      ->check(real(bound::from_zero))
+      ->group("Optimizer");
+}
+
+inline void add_output_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(own, "--csv", o.csv, "file for the losses of every step")->group("Output");
+  all.add(own, "--svg", o.svg, "file for a picture of the loss curves")->group("Output");
+  all.add(own, "--profile", o.profile, "where the time goes, by operator, at one thread and at all in turns")
+      ->group("Output");
+  all.add(own, "--trace", o.trace, "file for a trace of it, for chrome://tracing or Perfetto")->group("Output");
+  all.add(own, "--checkpoint", o.checkpoint, "file to save the whole state to, at the end")->group("Output");
+  all.add(course, "--save-every", o.save_every, "also save after so many steps; 0: do not")
+      ->check(whole(0, most_steps))
+      ->group("Output");
+  all.add(own, "--resume", o.resume, "checkpoint to go on from, with the same options")->group("Output");
+  all.add(own, "--sample-tokens", o.sample_tokens, "length of the generated sample; 0: none")
+      ->check(whole(0, many))
+      ->group("Output");
+  all.add(own, "--prompt", o.prompt, "the sample's beginning")->group("Output")->always_capture_default(false);
+  all.add(own, "--temperature", o.temperature, "of the sample; 0: always the likeliest token")
+      ->check(real(bound::from_zero))
+      ->group("Output");
 }
 
 /// Options whose being given counts.
@@ -177,74 +209,35 @@ inline void check_together(const run_options& o, given_options given, std::size_
 
 }  // namespace detail
 
+/// What the program reads its options with.
+struct train_llama_command_line {
+  run_options options;
+  CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
+  option_table table{app};
+
+  train_llama_command_line() {
+    // An option that is given twice takes its last value, as in most programs.
+    app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    detail::add_text_options(table, options);
+    detail::add_model_options(table, options);
+    detail::add_run_options(table, options);
+    detail::add_optimizer_options(table, options);
+    detail::add_output_options(table, options);
+  }
+  train_llama_command_line(const train_llama_command_line&) = delete;
+  train_llama_command_line& operator=(const train_llama_command_line&) = delete;
+};
+
 /// The batch is shared by `ranks` processes.
 inline parsed_options parse_options(int argc, const char* const* argv, std::size_t ranks = 1) {
-  run_options o;
-  CLI::App app{"Trains a small Llama on real text with tigon's fused operators, or with --plain without fusion."};
-  // An option that is given twice takes its last value, as in most programs.
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  using detail::many;
-  constexpr std::uint64_t steps = 1'000'000'000;
-
-  app.add_option("--text", o.text, "text to learn from, plain or gzip")->group("Text");
-  auto* vocab = app.add_option("--vocab", o.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
-  app.add_flag("--bytes", o.bytes, "plain bytes instead of BPE: a vocabulary of 256")->group("Text");
-  app.add_flag("--random", o.random, "random tokens instead of a text, to measure the speed; no sample")->group("Text");
-  app.add_option("--cache-dir", o.cache_dir, "keeps trained tokenizers")->group("Text");
-
-  detail::add_model_options(app, o);
-  app.add_option("--seq-len", o.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
-  app.add_option("--batch", o.batch, "windows of a step")->check(whole(1, many))->group("Run");
-  app.add_option("--micro-batch", o.micro_batch, "windows of one pass; 0: all that a rank has of a step")
-      ->check(whole(0, many))
-      ->group("Run");
-  app.add_option("--steps", o.steps)->check(whole(1, steps))->group("Run");
-  app.add_option("--stop-at", o.stop_at, "end early after this step, as an interruption would; 0: do not")
-      ->check(whole(0, steps))
-      ->group("Run");
-  app.add_option("--eval-every", o.eval_every, "steps between held-out losses; 0: at the end only")
-      ->check(whole(0, steps))
-      ->group("Run");
-  app.add_option("--seed", o.seed, "of weights, batches and sample")->check(whole(0, ~0ull))->group("Run");
-  app.add_option("--threads", o.threads, "0: one per core; the losses do not depend on it")
-      ->check(whole(0, 1024))
-      ->group("Run");
-  app.add_flag("--plain", o.plain, "without fusion: every elementary step is a pass of its own")->group("Run");
-  app.add_flag("--compare", o.compare, "both ways from the same seed, and a table")->group("Run");
-
-  app.add_option("--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
-  app.add_option("--min-lr", o.min_lr, "at the end of the cosine")->check(real(bound::from_zero))->group("Optimizer");
-  app.add_option("--warmup", o.warmup, "steps of linear warm-up")->check(whole(0, steps))->group("Optimizer");
-  app.add_option("--weight-decay", o.weight_decay)->check(real(bound::from_zero))->group("Optimizer");
-  app.add_option("--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
-  app.add_option("--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
-  app.add_option("--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
-  app.add_option("--grad-clip", o.grad_clip, "largest norm of the gradient; 0: unclipped")
-      ->check(real(bound::from_zero))
-      ->group("Optimizer");
-
-  app.add_option("--csv", o.csv, "file for the losses of every step")->group("Output");
-  app.add_option("--svg", o.svg, "file for a picture of the loss curves")->group("Output");
-  app.add_flag("--profile", o.profile, "where the time goes, by operator, at one thread and at all in turns")
-      ->group("Output");
-  app.add_option("--trace", o.trace, "file for a trace of it, for chrome://tracing or Perfetto")->group("Output");
-  app.add_option("--checkpoint", o.checkpoint, "file to save the whole state to, at the end")->group("Output");
-  app.add_option("--save-every", o.save_every, "also save after so many steps; 0: do not")
-      ->check(whole(0, steps))
-      ->group("Output");
-  app.add_option("--resume", o.resume, "checkpoint to go on from, with the same options")->group("Output");
-  app.add_option("--sample-tokens", o.sample_tokens, "length of the generated sample; 0: none")
-      ->check(whole(0, many))
-      ->group("Output");
-  app.add_option("--prompt", o.prompt, "the sample's beginning")->group("Output")->always_capture_default(false);
-  app.add_option("--temperature", o.temperature, "of the sample; 0: always the likeliest token")
-      ->check(real(bound::from_zero))
-      ->group("Output");
-
+  train_llama_command_line line;
+  run_options& o = line.options;
+  CLI::App& app = line.app;
   try {
     app.parse(argc, argv);
+    o.given = line.table.values();
     if (o.random) o.sample_tokens = 0;
-    detail::check_together(o, {vocab->count() > 0, app.count("--top-k") + app.count("--balance") > 0}, ranks);
+    detail::check_together(o, {app.count("--vocab") > 0, app.count("--top-k") + app.count("--balance") > 0}, ranks);
   } catch (const CLI::Success& help) {
     app.exit(help);
     return {};

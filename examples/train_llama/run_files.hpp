@@ -3,11 +3,13 @@
 #define EXAMPLE_TRAIN_LLAMA_RUN_FILES_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "../support/inventory.hpp"
 #include "../support/memory.hpp"
 #include "../support/output_file.hpp"
 #include "checkpoint.hpp"
@@ -34,30 +36,22 @@ inline double least_bytes(const run_options& o, std::size_t windows) {
   return 16 * parameters + tokens * static_cast<double>(c.layers) * kept * (o.dtype == "bf16" ? 2 : 4);
 }
 
-/// Of a path of folders those that are not there.
-inline std::vector<std::filesystem::path> folders_to_make(const std::filesystem::path& path) {
-  std::vector<std::filesystem::path> out;
+/// What a run of train_llama, distill or preference reads and writes; `inputs` are the files of other options. A run
+/// may go on in the checkpoint that it resumes.
+inline inventory inventory_of(const run_options& o, const std::vector<named_file>& inputs = {}) {
+  inventory all;
+  writes_curves(all, o, !o.resume.empty() ? 1 : o.stop_at != 0 ? o.stop_at : o.steps);
+  all.writes({"--checkpoint", o.checkpoint}, checkpoint_bytes(parameter_layout(config_of(o))), o.save_every != 0);
+  if (!o.random) all.reads({"--text", o.text});
+  for (const named_file& file : inputs) all.reads(file);
+  all.reads({"--resume", o.resume}, "--checkpoint");
+  if (o.bytes || o.random) return all;
+  // Tokenizers that are there, and folders that their cache will make.
   std::error_code code;
-  auto folder = (std::filesystem::absolute(path, code) / "").lexically_normal().parent_path();
-  for (; folder.has_relative_path() && !std::filesystem::exists(folder, code); folder = folder.parent_path())
-    out.push_back(folder);
-  return out;
-}
-
-/// Files that cannot be written, or that would replace one another or a file that is read, are told before the run. A
-/// run may go on in the checkpoint that it resumes; `inputs` are what else is read.
-inline void check_outputs(const run_options& o, const std::vector<named_file>& inputs = {}) {
-  const std::vector<named_file> outputs{
-      {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}, {"--checkpoint", o.checkpoint}};
-  std::vector<named_file> files = outputs;
-  files.push_back({"--text", o.text});
-  files.insert(files.end(), inputs.begin(), inputs.end());
-  if (!o.bytes)  // folders that the tokenizer's cache will make
-    for (const auto& folder : folders_to_make(o.cache_dir)) files.push_back({"--cache-dir", folder});
-  keep_apart(files);
-  keep_apart({outputs[0], outputs[1], outputs[2], {"--resume", o.resume}});
-  for (const named_file& file : outputs)
-    check_writable(file, &file == &outputs.back() ? checkpoint_bytes(parameter_layout(config_of(o))) : 4096);
+  for (std::filesystem::directory_iterator at(o.cache_dir, code), end; !code && at != end; at.increment(code))
+    if (tokenizer::is_cached_in(at->path())) all.reads({"--cache-dir", at->path()});
+  all.makes_folder({"--cache-dir", o.cache_dir});
+  return all;
 }
 
 /// What a checkpoint has to be of. Masters are f32 whatever the type that they were trained in.
@@ -68,6 +62,15 @@ inline checkpoint_identity identity_of(const model_config& c, const tokenizer& p
                           {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
                           {"tokenizer", pieces.name()}};
   if (c.experts != 0) out["experts"] = number(c.experts), out["top_k"] = number(c.top_k);
+  return out;
+}
+
+/// What else decides the steps of train_llama on so many ranks. The rates of a cosine depend on the number of steps.
+inline checkpoint_identity training_of(const run_options& o, std::size_t ranks, std::uint64_t text) {
+  checkpoint_identity out = numbers_of(o.given);
+  out["micro_batch"] = exact_text(o.windows_of_pass(ranks));
+  out["text"] = exact_text(text);
+  if (o.min_lr != o.lr) out["steps"] = exact_text(o.steps);
   return out;
 }
 

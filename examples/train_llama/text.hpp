@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "../support/option_value.hpp"
+
 namespace example {
 
 /// The Jargon File, in the public domain: 1.7 MB of text in Debian's package jargon-text.
@@ -40,13 +42,6 @@ inline std::string load_text(const std::filesystem::path& path) {
   if (!whole) fail("is damaged");
   if (text.empty()) fail("is empty");
   return text;
-}
-
-/// FNV-1a: names a text in the tokenizer's cache and in checkpoints.
-constexpr std::uint64_t text_hash(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 /// The end of the text is held out: it is never trained on, only evaluated.

@@ -69,6 +69,11 @@ class tokenizer {
     return out;
   }
 
+  /// Whether a file is one that bpe() keeps.
+  static bool is_cached_in(const std::filesystem::path& file) {
+    return file.filename().string().starts_with("bpe-") && file.extension() == ".model";
+  }
+
   int vocab() const { return vocab_; }
 
   /// Says which ids these are: a checkpoint only fits the tokenizer it was trained with.

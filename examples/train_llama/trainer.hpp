@@ -71,8 +71,8 @@ class trainer {
     return hash;
   }
 
-  void resume(const std::string& path, const checkpoint_identity& identity) {
-    load_checkpoint(path, layout_, state(), identity);
+  void resume(const std::string& path, const checkpoint_identity& identity, const checkpoint_identity& training = {}) {
+    load_checkpoint(path, layout_, state(), identity, training);
     round_weights();
   }
 

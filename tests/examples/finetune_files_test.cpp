@@ -222,6 +222,7 @@ TEST_F(finetune_files, weights_come_back_as_they_were_saved) {
     std::ofstream(folder_ / "model" / "tokenizer.json") << "{ }";
     for (const auto& [type, bound] : {std::pair{"f32", 0.0f}, {"bf16", 0x1p-8f}, {"f16", 0x1p-11f}}) {
       save_model(folder_ / "model", folder_ / "saved", layout, weights, type);
+      EXPECT_EQ(std::filesystem::file_size(folder_ / "saved" / "model.safetensors"), model_bytes(layout.tensors, type));
       std::vector<float> again(layout.total, -1.0f);
       read_weights(folder_ / "saved", a, layout, again);
       for (const weight_tensor& t : layout.tensors)
@@ -450,6 +451,8 @@ TEST_F(finetune_files, states_come_back_and_damaged_ones_change_nothing) {
   const auto path = folder_ / "state";
   const run_identity identity{{"seed", "3"}, {"data", "77"}};
   save_state(path, trained, {7, 1, 4, 2, 3.25}, identity);
+  EXPECT_EQ(std::filesystem::file_size(path),
+            state_bytes(5, {{"seed", "3"}, {"data", "77"}, {"format", "tigon finetune 1"}}));
   trained_parameters again(std::vector<float>(5), trained.groups);
   const run_position at = load_state(path, again, identity);
   EXPECT_EQ(at.step, 7);
@@ -469,6 +472,7 @@ TEST_F(finetune_files, states_come_back_and_damaged_ones_change_nothing) {
   };
   refused({{"seed", "4"}}, "is of a run with another seed: 3, not 4");
   refused({{"rank", "4"}}, "holds no metadata entry \"rank\"");
+  refused({{"seed", "3"}}, "is of a run with another data: 77, not none");
   trained_parameters other({1, 2}, {});
   expect_part(refusal([&] { load_state(path, other, identity); }), "\"parameters\" of another shape or type");
   trained.second_moment[2] = -1;
@@ -500,6 +504,8 @@ TEST_F(finetune_files, adapters_have_names_that_peft_reads) {
   const json config = json::parse(finetune::read_file(folder_ / "saved" / "adapter_config.json"));
   EXPECT_EQ(config["r"], 2);
   EXPECT_EQ(config["target_modules"], (json{"q_proj", "down_proj"}));
+  const lora_layout twice(layout, {.rank = 2, .targets = {"down_proj", "q_proj", "self_attn.q_proj"}});
+  EXPECT_EQ(twice.modules, lora.modules);
   expect_part(refusal([&] {
                 lora_layout(layout, {.rank = 2, .targets = {"q_proj", "c_attn"}});
               }),

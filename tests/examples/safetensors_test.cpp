@@ -17,10 +17,13 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "../../examples/support/inventory.hpp"
 #include "../../examples/support/output_file.hpp"
+#include "refusals.hpp"
 
 namespace {
 
@@ -450,6 +453,154 @@ TEST_F(output_file, is_apart_from_every_other_file) {
   EXPECT_TRUE(one(folder_ / "not yet", folder_ / "new link"));
   EXPECT_FALSE(one(folder_ / "y", folder_ / "z"));
   EXPECT_FALSE(one("/dev/null", "/dev/null"));
+}
+
+TEST_F(output_file, may_have_the_name_of_another_in_upper_case) {
+  std::ofstream(path_) << "old";
+  const bool ignored = std::filesystem::exists(folder_ / "FILE.safetensors");
+  EXPECT_EQ(example::ignores_case(folder_), ignored);
+  EXPECT_EQ(example::same_file(folder_ / "new", folder_ / "NEW"), ignored);
+  EXPECT_FALSE(example::same_file(folder_ / "new", folder_ / "other"));
+  only_file_is("file.safetensors");
+}
+
+/// A run that reads a model of three files and a text, and writes a folder, a table and a picture.
+class run_inventory : public output_file {
+ protected:
+  run_inventory() : model_(folder_ / "model"), text_(folder_ / "text") {
+    std::filesystem::create_directories(model_);
+    for (const char* const name : {"config.json", "shard-1", "shard-2"}) std::ofstream(model_ / name) << "of the model";
+    std::ofstream(text_) << "a text";
+  }
+  /// All files, with what they hold.
+  std::vector<std::string> files() const {
+    std::vector<std::string> out;
+    std::error_code none;  // of a link to itself
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_))
+      out.push_back(entry.path().string() + (entry.is_regular_file(none) ? ": " + text(entry.path()) : ""));
+    std::ranges::sort(out);
+    return out;
+  }
+  /// Both ways leave all files as they are.
+  std::string refusal(const std::filesystem::path& out, const std::filesystem::path& csv,
+                      const std::filesystem::path& svg = {}, std::uintmax_t bytes = 1) const {
+    constexpr const char* names[] = {"config.json", "model", "adapter"};
+    const auto before = files();
+    const std::string sentence = tigon::test::refusal([&] {
+      example::inventory all;
+      all.writes({"--csv", csv}, bytes);
+      all.writes({"--svg", svg}, bytes);
+      all.writes_folder({"--out", out}, {{"state", bytes, true}, {"config.json", 1}, {"model", bytes}}, names);
+      all.reads_folder({"the model", model_}, names);
+      all.reads({"--text", text_});
+      all.check();
+    });
+    EXPECT_EQ(files(), before) << sentence;
+    EXPECT_EQ(sentence.find('\n'), std::string::npos);
+    return sentence;
+  }
+
+  std::filesystem::path model_, text_;
+};
+
+TEST_F(run_inventory, refuses_an_output_that_is_an_input) {
+  const auto apart = [&](const std::filesystem::path& csv, const std::string& other) {
+    EXPECT_EQ(refusal({}, csv).find("--csv and " + other + " name one file, "), 0u) << refusal({}, csv);
+  };
+  std::filesystem::create_hard_link(model_ / "shard-2", folder_ / "hard");
+  std::filesystem::create_symlink("model/shard-1", folder_ / "link");
+  std::filesystem::create_symlink("model", folder_ / "folder");
+  std::filesystem::create_symlink("model/adapter", folder_ / "new link");
+  apart(text_, "--text");
+  apart(folder_ / "model" / ".." / "text", "--text");
+  apart(model_ / "config.json", "the model");
+  apart(model_ / "shard-1", "the model");
+  apart(folder_ / "hard", "the model");
+  apart(folder_ / "link", "the model");
+  apart(folder_ / "folder" / "shard-2", "the model");
+  apart(model_, "the model");
+  // Neither is there; the next run would read them.
+  apart(model_ / "model", "the model");
+  apart(folder_ / "new link", "the model");
+  EXPECT_EQ(refusal({}, model_ / "losses.csv"), "");
+  EXPECT_EQ(refusal({}, folder_ / "losses.csv"), "");
+}
+
+TEST_F(run_inventory, refuses_a_folder_whose_files_are_inputs) {
+  std::filesystem::create_symlink("model", folder_ / "folder");
+  for (const auto& out : {model_, folder_ / "folder", model_ / ".." / "model" / ""})
+    EXPECT_EQ(refusal(out, {}), "--out and the model name one file, " + model_.string());
+  EXPECT_EQ(refusal(text_, {}), "--out and --text name one file, " + text_.string());
+  std::filesystem::create_directory(folder_ / "out");
+  std::filesystem::create_symlink("../model/config.json", folder_ / "out" / "config.json");
+  EXPECT_EQ(refusal(folder_ / "out", {}), "--out and the model name one file, " + (model_ / "config.json").string());
+  EXPECT_EQ(refusal(model_ / "tuned", {}), "");
+  std::filesystem::create_directory(model_ / "tuned");
+  EXPECT_EQ(refusal(model_ / "tuned", {}), "");
+}
+
+TEST_F(run_inventory, refuses_two_outputs_that_are_one) {
+  const auto out = folder_ / "out";
+  for (const bool there : {false, true}) {
+    if (there) std::filesystem::create_directory(out);
+    for (const char* const name : {"state", "config.json", "model", "adapter"}) {
+      const std::string sentence = refusal(out, out / name);
+      EXPECT_EQ(sentence, "--csv and --out name one file, " + (out / name).string());
+    }
+    EXPECT_EQ(refusal(out, out / "losses.csv"), "");
+    EXPECT_EQ(refusal({}, folder_ / "x", folder_ / "." / "x").find("--csv and --svg name one file"), 0u);
+  }
+  EXPECT_EQ(refusal(folder_ / "a" / "b", folder_ / "a"), "--csv and --out name one file, " + (folder_ / "a").string());
+}
+
+TEST_F(run_inventory, lets_a_run_go_on_in_its_own_file) {
+  example::inventory all;
+  all.writes({"--checkpoint", text_}, 1);
+  all.reads({"--resume", text_}, "--checkpoint");
+  all.check();
+  all.writes({"--csv", text_}, 1);
+  EXPECT_NE(tigon::test::refusal([&] { all.check(); }), "");
+}
+
+TEST_F(run_inventory, refuses_what_cannot_be_written_and_leaves_no_folder) {
+  const auto out = folder_ / "out";
+  EXPECT_EQ(refusal(folder_ / "a" / "b" / "c", {}), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
+  EXPECT_NE(refusal(text_ / "sub", {}).find("--out " + (text_ / "sub").string() + " cannot be made: "),
+            std::string::npos);
+  std::ofstream(folder_ / "plain") << "a file";
+  EXPECT_NE(refusal(folder_ / "plain", {}).find("cannot be made"), std::string::npos);
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  EXPECT_NE(refusal(folder_ / "loop", {}).find("cannot be made"), std::string::npos);
+  EXPECT_NE(refusal(out, folder_ / "nowhere" / "x").find("/nowhere does not exist"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(out));
+  for (const char* const name : {"state", "config.json", "model"}) {
+    std::filesystem::create_directories(out / name / "sub");
+    EXPECT_EQ(refusal(out, {}), "--out " + (out / name).string() + " cannot be written: it is a folder");
+    std::filesystem::remove_all(out);
+  }
+}
+
+TEST_F(run_inventory, adds_up_what_is_written_to_a_disk) {
+  std::filesystem::create_directory(folder_ / "out");
+  const std::uintmax_t room = std::filesystem::space(folder_).free;
+  const auto csv = folder_ / "x", svg = folder_ / "y";
+  EXPECT_EQ(refusal({}, csv, {}, room / 10 * 6), "");
+  EXPECT_NE(refusal({}, csv, svg, room / 10 * 6).find("has less space"), std::string::npos);
+  // The state before the end, and beside it that of the end, and the model.
+  EXPECT_EQ(refusal(folder_ / "out", {}, {}, room / 10 * 3), "");
+  EXPECT_NE(refusal(folder_ / "out", {}, {}, room / 10 * 6).find("has less space"), std::string::npos);
+
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit little {
+    4096, before.rlim_max
+  };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  const std::string fits = refusal(folder_ / "out", {}, {}, 4096), beyond = refusal(folder_ / "out", {}, {}, 4097);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(fits, "");
+  EXPECT_NE(beyond.find("cannot be written: "), std::string::npos) << beyond;
 }
 
 }  // namespace

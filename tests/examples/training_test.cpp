@@ -22,11 +22,14 @@
 #include <thread>
 #include <vector>
 
+#include "../../examples/finetune/options.hpp"
+#include "../../examples/support/option_value.hpp"
 #include "../../examples/support/options.hpp"
 #include "../../examples/support/progress.hpp"
 #include "../../examples/support/svg.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/optimizer.hpp"
+#include "../../examples/train_llama/options.hpp"
 #include "../../examples/train_llama/parameters.hpp"
 #include "../../examples/train_llama/rng.hpp"
 
@@ -317,6 +320,107 @@ TEST(progress, draws_over_one_line_on_a_terminal) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
   EXPECT_EQ(text.front(), '\r');
   EXPECT_EQ(text.back(), '\n');
+}
+
+// Options.
+
+/// The values after `words`; empty if they are refused.
+template <class Line>
+std::map<std::string, std::string> values_after(std::vector<std::string> words) {
+  Line line;
+  std::ranges::reverse(words);
+  try {
+    line.app.parse(words);
+  } catch (const CLI::ParseError&) {
+    return {};
+  }
+  std::map<std::string, std::string> out;
+  for (const example::option_value& one : line.table.values()) out[one.name] = one.value;
+  return out;
+}
+
+/// Each option that CLI11 has says what it decides, and its value is known with all digits: no other value is the same.
+template <class Line>
+void expect_values_of_all_options(const std::vector<std::string>& base) {
+  using texts = std::vector<std::string>;
+  Line line;
+  std::map<std::string, example::option_value> known;
+  for (const auto& one : line.table.values()) known[one.name] = one;
+  const auto numbers = example::numbers_of(line.table.values());
+  for (const CLI::Option* const option : line.app.get_options()) {
+    const std::string name = option->get_name();
+    if (option == line.app.get_help_ptr()) continue;
+    ASSERT_TRUE(known.contains(name)) << name << " is in no set";
+    if (known[name].what == example::decides::own) continue;
+    std::string key = name.substr(2);
+    std::ranges::replace(key, '-', '_');
+    EXPECT_EQ(numbers.contains(key), known[name].what == example::decides::numbers) << name;
+
+    // The first two words that the option takes.
+    bool found = false;
+    for (const auto& [one, other] :
+         std::vector<std::pair<texts, texts>>{{{name, "0.25"}, {name, "0.25000000000000006"}},
+                                              {{name, "16"}, {name, "17"}},
+                                              {{name, "f32"}, {name, "bf16"}},
+                                              {{name, "cosine"}, {name, "linear"}},
+                                              {{name, "kl"}, {name, "jsd"}},
+                                              {{name, "ipo"}, {name, "orpo"}},
+                                              {{name, "q_proj"}, {name, "q_proj,v_proj"}},
+                                              {{}, {name}}}) {
+      texts a = base, b = base;
+      a.insert(a.end(), one.begin(), one.end()), b.insert(b.end(), other.begin(), other.end());
+      auto of_one = values_after<Line>(a), of_other = values_after<Line>(b);
+      if (of_one.empty() || of_other.empty()) continue;
+      EXPECT_NE(of_one[name], of_other[name]) << name;
+      of_one.erase(name), of_other.erase(name);
+      EXPECT_EQ(of_one, of_other) << name;
+      found = true;
+      break;
+    }
+    EXPECT_TRUE(found) << "no two values of " << name;
+  }
+  texts seeded = base;
+  seeded.insert(seeded.end(), {"--seed", "18446744073709551615"});
+  EXPECT_EQ(values_after<Line>(seeded)["--seed"], "18446744073709551615");
+}
+
+TEST(options, of_programs_have_values_that_no_other_value_has) {
+  expect_values_of_all_options<example::train_llama_command_line>({});
+  expect_values_of_all_options<example::finetune_command_line>(
+      {"folder", "--data", "x.ids", "--preference", "dpo", "--teacher", "other"});
+}
+
+TEST(options, lists_have_no_empty_item_no_blank_and_none_twice) {
+  const auto refused = [](const std::vector<std::string>& words) {
+    CLI::App app;
+    std::vector<std::string> names{"before"};
+    std::vector<std::size_t> sizes;
+    example::add_list(app, "--names", names, "");
+    example::add_list(app, "--sizes", sizes, "", CLI::Range(1, 9));
+    std::vector<std::string> reversed(words.rbegin(), words.rend());
+    try {
+      app.parse(reversed);
+      std::string all;
+      for (const auto& name : names) all += name + ' ';
+      for (const auto size : sizes) all += std::to_string(size) + ' ';
+      return all;
+    } catch (const CLI::ParseError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refused({}), "before ");
+  EXPECT_EQ(refused({"--names", "a,b", "--names", "c", "--sizes", "4,2"}), "a b c 4 2 ");
+  EXPECT_EQ(refused({"--names", "a", "b"}), "a b ");
+  EXPECT_EQ(refused({"--names", "a,b,a"}), "--names: a is given twice");
+  EXPECT_EQ(refused({"--names", "a", "--names", "a"}), "--names: a is given twice");
+  EXPECT_EQ(refused({"--sizes", "2,02"}), "--sizes: 02 is given twice");
+  for (const char* const text : {"a,", ",a", "a,,b", ","})
+    EXPECT_EQ(refused({"--names", text}), "--names: \"" + std::string(text) + "\" has an empty item");
+  EXPECT_NE(refused({"--names", ""}).find("--names"), std::string::npos);
+  EXPECT_EQ(refused({"--names", "a, b"}), "--names: the item \" b\" has a blank");
+  EXPECT_EQ(refused({"--names", "a b"}), "--names: the item \"a b\" has a blank");
+  EXPECT_NE(refused({"--sizes", "4,12"}).find("--sizes: "), std::string::npos);
+  EXPECT_EQ(refused({"--sizes", "4x"}).find("--sizes: "), 0u);
 }
 
 }  // namespace

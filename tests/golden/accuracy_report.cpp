@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "../../examples/support/inventory.hpp"
 #include "../../examples/support/output_file.hpp"
 #include "runners.hpp"
 
@@ -72,11 +73,10 @@ int run(const arguments& args) {
     throw std::invalid_argument("--backend " + args.backend + " is unknown; this build has " + known);
   }
   const golden::folder fixtures(args.golden);
-  std::vector<example::named_file> files{{"--csv", args.csv}};
-  for (const auto& entry : std::filesystem::directory_iterator(args.golden))
-    files.push_back({"--golden", entry.path()});
-  for (std::size_t i = 1; i < files.size(); ++i) example::keep_apart({files[0], files[i]});
-  example::check_writable(files[0]);
+  example::inventory files;
+  files.writes({"--csv", args.csv}, 1);
+  files.reads_folder({"--golden", args.golden});
+  files.check();
   std::ostringstream csv;
 
   csv << "op,case,dtype,tensor,rel_l2,max_abs,liger_rel_l2,liger_max_abs,ratio\n";
