@@ -43,7 +43,7 @@ struct problem {
       v[7 * cols + cols - 1] = std::numeric_limits<double>::infinity();
     }
     x.assign(v);
-    opt.eps = 1e-60;
+    opt.eps = 0;
   }
 };
 

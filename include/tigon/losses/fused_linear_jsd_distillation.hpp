@@ -68,11 +68,15 @@ struct jsd_soft {
   template <class Row>
   TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
     terms of_row{divergence, by, detail::log_sum_of(row, z, by), detail::log_sum_of(row, teacher, by), A(0)};
-    // One column has more than a fifth of Q.
+    // One column has more than a fifth of Q. Its c comes from the lanes that the row goes through.
     if (of_row.student.d < A(4)) {
-      const A c = row.part(detail::first_largest<A>(row, z).column, 1).sum(reads(z, teacher), [=](auto v, auto t) {
-        return of_row.of(v, t).c;
+      const A top = of_row.student.top, lowest = std::numeric_limits<A>::lowest();
+      const A of_teacher = row.max(reads(z, teacher), [=](auto v, auto t) {
+        using V = decltype(v);
+        return select(v == V(top), t, V(lowest));
       });
+      const A c = row.part(0, 1).sum(reads(z, constant(top), constant(of_teacher)),
+                                     [=](auto, auto v, auto t) { return of_row.of(v, t).c; });
       if (math::abs(c) <= std::numeric_limits<A>::max()) of_row.shift = c;
     }
     return of_row;
