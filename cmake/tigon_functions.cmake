@@ -14,6 +14,20 @@ macro(tigon_require_arguments function)
   endif()
 endmacro()
 
+# The names of all operators: those of the header that reads the choices, in a checkout or installed.
+function(tigon_operators out)
+  foreach(up IN ITEMS .. ../../.. ../../../..)
+    set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/backend/choices.hpp)
+    if(EXISTS ${header})
+      file(STRINGS ${header} operators REGEX "^ +x[(]")
+      string(REGEX MATCHALL "x[(][a-z0-9_]+" operators "${operators}")
+      list(TRANSFORM operators REPLACE "^x.(.+)$" "\\1")
+      set(${out} ${operators} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
 # tigon_register_backend(TARGET acme NAME acme HEADER acme/backend.hpp DEVICES cpu)
 #
 # What links TARGET computes on tigon::backends::NAME, if TIGON_DEVICE (cpu when empty) is among DEVICES and TIGON_BACKEND

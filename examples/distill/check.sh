@@ -20,7 +20,7 @@ case $part in
 refuses)
   "$program" --help > out || fail "--help ended with $?"
   grep -q -- --teacher-steps out || fail "--help does not name --teacher-steps"
-  refused "not expected: --wrong" --wrong
+  refused "--wrong" --wrong
   refused "steps: 0 is not" $small --steps 0
   refused "teacher-steps: 0 is not" $small --teacher-steps 0
   refused "1.5 is not a number from 0 to 1" $small --beta 1.5

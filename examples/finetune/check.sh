@@ -44,8 +44,8 @@ case $part in
 refuses)
   "$program" --help > out || fail "--help ended with $?"
   grep -q -- --lora-rank out || fail "--help does not name --lora-rank"
-  refused "folder is required" --data train.ids
-  refused "data is required" "$model"
+  refused "folder" --data train.ids
+  refused "--data" "$model"
   refused "nowhere is not a folder" nowhere $small
   refused "config.json cannot be opened" . $small
   refused "neither model.safetensors nor" "$fixtures/llama" $small

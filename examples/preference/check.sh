@@ -19,7 +19,7 @@ case $part in
 refuses)
   "$program" --help > out || fail "--help ended with $?"
   grep -q -- --rejected out || fail "--help does not name --rejected"
-  refused "not expected: --wrong" --wrong
+  refused "--wrong" --wrong
   refused "ppo is not one of dpo, orpo, simpo and kto" $small --loss ppo
   refused "is not one of dpo" $small --loss "dpo orpo"
   refused "neither elsewhere nor shuffled" $small --rejected worse

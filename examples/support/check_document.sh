@@ -26,21 +26,22 @@ programs=0 left_out=0
 for output in *.text; do
   [ -e "$output" ] || fail "has no output of a program"
   number=$(printf '%03d' $((1$(basename "$output" .text) - 1001)))
+  program=program$number  # a name for each: one that was run may still be busy
   for source in "$number".*; do
     case $source in
-    *.cpp) $CXX "$source" -o program ;;
+    *.cpp) $CXX "$source" -o "$program" ;;
     *.c)
       [ -n "${LIBRARY:-}" ] && [ -n "${CC:-}" ] || { left_out=$((left_out + 1)); continue; }
-      $CC "$source" -o program "$LIBRARY/libtigon_c.so" "-Wl,-rpath,$LIBRARY"
+      $CC "$source" -o "$program" "$LIBRARY/libtigon_c.so" "-Wl,-rpath,$LIBRARY"
       ;;
     *.python)
       [ -n "${LIBRARY:-}" ] && [ -n "${PYTHON:-}" ] || { left_out=$((left_out + 1)); continue; }
-      printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s %s\n' "$LIBRARY" "$PYTHON" "$source" > program
-      chmod +x program
+      printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s %s\n' "$LIBRARY" "$PYTHON" "$source" > "$program"
+      chmod +x "$program"
       ;;
     *) continue ;;
     esac
-    ./program > printed || fail "the program before $output ended with $?: $(cat printed)"
+    "./$program" > printed || fail "the program before $output ended with $?: $(cat printed)"
     cmp -s printed "$output" || fail "a program printed
 $(cat printed)
 where the document has

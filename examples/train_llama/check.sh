@@ -18,7 +18,7 @@ case $part in
 refuses)
   "$program" --help > out || fail "--help ended with $?"
   grep -q -- --compare out || fail "--help does not name --compare"
-  refused "not expected: --wrong" --wrong
+  refused "--wrong" --wrong
   refused "layers: 0 is not" $small --layers 0
   refused "steps: -3 is not" $small --steps -3
   refused "lr: nan is not" $small --lr nan

@@ -17,16 +17,26 @@
 #define TIGON_VERSION_PATCH 0
 #define TIGON_VERSION_STRING "0.2.0"
 
+// Behind a refusal by the preprocessor, a header that does not exist ends the compilation (.ci/greps): g++ and clang++ would
+// otherwise go on, and print a thousand errors behind the sentence.
+#if defined(_MSC_VER) && !defined(__clang__)
+#error "tigon: MSVC cannot compile the headers; use g++ or clang++"
+#include <the_error_above_ends_compilation>
+#endif
+
 #if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
 #error "tigon: C++20 is needed (-std=c++20)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #if defined(__FAST_MATH__) && !defined(TIGON_ALLOW_FAST_MATH)
 #error "tigon: -ffast-math breaks NaN, infinities and compensated sums; remove it or define TIGON_ALLOW_FAST_MATH"
+#include <the_error_above_ends_compilation>
 #endif
 
 #if defined(min) || defined(max)
 #error "tigon: min and max are macros, as of <windows.h>; define NOMINMAX before it is included"
+#include <the_error_above_ends_compilation>
 #endif
 
 #ifndef TIGON_CHECKS

@@ -3,6 +3,7 @@
 import os
 
 from conan import ConanFile
+from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd
 from conan.tools.cmake import CMake, CMakeToolchain
 from conan.tools.files import copy
@@ -30,6 +31,8 @@ class Tigon(ConanFile):
         self.requires("eigen/[>=3.4 <6]", transitive_headers=True)
 
     def validate(self):
+        if self.settings.compiler in ["msvc", "Visual Studio"]:
+            raise ConanInvalidConfiguration("tigon: MSVC cannot compile the headers; use g++ or clang++")
         check_min_cppstd(self, 20)
 
     def generate(self):

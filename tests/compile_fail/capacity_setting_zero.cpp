@@ -1,3 +1,4 @@
+// errors: 1
 // expect: tigon: TIGON_TILE_CAPACITY_BITS is 0; expected a positive number of bits, written as one number
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_TILE_CAPACITY_BITS 0

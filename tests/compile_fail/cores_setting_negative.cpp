@@ -1,3 +1,4 @@
+// errors: 1
 // expect: tigon: TIGON_VECTOR_CORES is -2; expected a positive number, written as one number
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_VECTOR_CORES -2

@@ -1,3 +1,4 @@
+// errors: 2
 // expect: tigon: Eigen 3.4 or newer is needed
 // flags: -DTIGON_BACKEND=generic
 #include <Eigen/Core>

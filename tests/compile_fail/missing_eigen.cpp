@@ -1,4 +1,5 @@
 // Asked for and not installed: the package is named.
+// errors: 2
 // expect: tigon: backend eigen needs <Eigen/Core>; install libeigen3-dev
 // flags: -DTIGON_BACKEND=eigen
 // hide rejected: Eigen eigen3

@@ -1,4 +1,5 @@
 // Asked for and not installed: the package is named.
+// errors: 2
 // expect: tigon: backend highway needs <hwy/highway.h>; install libhwy-dev
 // flags: -DTIGON_BACKEND=highway
 // hide rejected: hwy

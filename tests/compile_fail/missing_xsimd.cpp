@@ -1,4 +1,5 @@
 // Asked for and not installed: the package is named.
+// errors: 2
 // expect: tigon: backend xsimd needs <xsimd/xsimd.hpp>; install libxsimd-dev
 // flags: -DTIGON_BACKEND=xsimd
 // hide rejected: xsimd

@@ -1,4 +1,5 @@
 // A file that Highway compiles once for every target: tigon belongs to its last pass.
+// errors: 2
 // expect: tigon: <hwy/foreach_target.h> compiles this file for each target; include tigon behind #if HWY_ONCE
 // flags: -march=x86-64-v3 -DHWY_DISABLE_PCLMUL_AES -DTIGON_BACKEND=highway
 // clang-format off

@@ -1,3 +1,4 @@
+// errors: 1
 // expect: tigon: TIGON_DEVICE is tpu; expected cpu or npu
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_DEVICE tpu

@@ -1,4 +1,5 @@
 // A device that the library has no backend for needs one that is named with its header.
+// errors: 1
 // expect: tigon: TIGON_DEVICE is gpu; expected cpu or npu, or a device of a vendor's backend, which TIGON_BACKEND and TIGON_BACKEND_HEADER name
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_DEVICE gpu

@@ -1,4 +1,5 @@
 // After <windows.h>, whose macros have short names.
+// errors: 2
 // expect: tigon: min and max are macros, as of <windows.h>; define NOMINMAX before it is included
 // flags: -DTIGON_BACKEND=generic
 #include "prelude.hpp"

@@ -1,3 +1,4 @@
+// errors: 2
 // expect: tigon: xsimd 8.1 or newer is needed
 // flags: -DTIGON_BACKEND=generic
 #include <xsimd/xsimd.hpp>

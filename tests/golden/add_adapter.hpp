@@ -71,6 +71,7 @@ void add_all(std::string_view op, tigon::test::list<B...>) {
 /// Adds the cases of `op` for every backend of the build; true, so that it can initialise something.
 template <class Adapter>
 bool add_adapter(std::string_view op) {
+  static_assert(!Adapter::op::name.empty(), "an adapter names the operator that it is for: using op = ...");
   add_all<Adapter>(op, tigon::test::all_backends{});
 #if !defined(TIGON_CONFORMANCE_BACKEND)
   add_all<Adapter>(op, tigon::test::list<tigon::backends::ascend>{});

@@ -14,7 +14,7 @@ refused() {  # refused NAME SENTENCE
   [ ! -e "$1.sealed.o" ] || fail "$1: refused, and left an object behind"
 }
 # As tigon_multi_arch does for g++: a unique symbol would be one for the whole program, whatever objcopy says.
-unique=$("$cxx" --version | grep -q clang || echo -fno-gnu-unique)
+unique=$("$cxx" -dM -E -x c++ /dev/null | grep -q __clang__ || echo -fno-gnu-unique)
 
 # One template, two answers: with weak symbols the linker would keep one of them for both.
 body='template <class T> int answer() { static int calls = 0; return ANSWER + 0 * ++calls; }'

@@ -1,5 +1,6 @@
 // How much of the logits exists at a time: the rules of chunk_tuning, rows by the context, and tiles. Results do not
 // depend on any of it beyond rounding; what each loss promises otherwise is tested beside it.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_simpo.hpp>

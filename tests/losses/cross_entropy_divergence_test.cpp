@@ -1,4 +1,5 @@
 // The contract of include/tigon/losses/cross_entropy_divergence.hpp, promise by promise.
+// Operators: cross_entropy_tvd cross_entropy_jsd
 #include <gtest/gtest.h>
 
 #include <tigon/losses/cross_entropy.hpp>

@@ -1,4 +1,5 @@
 // The errors and edges that include/tigon/simd/math/divergence.hpp states, element by element.
+// Operators: jsd kl_div tvd
 #include <gtest/gtest.h>
 
 #include <tigon/simd/math/divergence.hpp>

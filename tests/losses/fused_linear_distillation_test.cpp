@@ -1,5 +1,7 @@
 // The contracts of fused_linear_distillation.hpp, fused_linear_jsd_distillation.hpp,
 // fused_linear_cosine_distillation.hpp and fused_linear_jsd.hpp in include/tigon/losses, promise by promise.
+// Operators: distillation fused_linear_distillation fused_linear_jsd fused_linear_jsd_distillation
+// Operators: fused_linear_cosine_distillation
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>

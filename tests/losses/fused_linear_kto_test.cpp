@@ -1,5 +1,6 @@
 // The contracts of fused_linear_unpaired_preference.hpp and fused_linear_kto.hpp in include/tigon/losses, promise by
 // promise. The driver that they share with the losses on pairs is tested with those.
+// Operators: fused_linear_unpaired_preference fused_linear_kto
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_kto.hpp>

@@ -1,4 +1,5 @@
 // The contract of include/tigon/losses/fused_linear_preference.hpp and of the losses on pairs, promise by promise.
+// Operators: fused_linear_preference fused_linear_dpo fused_linear_orpo fused_linear_cpo fused_linear_simpo
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_dpo.hpp>

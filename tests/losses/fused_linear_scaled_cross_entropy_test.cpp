@@ -1,4 +1,5 @@
 // The contract of include/tigon/losses/fused_linear_scaled_cross_entropy.hpp, promise by promise.
+// Operators: scaled_cross_entropy fused_linear_scaled_cross_entropy
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>

@@ -1,4 +1,5 @@
 // Every fused linear loss with frozen weights, and with types of its own for w and for the gradients of w.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>

@@ -1,5 +1,6 @@
 // As ops/equivariance_test.cpp, of losses whose rows or sequences are independent: support/equivariance.hpp says what
 // holds. Means divide by the rows that count, in any order; what is summed over rows is not compared.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/losses/cross_entropy_divergence.hpp>

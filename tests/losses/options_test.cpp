@@ -1,4 +1,5 @@
 // The scalar options of losses, a row each, as tests/ops/options_test.cpp has those of operators.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/comm/communicator.hpp>

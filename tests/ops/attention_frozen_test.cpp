@@ -1,4 +1,5 @@
 // Backward of attention for inputs of which some need no gradient.
+// Operators: attention
 #include <gtest/gtest.h>
 
 #include <tigon/backend/default.hpp>

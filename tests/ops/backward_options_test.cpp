@@ -3,6 +3,7 @@
 // Every operator stands in one of the lists below. Where backward takes what forward saved, each option is named once, in a
 // structured binding that does not compile when there is another: it is decided by what was saved, and checked here; or
 // backward needs it and nothing holds it, so that the caller repeats it; or it is backward's own.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/tigon.hpp>

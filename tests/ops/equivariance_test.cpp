@@ -1,5 +1,6 @@
 // Operators on rows are equivariant, bit for bit: support/equivariance.hpp says how. Others are in
 // ops/layer_equivariance_test.cpp and losses/loss_equivariance_test.cpp, for the time of compiling.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/gemm/gemm.hpp>

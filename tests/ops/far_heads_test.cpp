@@ -1,4 +1,5 @@
 // Offsets beyond 32 bits in heads, planes, lines along an axis and layers: see far_rows_test.cpp.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/losses/fused_linear_cross_entropy.hpp>

@@ -1,5 +1,6 @@
 // Frozen weights of operators with products: dx has the bits that it has beside dw, nothing else is written, and there
 // are neither partial rows nor sums.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/moe.hpp>

@@ -1,5 +1,6 @@
 // Frozen parameters of operators on rows: dx has the bits that it has beside dw, nothing else is written, and there are
 // no partial rows.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/attn_res.hpp>

@@ -1,4 +1,5 @@
 // As ops/equivariance_test.cpp, of operators that a layer is made of: support/equivariance.hpp says what holds.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/attn_res.hpp>

@@ -1,4 +1,5 @@
 // The contract of include/tigon/ops/mhc.hpp, promise by promise: a layer between hyper-connections.
+// Operators: mhc_coeffs mhc_pre mhc_post_res
 #include <gtest/gtest.h>
 
 #include <tigon/ops/mhc.hpp>

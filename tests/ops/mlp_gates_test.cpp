@@ -1,5 +1,6 @@
 // The gated MLP with biases and with every option of its gate, forward and backward, also sharded; and weights and
 // gradients of types of their own.
+// Operators: mlp tiled_mlp
 #include <gtest/gtest.h>
 
 #include <tigon/ops/tiled_mlp.hpp>

@@ -1,4 +1,5 @@
 // A mixture of experts with biases and with every option of its gate, forward and backward.
+// Operators: moe
 #include <gtest/gtest.h>
 
 #include <tigon/ops/moe.hpp>

@@ -1,4 +1,5 @@
 // The contract of include/tigon/ops/moe.hpp, promise by promise.
+// Operators: moe moe_gather moe_scatter
 #include <gtest/gtest.h>
 
 #include <tigon/ops/moe.hpp>

@@ -1,5 +1,6 @@
 // The scalar options of operators, a row each: a number that f64 holds may be infinite, 0 or without digits in f32, in
 // which it is used. Every door refuses it there before it writes, and takes it in f64.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/adamw.hpp>

@@ -1,5 +1,6 @@
 // The contract of include/tigon/ops/rotary_frequencies.hpp. The reference values are those of the functions in
 // ROPE_INIT_FUNCTIONS of Hugging Face transformers 5.24.0 (modeling_rope_utils.py), run in f64.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/rotary_frequencies.hpp>

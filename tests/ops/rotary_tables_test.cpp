@@ -1,5 +1,6 @@
 // The contract of include/tigon/ops/rotary_tables.hpp. Cosines and sines of the exact products are those of decimal
 // arithmetic of 90 digits.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/rotary_tables.hpp>

@@ -1,4 +1,5 @@
 // The contract of include/tigon/ops/tiled.hpp, promise by promise.
+// Operators: several
 #include <gtest/gtest.h>
 
 #include <tigon/ops/rms_norm.hpp>

@@ -118,7 +118,7 @@ def test_closure_and_backward_of_an_old_graph():
     assert optimizer.step(closure).item() == 3.0
     old = p.square().sum()
     optimizer.step()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(RuntimeError):  # in words of PyTorch
         old.backward()
 
 

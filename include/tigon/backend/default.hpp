@@ -39,9 +39,6 @@ using default_backend = backends::TIGON_BACKEND;
 constexpr std::string_view default_backend_reason =
 #if TIGON_BACKEND_NAMED
     "TIGON_BACKEND names it"
-#elif TIGON_BACKEND_FELL_BACK
-    "the first choice is missing: backend " TIGON_STRING(
-        TIGON_FIRST_CHOICE) " needs <hwy/highway.h>; install libhwy-dev"
 #else
     "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE)
 #endif

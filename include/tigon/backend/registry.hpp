@@ -66,35 +66,35 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
 #define TIGON_DEVICE cpu
 #endif
 
-// The default. All that may be one need Highway; without it, `generic`, with a message.
-#define TIGON_BACKEND_NAMED 0
-#define TIGON_BACKEND_FELL_BACK 0
+// The default, where none is named. All that may be one need Highway. Without it nothing takes their place: another
+// engine, or single numbers, are for those who name them.
 #if defined(TIGON_BACKEND) && TIGON_IS_SET(TIGON_BACKEND)
-#undef TIGON_BACKEND_NAMED
 #define TIGON_BACKEND_NAMED 1
 #else
+#define TIGON_BACKEND_NAMED 0
 #undef TIGON_BACKEND
 #if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_npu
-#define TIGON_FIRST_CHOICE ascend
-#elif TIGON_FLAGS_amx
-#define TIGON_FIRST_CHOICE amx
-#elif TIGON_FLAGS_avx512_bf16
-#define TIGON_FIRST_CHOICE avx512_bf16
-#elif TIGON_FLAGS_arm_bf16
-#define TIGON_FIRST_CHOICE arm_bf16
-#else
-#define TIGON_FIRST_CHOICE highway
+#if !TIGON_FOUND_hwy
+#error \
+    "tigon: the default backend of device npu needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway), or choose single numbers, which are slow, by -DTIGON_BACKEND=generic"
+#include <the_error_above_ends_compilation>
 #endif
-#if TIGON_FOUND_hwy
-#define TIGON_BACKEND TIGON_FIRST_CHOICE
+#define TIGON_BACKEND ascend
 #else
-#undef TIGON_BACKEND_FELL_BACK
-#define TIGON_BACKEND_FELL_BACK 1
-#define TIGON_BACKEND generic
-// clang-format off
-#pragma message("tigon: backend " TIGON_STRING(TIGON_FIRST_CHOICE) " needs <hwy/highway.h>; install libhwy-dev" \
-                "; until then device " TIGON_STRING(TIGON_DEVICE) " gets backend generic")
-// clang-format on
+#if !TIGON_FOUND_hwy
+#error \
+    "tigon: the default backend needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway), or choose a backend by name: -DTIGON_BACKEND=xsimd or eigen where their headers are installed, or generic, which is single numbers and slow"
+#include <the_error_above_ends_compilation>
+#endif
+#if TIGON_FLAGS_amx
+#define TIGON_BACKEND amx
+#elif TIGON_FLAGS_avx512_bf16
+#define TIGON_BACKEND avx512_bf16
+#elif TIGON_FLAGS_arm_bf16
+#define TIGON_BACKEND arm_bf16
+#else
+#define TIGON_BACKEND highway
+#endif
 #endif
 #endif
 

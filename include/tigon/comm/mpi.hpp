@@ -5,6 +5,7 @@
 
 #if !__has_include(<mpi.h>)
 #error "tigon: comm/mpi.hpp needs <mpi.h>; install libopenmpi-dev, and compile with mpicxx or link MPI::MPI_CXX"
+#include <the_error_above_ends_compilation>
 #endif
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1  // Open MPI's C++ classes, which the standard has removed

@@ -4,12 +4,15 @@
 #define TIGON_GEMM_KERNEL_HPP
 
 #if defined(__has_include) && !__has_include(<Eigen/Core>)
-#error "tigon: gemm needs <Eigen/Core>; install libeigen3-dev and add its include directory"
+#error \
+    "tigon: products need <Eigen/Core> on every backend; install libeigen3-dev (vcpkg eigen3, Conan eigen) and add its include directory (-isystem /usr/include/eigen3)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <Eigen/Core>
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "tigon: Eigen 3.4 or newer is needed"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/core/arguments.hpp>

@@ -12,9 +12,15 @@
 
 #include <tigon/interop/strided.hpp>
 
+#if !__has_include(<Eigen/Core>)
+#error \
+    "tigon: interop/eigen.hpp needs <Eigen/Core>; install libeigen3-dev (vcpkg eigen3, Conan eigen) and add its include directory (-isystem /usr/include/eigen3)"
+#include <the_error_above_ends_compilation>
+#endif
 #include <Eigen/Core>
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "tigon: Eigen 3.4 or newer is needed"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <cstddef>

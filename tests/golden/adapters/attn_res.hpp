@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct attn_res {
+  using op = tigon::op::attn_res;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::attn_res_options opt{.eps = p.opt.number("eps")};

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct cross_entropy {
+  using op = tigon::op::cross_entropy;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> x(p.input("x"));

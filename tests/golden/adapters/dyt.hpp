@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct dyt {
+  using op = tigon::op::dyt;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> x(p.input("x")), dy(p.upstream("y"));

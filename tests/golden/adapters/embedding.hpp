@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct embedding {
+  using op = tigon::op::embedding;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> weight(p.input("weight")), dy(p.upstream("y"));

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_add_rms_norm {
+  using op = tigon::op::fused_add_rms_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::fused_add_rms_norm_options opt{

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_linear_cpo {
+  using op = tigon::op::fused_linear_cpo;
+
   // The products are those of fused_linear_dpo, whose cases run on every backend that has its own.
 
   template <class B, class T>

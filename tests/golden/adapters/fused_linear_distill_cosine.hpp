@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_linear_distill_cosine {
+  using op = tigon::op::fused_linear_cosine_distillation;
+
   template <class B, class T>
   static results run(const problem& p) {
     distillation<T> d(p, "target");

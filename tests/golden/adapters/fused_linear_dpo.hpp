@@ -5,6 +5,7 @@
 namespace golden::adapters {
 
 struct fused_linear_dpo {
+  using op = tigon::op::fused_linear_dpo;
   static constexpr bool products = true;
 
   static tigon::dpo_loss loss_of(const problem& p) {

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_linear_jsd {
+  using op = tigon::op::fused_linear_jsd;
+
   template <class B, class T>
   static results run(const problem& p) {
     distillation<T> d(p, "labels");

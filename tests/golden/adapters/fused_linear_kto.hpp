@@ -5,6 +5,7 @@
 namespace golden::adapters {
 
 struct fused_linear_kto {
+  using op = tigon::op::fused_linear_kto;
   static constexpr bool products = true;
 
   template <class B, class T>

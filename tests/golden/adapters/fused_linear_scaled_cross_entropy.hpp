@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_linear_scaled_cross_entropy {
+  using op = tigon::op::fused_linear_scaled_cross_entropy;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::fused_linear_scaled_cross_entropy_options opt{

@@ -5,6 +5,7 @@
 namespace golden::adapters {
 
 struct fused_moe {
+  using op = tigon::op::moe;
   static constexpr bool products = true;
 
   template <class B, class T>

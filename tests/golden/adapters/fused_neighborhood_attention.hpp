@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct fused_neighborhood_attention {
+  using op = tigon::op::neighborhood_attention;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::neighborhood_attention_options opt{

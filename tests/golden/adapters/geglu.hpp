@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct geglu {
+  using op = tigon::op::geglu;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> a(p.input("a")), b(p.input("b")), dc(p.upstream("c"));

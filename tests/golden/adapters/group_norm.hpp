@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct group_norm {
+  using op = tigon::op::group_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     // x is [batch, channels, positions]: a row a channel.

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct grpo_loss {
+  using op = tigon::op::grpo_loss;
+
   template <class B, class T>
   static results run(const problem& p) {
     // Liger's kernel averages luspo over all positions, a masked one's loss being 0.

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct jsd {
+  using op = tigon::op::jsd;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> x(p.input("x")), y(p.input("y"));

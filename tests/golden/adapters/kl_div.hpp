@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct kl_div {
+  using op = tigon::op::kl_div;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> y(p.input("y_pred")), t(p.input("y_true"));

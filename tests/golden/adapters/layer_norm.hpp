@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct layer_norm {
+  using op = tigon::op::layer_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::layer_norm_options opt{.eps = p.opt.number("eps")};

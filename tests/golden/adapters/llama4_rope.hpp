@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct llama4_rope {
+  using op = tigon::op::llama4_rope;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tensor& freqs = p.input("freqs");  // [positions, head_dim / 2, 2]: complex numbers as real ones

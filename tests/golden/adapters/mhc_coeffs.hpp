@@ -5,6 +5,7 @@
 namespace golden::adapters {
 
 struct mhc_coeffs {
+  using op = tigon::op::mhc_coeffs;
   static constexpr bool products = true;
 
   template <class B, class T>

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct mhc_post_res {
+  using op = tigon::op::mhc_post_res;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tensor& shape = p.input("x");  // [batch, seq, streams, channels]

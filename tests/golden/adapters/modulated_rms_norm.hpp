@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct modulated_rms_norm {
+  using op = tigon::op::modulated_rms_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> x(p.input("x")), dy(p.upstream("y"));

@@ -8,6 +8,8 @@
 namespace golden::adapters {
 
 struct multi_token_attention {
+  using op = tigon::op::multi_token_attention;
+
   template <class B, class T>
   static results run(const problem& p) {
     const auto number = [&](const char* name) { return static_cast<std::size_t>(p.opt.number(name)); };

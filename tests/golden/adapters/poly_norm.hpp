@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct poly_norm {
+  using op = tigon::op::poly_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::poly_norm_options opt{.eps = p.opt.number("eps")};

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct relu_squared {
+  using op = tigon::op::relu_squared;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> x(p.input("x")), dy(p.upstream("y"));

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct rms_norm {
+  using op = tigon::op::rms_norm;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::rms_norm_options opt{

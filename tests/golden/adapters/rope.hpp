@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct rope {
+  using op = tigon::op::rope;
+
   template <class B, class T>
   static results run(const problem& p) {
     return p.input("cos").dtype == "f32" ? with_tables<B, T, float>(p) : with_tables<B, T, T>(p);

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct sparsemax {
+  using op = tigon::op::sparsemax;
+
   template <class B, class T>
   static results run(const problem& p) {
     matrix<T> x(p.input("x")), dy(p.upstream("y"));

@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct swiglu {
+  using op = tigon::op::swiglu;
+
   template <class B, class T>
   static results run(const problem& p) {
     const tigon::swiglu_options opt{.gate_multiplier = p.opt.number("gate_multiplier", 1),

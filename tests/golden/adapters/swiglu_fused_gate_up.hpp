@@ -6,6 +6,8 @@ namespace golden::adapters {
 
 /// Gate and up side by side in one buffer, and so their gradients, which replace them in cases that work in place.
 struct swiglu_fused_gate_up {
+  using op = tigon::op::swiglu_fused;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> dc(p.upstream("c"));

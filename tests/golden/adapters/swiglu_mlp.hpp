@@ -5,6 +5,7 @@
 namespace golden::adapters {
 
 struct swiglu_mlp {
+  using op = tigon::op::mlp;
   static constexpr bool products = true;
 
   template <class B, class T>

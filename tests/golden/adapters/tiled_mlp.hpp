@@ -6,6 +6,7 @@ namespace golden::adapters {
 
 /// Liger cuts every sequence into shards in forward and all tokens together in backward; here it is all tokens always.
 struct tiled_mlp {
+  using op = tigon::op::tiled_mlp;
   static constexpr bool products = true;
 
   template <class B, class T>

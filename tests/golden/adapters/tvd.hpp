@@ -5,6 +5,8 @@
 namespace golden::adapters {
 
 struct tvd {
+  using op = tigon::op::tvd;
+
   template <class B, class T>
   static results run(const problem& p) {
     const matrix<T> q(p.input("p")), t(p.input("q"));

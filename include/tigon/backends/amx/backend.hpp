@@ -11,6 +11,7 @@
 #if !TIGON_FLAGS_tiles
 #error \
     "tigon: backend amx needs a CPU with AMX_TILE, AMX_BF16 and AMX_INT8; compile with -march=sapphirerapids and later"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/avx512_bf16/backend.hpp>

@@ -5,6 +5,7 @@
 
 #if !defined(__aarch64__) || !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #error "tigon: backend arm_bf16 needs a 64-bit ARM CPU with bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/highway/backend.hpp>

@@ -6,6 +6,7 @@
 #if !defined(__AVX512BF16__)
 #error \
     "tigon: backend avx512_bf16 needs a CPU with AVX512_BF16; compile with -mavx512bf16 or -march=cooperlake and later"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/highway/backend.hpp>

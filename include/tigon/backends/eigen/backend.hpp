@@ -3,7 +3,9 @@
 #define TIGON_BACKENDS_EIGEN_BACKEND_HPP
 
 #if defined(__has_include) && !__has_include(<Eigen/Core>)
-#error "tigon: backend eigen needs <Eigen/Core>; install libeigen3-dev"
+#error \
+    "tigon: backend eigen needs <Eigen/Core>; install libeigen3-dev (vcpkg eigen3, Conan eigen) and add its include directory (-isystem /usr/include/eigen3)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/generic/backend.hpp>

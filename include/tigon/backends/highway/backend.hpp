@@ -3,7 +3,8 @@
 #define TIGON_BACKENDS_HIGHWAY_BACKEND_HPP
 
 #if defined(__has_include) && !__has_include(<hwy/highway.h>)
-#error "tigon: backend highway needs <hwy/highway.h>; install libhwy-dev"
+#error "tigon: backend highway needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backend/kernel.hpp>

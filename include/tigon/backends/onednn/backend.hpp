@@ -4,7 +4,8 @@
 #define TIGON_BACKENDS_ONEDNN_BACKEND_HPP
 
 #if defined(__has_include) && !__has_include(<oneapi/dnnl/dnnl.hpp>)
-#error "tigon: backend onednn needs <oneapi/dnnl/dnnl.hpp>; install libdnnl-dev"
+#error "tigon: backend onednn needs <oneapi/dnnl/dnnl.hpp>; install libdnnl-dev (vcpkg and Conan onednn)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/highway/backend.hpp>

@@ -12,6 +12,7 @@
 
 #if DNNL_VERSION_MAJOR != 2
 #error "tigon: backend onednn is written for oneDNN 2 (Debian 12 has 2.6.3); this is another major version"
+#include <the_error_above_ends_compilation>
 #endif
 
 namespace tigon::one_dnn {

@@ -3,7 +3,8 @@
 #define TIGON_BACKENDS_XSIMD_BACKEND_HPP
 
 #if defined(__has_include) && !__has_include(<xsimd/xsimd.hpp>)
-#error "tigon: backend xsimd needs <xsimd/xsimd.hpp>; install libxsimd-dev"
+#error "tigon: backend xsimd needs <xsimd/xsimd.hpp>; install libxsimd-dev (vcpkg and Conan xsimd)"
+#include <the_error_above_ends_compilation>
 #endif
 
 #include <tigon/backends/generic/backend.hpp>

@@ -8,6 +8,7 @@
 #include <Eigen/Core>
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "tigon: Eigen 3.4 or newer is needed"
+#include <the_error_above_ends_compilation>
 #endif
 
 namespace tigon::simd {

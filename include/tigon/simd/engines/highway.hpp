@@ -36,6 +36,7 @@
 
 #if HWY_TARGET != HWY_STATIC_TARGET
 #error "tigon: <hwy/foreach_target.h> compiles this file for each target; include tigon behind #if HWY_ONCE"
+#include <the_error_above_ends_compilation>
 #endif
 
 #if defined(__x86_64__)

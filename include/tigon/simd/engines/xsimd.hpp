@@ -9,6 +9,7 @@
 
 #if XSIMD_VERSION_MAJOR * 100 + XSIMD_VERSION_MINOR < 801
 #error "tigon: xsimd 8.1 or newer is needed"
+#include <the_error_above_ends_compilation>
 #endif
 
 namespace tigon::simd {

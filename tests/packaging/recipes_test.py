@@ -1,0 +1,53 @@
+"""The recipes of Conan and vcpkg refuse what cannot compile the headers. Conan itself need not be installed."""
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+import types
+import unittest
+
+PACKAGING = pathlib.Path(__file__).resolve().parent.parent.parent / "packaging"
+
+
+class Refused(Exception):
+    """In place of Conan's own exception."""
+
+
+def recipe():
+    """The class of conanfile.py, with just as much of Conan as it takes to read it."""
+    modules = {"conan": {"ConanFile": object}, "conan.errors": {"ConanInvalidConfiguration": Refused},
+               "conan.tools.build": {"check_min_cppstd": lambda *a: None},
+               "conan.tools.cmake": {"CMake": None, "CMakeToolchain": None}, "conan.tools.files": {"copy": None}}
+    for name, names in modules.items():
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(names)
+    spec = importlib.util.spec_from_file_location("conanfile", PACKAGING / "conan" / "conanfile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Tigon
+
+
+class Recipes(unittest.TestCase):
+    def test_conan_refuses_msvc(self):
+        tigon = recipe()()
+        for compiler in ("gcc", "clang", "apple-clang"):
+            tigon.settings = types.SimpleNamespace(compiler=compiler, os="Linux")
+            tigon.validate()
+        for compiler in ("msvc", "Visual Studio"):
+            tigon.settings = types.SimpleNamespace(compiler=compiler, os="Windows")
+            with self.assertRaisesRegex(Refused, "MSVC cannot compile the headers"):
+                tigon.validate()
+
+    def test_vcpkg_refuses_msvc(self):
+        port = json.loads((PACKAGING / "vcpkg" / "ports" / "tigon" / "vcpkg.json").read_text())
+        words = {"&": " and ", "|": " or ", "!": " not "}
+        python = re.sub(r"[&|!]", lambda sign: words[sign.group()], port.get("supports", "True"))
+        platforms = {"windows": False, "mingw": False, "linux": False}
+        supports = lambda *here: eval(python.strip(), {**platforms, **{name: True for name in here}})
+        self.assertTrue(supports("linux") and supports("windows", "mingw"))
+        self.assertFalse(supports("windows"))
+
+
+if __name__ == "__main__":
+    unittest.main()
