@@ -258,8 +258,7 @@ experts)
   done
   refused "trained with top_k 2, not 1" $small --dtype bf16 --top-k 1 --resume state
   refused "trained with experts 4, not 5" $small --dtype bf16 --experts 5 --resume state
-  refused "trained with experts 4, not 0" --text text --cache-dir cache --vocab 300 --layers 2 --hidden 48 --heads 4 \
-    --kv-heads 2 --intermediate 40 --dtype bf16 --resume state
+  refused "trained with experts 4, not 0" ${small% --experts 4 --top-k 2} --dtype bf16 --resume state
   "$program" $small --balance 0 --threads 1 --csv unbalanced.csv > out 2> err
   "$program" $small --threads 1 --csv whole.csv > out 2> err
   if cmp -s whole.csv unbalanced.csv; then fail "the balance loss trains nothing"; fi
