@@ -310,6 +310,43 @@ TYPED_TEST(gemm_on, shows_the_epilogue_every_finished_element_once) {
   }
 }
 
+/// Rows that are multiplied in parts, and sums over a part of the depth, each in the workspace of the whole.
+template <class B, class T>
+void expect_alike_in_every_part(shape s, transpose tb) {
+  const operand<T> a(s.m, s.k, kNo, 1), b(s.k, s.n, tb, 2);
+  const auto product = [&](matrix_view<const T> rows, matrix_view<const T> right, gemm_options opt, auto& c) {
+    const std::size_t bytes = gemm_workspace<B, T>(s.m, s.n, s.k);
+    workspace memory;
+    memory.expect("test", bytes + workspace::alignment);
+    workspace::frame frame(memory);
+    workspace exact(std::span(frame.template take<std::byte>(bytes), bytes));
+    context ctx(serial(), exact);
+    gemm<B>(rows, right, c.view(), opt, ctx);
+  };
+  guarded_matrix<T> whole(s.m, s.n);
+  product(a.view(), b.view(), {.b = tb, .cut_as = {.rows = s.m}}, whole);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{7}, std::size_t{24}, s.m - 1}) {
+    guarded_matrix<T> part(count, s.n);
+    for (std::size_t first = 0; first + count <= s.m; first += count) {
+      part.clear();
+      product(a.view().rows_from(first, count), b.view(), {.b = tb, .cut_as = {.rows = s.m}}, part);
+      for (std::size_t i = 0; i < count; ++i)
+        for (std::size_t j = 0; j < s.n; ++j)
+          ASSERT_EQ(to_f64(part(i, j)), to_f64(whole(first + i, j)))
+              << count << " of " << s.m << " rows from " << first << " on, row " << i << ", column " << j;
+    }
+  }
+  const operand<T> left(s.m, s.k / 3, kNo, 1), right(s.k / 3, s.n, tb, 2);
+  product(left.view(), right.view(), {.b = tb, .cut_as = {.depth = s.k}}, whole);
+  EXPECT_TRUE(is_product(left, right, {}, {}, 1, 0, s.k / 3, whole));
+}
+
+TYPED_TEST(gemm_on, gives_a_row_the_same_bits_in_every_part) {
+  for (const transpose tb : kBoth)
+    for (const shape s : {shape{70, 100, 40}, {70, 33, 700}, {37, 1, 9}, {45, 3, 1}})
+      expect_alike_in_every_part<typename TypeParam::backend, typename TypeParam::element>(s, tb);
+}
+
 TYPED_TEST(gemm_on, throws_what_the_epilogue_throws_and_stays_usable) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -578,6 +615,12 @@ TYPED_TEST(gemm_cramped, keeps_its_error_and_its_bits) {
     }));
     EXPECT_TRUE(bits_of(plain) == bits_of(packed));
   }
+}
+
+TYPED_TEST(gemm_cramped, gives_a_row_the_same_bits_in_every_part) {
+  for (const transpose tb : kBoth)
+    for (const shape s : {shape{50, 200, 131}, {200, 50, 131}, {48, 100, 1603}})
+      expect_alike_in_every_part<typename TypeParam::backend, typename TypeParam::element>(s, tb);
 }
 
 // Time of the tasks of one product on so many workers, each of which takes the next task when it is done, and the time

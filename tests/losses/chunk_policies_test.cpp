@@ -169,6 +169,20 @@ TYPED_TEST(chunked_cross_entropy, each_gradient_may_be_left_out) {
   expect_gradients_may_be_left_out<B>([] { return problem<T>(ragged, variants[4]); });
 }
 
+TYPED_TEST(chunked_cross_entropy, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  expect_rows_for_themselves(rows_of_cross_entropy<B, T>({130, 40, 223, 1}, variants[5], 100));
+  expect_rows_for_themselves(rows_of_cross_entropy<B, T>({40, 16, 223, 1}, variants[4]));
+}
+
+TEST(chunked_cross_entropy, multiplies_no_ignored_row) {
+  if (!by_tiles<streamed>) GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
+  for (const std::size_t chunk : {0u, 100u})
+    expect_products_of_kept_rows(rows_of_cross_entropy<streamed, float>({130, 16, 223, 1}, variants[4], chunk),
+                                 counted.multiplications, 4 * 16 * 223);
+}
+
 TYPED_TEST(chunked_cross_entropy, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -291,6 +305,7 @@ TEST(chunked_cross_entropy, makes_the_products_of_its_policy) {
     return counted.products;
   };
   problem<float> p(ragged, variants[3]);
+  p.keep_all();
   EXPECT_EQ(products([&] { p.forward<sevens>(); }, 7, 223), 3 * 6u);
   EXPECT_EQ(products([&] { p.forward<streamed>(); }, 7, 50), 4 * 5 * 6u) << "logits twice, dx, dw of 5 x 6 tiles";
   tigon::workspace scratch;
@@ -299,6 +314,7 @@ TEST(chunked_cross_entropy, makes_the_products_of_its_policy) {
   EXPECT_EQ(products([&] { p.forward<sevens>(ctx); }, 9, 223), 3 * 5u);
   EXPECT_EQ(products([&] { p.forward<streamed>(ctx); }, 9, 50), 4 * 5 * 5u);
   problem<float> narrow({40, 16, 50}, variants[3]);
+  narrow.keep_all();
   EXPECT_EQ(products([&] { narrow.forward<streamed>(); }, 7, 50), 3 * 6u) << "rows that fit in a tile are whole";
 }
 
@@ -355,13 +371,15 @@ void expect_memory(std::size_t taken, std::size_t formula) {
 }
 
 template <class T>
-void expect_memory_of_cross_entropy() {
+void expect_memory_of_cross_entropy(bool ignored) {
   problem<T> p(of_memory, {"", true, false, {}});
+  if (!ignored) p.keep_all();
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
   p.template forward<wide_tiles>(ctx);
   const auto [rows, hidden, vocab, padding] = of_memory;
-  const std::size_t wide = 4 * 64 * 256 + 44 * rows + 4 * vocab + 8 * 256 + products_memory<T>();
+  const std::size_t wide = 4 * 64 * 256 + 44 * rows + 4 * vocab + 8 * 256 + products_memory<T>() +
+                           (ignored ? sizeof(T) * 64 * hidden + 16 * rows : 0);
   const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * (rows + 256) * hidden);
   expect_memory<T>(scratch.high_water(), formula);
   EXPECT_LE(scratch.high_water(),
@@ -370,8 +388,10 @@ void expect_memory_of_cross_entropy() {
 
 TEST(chunked_cross_entropy, tiles_take_the_memory_of_a_tile) {
   if (!by_tiles<wide_tiles>) GTEST_SKIP() << "a loss of the backend's own takes whole rows";
-  expect_memory_of_cross_entropy<float>();
-  expect_memory_of_cross_entropy<bfloat16>();
+  for (const bool ignored : {false, true}) {
+    expect_memory_of_cross_entropy<float>(ignored);
+    expect_memory_of_cross_entropy<bfloat16>(ignored);
+  }
 }
 
 // ---- Log-probabilities of chosen columns.
@@ -530,9 +550,8 @@ void expect_memory_of_logprob() {
   context ctx(tigon::serial(), scratch);
   p.template forward<wide_tiles>(ctx), p.template backward<wide_tiles>(ctx);
   const auto [rows, hidden, vocab, padding] = of_memory;
-  const std::size_t wide =
-      4 * 64 * 256 + sizeof(T) * 64 * hidden + 4 * rows * hidden + 28 * rows + 8 * 256 + products_memory<T>();
-  const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * 256 * hidden);
+  const std::size_t wide = 4 * 64 * 256 + sizeof(T) * 64 * hidden + 28 * rows + 8 * 256 + products_memory<T>();
+  const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * (rows + 256) * hidden);
   expect_memory<T>(scratch.high_water(), formula);
   EXPECT_LE(scratch.high_water(), (tigon::selective_logprob_workspace<wide_tiles, T>(rows, hidden, vocab, ctx)));
 }

@@ -112,6 +112,18 @@ TYPED_TEST(fused_linear_cross_entropy, ignored_rows_contribute_nothing) {
   }
 }
 
+TYPED_TEST(fused_linear_cross_entropy, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  expect_rows_for_themselves(rows_of_cross_entropy<B, T>({130, 40, 60, 1}, variants[4], 100));
+  expect_rows_for_themselves(rows_of_cross_entropy<B, T>({21, 7, 33, 1}, variants[3]));
+  // The loss alone: x is gathered in the workspace.
+  auto loss = rows_of_cross_entropy<B, T>({130, 40, 60, 1}, variants[4], 100);
+  loss.call = [](problem<T>& p, context& ctx) { p.template forward<B>({}, {}, {}, ctx); };
+  loss.results = [](const problem<T>& p, std::size_t i) { return std::vector<double>{to_f64(p.loss[i])}; };
+  expect_rows_for_themselves(loss);
+}
+
 TYPED_TEST(fused_linear_cross_entropy, capped_logits_may_be_infinite) {
   expect_capped_infinities<typename TypeParam::backend, typename TypeParam::element>({9, 5, 67});
 }
@@ -188,11 +200,35 @@ TEST(chunks, of_a_backend_with_its_own_product_use_it) {
   if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_cross_entropy, usual_backend>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
   problem<float> p({40, 16, 123}, variants[3]);
+  p.keep_all();
   const auto wanted = p.wanted();
   counted = {};
   p.forward<tigon::backends::small_counting>();
   EXPECT_EQ(counted.products, 3 * 20u);  // logits, dx and dw of twenty chunks of two rows
   p.expect_gradients(wanted);
+}
+
+TEST(ignored_rows, are_not_multiplied) {
+  using B = tigon::backends::small_counting;
+  for (const std::size_t chunk : {0u, 100u})
+    expect_products_of_kept_rows(rows_of_cross_entropy<B, float>({130, 16, 123, 1}, variants[3], chunk),
+                                 counted.multiplications, 3 * 16 * 123);
+}
+
+TEST(ignored_rows, take_the_memory_of_dx_or_of_logits_that_do_not_exist) {
+  using tigon::detail::bytes_of_row, tigon::detail::gathered_chunk;
+  EXPECT_EQ(gathered_chunk(512, 2048, bytes_of_row<float>(2048, 32000), true), 512u);
+  const auto rows = [](std::size_t chunk, std::size_t all, std::size_t hidden, std::size_t vocab) {
+    return gathered_chunk(chunk, all, bytes_of_row<float>(hidden, vocab), false);
+  };
+  EXPECT_EQ(rows(512, 2048, 2048, 32000), 480u);
+  EXPECT_EQ(rows(256, 2048, 2048, 128256), 224u);
+  EXPECT_EQ(rows(512, 2048, 2048, 60), 64u) << "at least 64";
+  EXPECT_EQ(rows(9, 2048, 2048, 60), 9u) << "not more than of all rows";
+  EXPECT_EQ(rows(512, 512 * 64, 2048, 32000), 512u) << "no more chunks than are added up one after the other";
+  EXPECT_EQ(rows(512, 512 * 65, 2048, 32000), 512u);
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  EXPECT_LT((tigon::fused_linear_cross_entropy_workspace<usual_backend, float>(2048, 2048, 32000)), 70 * mib);
 }
 
 // What the aggregates deduce from views that may write and views that may not; what is left out is absent.

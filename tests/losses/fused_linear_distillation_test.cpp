@@ -10,6 +10,7 @@
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
 #include "support/complex_step.hpp"
+#include "support/ignored_rows.hpp"
 #include "support/linear_problem.hpp"
 #include "support/logit_loss.hpp"
 
@@ -466,6 +467,58 @@ TYPED_TEST(fused_linear_distillation, ignored_rows_contribute_nothing) {
   }
 }
 
+template <class B, class T>
+TIGON_TEST_NOINLINE loss_of_rows<problem<T>> rows_of(sizes s, variant v, bool by_logits, std::size_t chunk) {
+  using P = problem<T>;
+  v.opt.denominator = 3;
+  return {.rows = s.rows,
+          .make =
+              [=] {
+                P p(s, v);
+                p.by_logits = by_logits;
+                for (std::size_t i = 0; i < s.rows; ++i)
+                  if (p.target[i] == v.opt.ignore_index) p.target[i] = static_cast<std::int64_t>(1 + i % (s.vocab - 1));
+                return p;
+              },
+          .ignore =
+              [=](P& p, std::size_t i) {
+                p.target[i] = v.opt.ignore_index;
+                spoil_row(p.x, i, s.hidden), spoil_row(p.tx, i, s.teacher_hidden);
+              },
+          .copy =
+              [=](P& p, std::size_t i, const P& from, std::size_t k) {
+                for (std::size_t h = 0; h < s.hidden; ++h) p.x(i, h) = from.x(k, h);
+                for (std::size_t h = 0; h < s.teacher_hidden; ++h) p.tx(i, h) = from.tx(k, h);
+                p.target[i] = from.target[k];
+              },
+          .results =
+              [=](const P& p, std::size_t i) {
+                std::vector<double> out;
+                append_row(out, p.dx, i, s.hidden);
+                return out;
+              },
+          .parameters = [](const P& p) { return bits_of(p.dw, p.dbias, p.loss, p.soft, p.hard); },
+          .call = [](P& p, context& ctx) { p.template forward<B>(ctx); },
+          .bytes =
+              [=](context& ctx) {
+                return tigon::fused_linear_distillation_workspace<B, T>(
+                    s.rows, s.hidden, s.vocab, by_logits ? 0 : s.teacher_hidden, s.vocab + v.more, ctx,
+                    tigon::parameters::trained, v.opt.softcap != 0);
+              },
+          .chunk = chunk};
+}
+
+TYPED_TEST(fused_linear_distillation, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  for (const std::size_t kind : {3u, 6u, 11u}) {
+    SCOPED_TRACE(variants[kind].name);
+    ASSERT_TRUE(variants[kind].opt.mask_soft);
+    const std::size_t wide = 60 + variants[kind].more;
+    expect_rows_for_themselves(rows_of<B, T>({130, 40, kind == 6 ? wide : 24, 60, 1}, variants[kind], kind == 6, 100));
+  }
+}
+
 TYPED_TEST(fused_linear_distillation, bits_do_not_depend_on_threads) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -678,6 +731,12 @@ TEST(cosines, of_zeros_and_of_extreme_rows) {
   }
 }
 
+TEST(ignored_rows, are_not_multiplied) {
+  const variant& v = variants[3];
+  expect_products_of_kept_rows(rows_of<tigon::backends::small_counting, float>({40, 16, 9, 123}, v, false, 0),
+                               counted.multiplications, 3 * 16 * 123 + 9 * (123 + v.more));
+}
+
 // Liger's cosine counts ignored rows in the sum and not in the number that it divides by.
 TEST(ignored_rows, have_no_soft_loss_unless_asked) {
   for (const which kind : {which::cosine, which::jsd})
@@ -766,6 +825,7 @@ TEST(chunks, take_the_memory_that_the_page_says) {
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
   problem<float> p({160, 32, 32, 20000}, variants[7]);
+  p.target[1] = 0;  // no row is ignored
   p.cosine<B>(ctx);
   const std::size_t chunk = tigon::detail::chunk_rows<B, float>(160, 32, p.wide, ctx, 2);
   const std::size_t page = 2 * 4 * chunk * p.wide + tigon::gemm_workspace<B, float, float, float>(chunk, 32, 20000);

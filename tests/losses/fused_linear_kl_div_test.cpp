@@ -6,6 +6,7 @@
 
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
+#include "support/ignored_rows.hpp"
 #include "support/linear_problem.hpp"
 
 namespace {
@@ -227,6 +228,61 @@ TYPED_TEST(fused_linear_kl_div, ignored_rows_are_not_read) {
   none.template forward<B>();
   EXPECT_EQ(to_f64(none.loss(0, 0)), 0);
   for (const auto& zeros : {none.dx.f64(), none.dw.f64()}) EXPECT_EQ(std::ranges::count(zeros, 0.0), std::ssize(zeros));
+}
+
+/// Losses and upstream gradients of elements are read and written in backward and forward.
+template <class B, class T>
+TIGON_TEST_NOINLINE loss_of_rows<problem<T>> rows_of(linear_sizes s, const variant& v, std::size_t chunk) {
+  using P = problem<T>;
+  const bool elements = v.opt.reduction == reduction::none;
+  return {
+      .rows = s.rows,
+      .make =
+          [=] {
+            P p(s, v);
+            std::ranges::fill(p.labels, 1);
+            return p;
+          },
+      .ignore =
+          [=](P& p, std::size_t i) {
+            p.labels[i] = p.v.opt.ignore_index;
+            spoil_row(p.x, i, s.hidden), spoil_row(p.teacher, i, s.vocab);
+            if (elements) spoil_row(p.upstream, i, s.vocab);
+          },
+      .copy =
+          [=](P& p, std::size_t i, const P& from, std::size_t k) {
+            for (std::size_t h = 0; h < s.hidden; ++h) p.x(i, h) = from.x(k, h);
+            for (std::size_t j = 0; j < s.vocab; ++j) p.teacher(i, j) = from.teacher(k, j);
+            for (std::size_t j = 0; elements && j < s.vocab; ++j) p.upstream(i, j) = from.upstream(k, j);
+          },
+      .results =
+          [=](const P& p, std::size_t i) {
+            std::vector<double> out;
+            append_row(out, p.dx, i, s.hidden);
+            if (elements) append_row(out, p.loss, i, s.vocab);
+            return out;
+          },
+      .parameters = [](const P& p) { return bits_of(p.dw, p.dbias); },
+      .call =
+          [=](P& p, context& ctx) {
+            p.template forward<B>(elements ? matrix_view<T>{} : p.dx.view(), elements ? matrix_view<T>{} : p.dw.view(),
+                                  elements ? std::span<T>() : given(p.dbias), ctx);
+            if (elements) p.template backward<B>(ctx);
+          },
+      .bytes = [=](context& ctx) { return tigon::fused_linear_kl_div_workspace<B, T>(s.rows, s.hidden, s.vocab, ctx); },
+      .chunk = chunk};
+}
+
+TYPED_TEST(fused_linear_kl_div, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  expect_rows_for_themselves(rows_of<B, T>({130, 40, 60, 1}, variants[4], 100));
+  expect_rows_for_themselves(rows_of<B, T>({21, 7, 33, 1}, variants[2], 0));
+}
+
+TEST(ignored_rows, are_not_multiplied) {
+  expect_products_of_kept_rows(rows_of<tigon::backends::small_counting, float>({40, 16, 123}, variants[2], 0),
+                               counted.multiplications, 3 * 16 * 123);
 }
 
 TYPED_TEST(fused_linear_kl_div, has_the_edges_of_its_contract) {

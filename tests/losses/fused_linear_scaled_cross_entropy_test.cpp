@@ -8,6 +8,7 @@
 #include "support/chunk_backends.hpp"
 #include "support/complex_step.hpp"
 #include "support/linear_problem.hpp"
+#include "support/linear_scaled_cross_entropy.hpp"
 #include "support/logit_loss.hpp"
 
 namespace {
@@ -236,6 +237,31 @@ TYPED_TEST(fused_linear_scaled_cross_entropy, ignored_rows_contribute_nothing) {
     for (const double g : p.dw.f64()) ASSERT_TRUE(std::isfinite(g));
     for (std::size_t h = 0; h < 17; ++h) EXPECT_EQ(to_f64(p.dx(7, h)), 0);
   }
+}
+
+template <class B, class T>
+TIGON_TEST_NOINLINE loss_of_rows<problem<T>> rows_of(linear_sizes s, const variant& v, std::size_t chunk) {
+  using P = problem<T>;
+  auto of = rows_of_scaled_cross_entropy<P>(s, [=] { return P(s, v); });
+  of.results = [](const P& p, std::size_t i) { return scaled_results_of(p, i, p.s.hidden); };
+  of.call = [](P& p, context& ctx) { p.template forward<B>(ctx); };
+  of.bytes = [=](context& ctx) {
+    return tigon::fused_linear_scaled_cross_entropy_workspace<B, T>(s.rows, s.hidden, s.vocab, ctx);
+  };
+  of.chunk = chunk;
+  return of;
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  expect_rows_for_themselves(rows_of<B, T>({130, 40, 60, 1}, variants[2], 100));
+  expect_rows_for_themselves(rows_of<B, T>({21, 7, 33, 1}, variants[3], 0));
+}
+
+TEST(ignored_rows, are_not_multiplied) {
+  expect_products_of_kept_rows(rows_of<tigon::backends::small_counting, float>({40, 16, 123}, variants[2], 0),
+                               counted.multiplications, 3 * 16 * 123);
 }
 
 TYPED_TEST(fused_linear_scaled_cross_entropy, bits_do_not_depend_on_threads) {

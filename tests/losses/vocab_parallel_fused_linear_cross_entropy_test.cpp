@@ -217,6 +217,39 @@ TYPED_TEST(vocab_parallel_fused_linear, ignored_rows_contribute_nothing) {
   }
 }
 
+TYPED_TEST(vocab_parallel_fused_linear, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using P = problem<T>;
+  const linear_sizes s{130, 40, 67, 1};
+  for (const cuts& columns : {cuts{30, 0, 37}, cuts{67}}) {
+    auto of = rows_of_cross_entropy<P>(s, [=] { return P(s, variants[4], columns); });
+    of.results = [](const P& p, std::size_t i) { return cross_entropy_results_of(p, p.of.back(), i); };
+    of.call = [=](P& p, context& like) {
+      on_ranks_with_workspace(
+          columns.size(), like,
+          [&](std::size_t rank, context& ctx) {
+            return tigon::vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(s.rows, s.hidden, columns[rank],
+                                                                                    s.vocab, columns.size(), ctx);
+          },
+          [&](const tigon::comm::threads& c, context& ctx) { p.template run_rank<B>(c, ctx); });
+    };
+    of.bytes = [](context&) { return std::size_t{0}; };
+    of.chunk = 100;
+    expect_rows_for_themselves(of);
+  }
+}
+
+TEST(ignored_rows, are_not_multiplied) {
+  using B = tigon::backends::small_counting;
+  using P = problem<float>;
+  const linear_sizes s{40, 16, 123};
+  auto of = rows_of_cross_entropy<P>(s, [=] { return P(s, variants[3], {123}); });
+  of.call = [](P& p, context& ctx) { p.forward<B>(ctx); };
+  of.bytes = [](context&) { return std::size_t{1} << 20; };
+  expect_products_of_kept_rows(of, counted.multiplications, 3 * 16 * 123);
+}
+
 TYPED_TEST(vocab_parallel_fused_linear, bad_rows_stay_alone_and_are_bad_on_all_ranks) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;

@@ -6,6 +6,7 @@
 
 #include "support/backends.hpp"
 #include "support/chunk_backends.hpp"
+#include "support/linear_scaled_cross_entropy.hpp"
 #include "support/linear_shards.hpp"
 #include "support/logit_loss.hpp"
 
@@ -214,6 +215,37 @@ TYPED_TEST(vocab_parallel_fused_linear_scaled, ignored_rows_contribute_nothing_a
       EXPECT_EQ(std::isnan(to_f64(bad.of[2].dx(i, 5))), i == 4);
     }
   }
+}
+
+TYPED_TEST(vocab_parallel_fused_linear_scaled, rows_do_not_depend_on_which_others_count) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  using P = problem<T>;
+  const linear_sizes s{130, 40, 67, 1};
+  const cuts columns{30, 0, 37};
+  auto of = rows_of_scaled_cross_entropy<P>(s, [=] { return P(s, variants[2], columns); });
+  of.results = [](const P& p, std::size_t i) { return scaled_results_of(p.of[1], i, p.s.hidden); };
+  of.call = [=](P& p, context& like) {
+    on_ranks_with_workspace(
+        columns.size(), like,
+        [&](std::size_t rank, context& ctx) {
+          return tigon::vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(
+              s.rows, s.hidden, columns[rank], s.vocab, columns.size(), ctx);
+        },
+        [&](const tigon::comm::threads& c, context& ctx) { p.template run_rank<B>(c, ctx); });
+  };
+  of.bytes = [](context&) { return std::size_t{0}; };
+  of.chunk = 100;
+  expect_rows_for_themselves(of);
+}
+
+TEST(ignored_rows, are_not_multiplied) {
+  using P = problem<float>;
+  const linear_sizes s{40, 16, 123};
+  auto of = rows_of_scaled_cross_entropy<P>(s, [=] { return P(s, variants[2], {123}); });
+  of.call = [](P& p, context& ctx) { p.forward<tigon::backends::small_counting>(ctx); };
+  of.bytes = [](context&) { return std::size_t{1} << 20; };
+  expect_products_of_kept_rows(of, counted.multiplications, 3 * 16 * 123);
 }
 
 TYPED_TEST(vocab_parallel_fused_linear_scaled, classes_of_minus_infinity_have_no_share) {

@@ -8,9 +8,10 @@
 
 namespace tigon::test {
 
-/// Products of the backend `counting`; of those that are logits, the largest result and the rows of all.
+/// Products of the backend `counting`, and the multiplications in them; of those that are logits, the largest result and
+/// the rows of all.
 struct product_counts {
-  std::size_t products = 0, logit_rows = 0, logit_cols = 0, all_logit_rows = 0;
+  std::size_t products = 0, logit_rows = 0, logit_cols = 0, all_logit_rows = 0, multiplications = 0;
 };
 inline product_counts counted;
 
@@ -55,6 +56,7 @@ struct tigon::kernel<tigon::op::gemm, tigon::backends::counting>
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
     auto& counted = test::counted;
     ++counted.products;
+    counted.multiplications += c.rows * c.cols * gemm_detail::cols_of(a, opt.a);
     if (opt.b == transpose::yes) {
       counted.logit_rows = std::max(counted.logit_rows, c.rows);
       counted.logit_cols = std::max(counted.logit_cols, c.cols);

@@ -4,6 +4,7 @@
 
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 
+#include "ignored_rows.hpp"
 #include "linear_problem.hpp"
 #include "logit_loss.hpp"
 
@@ -47,6 +48,11 @@ struct linear_cross_entropy_problem : linear_problem<T> {
         predicted(s.rows, side) {
     std::ranges::copy(random_labels(s.rows, s.vocab, v.opt.loss.ignore_index, 4), target.begin());
     if (v.weighted) weight.assign(random_class_weights(s.vocab, 6));
+  }
+  /// No row is ignored.
+  TIGON_TEST_NOINLINE void keep_all() {
+    for (std::size_t i = 0; i < s.rows; ++i)
+      if (target[i] == v.opt.loss.ignore_index) target[i] = static_cast<std::int64_t>((3 * i + 1) % s.vocab);
   }
   TIGON_TEST_NOINLINE void clear() {
     this->clear_gradients();
@@ -147,6 +153,54 @@ void expect_nothing_of_ignored_rows(linear_sizes s, const linear_cross_entropy_v
       EXPECT_EQ(to_f64(w.dx(i, h)), 0) << "w has a NaN";
     }
   for (const double g : p.dw.f64()) ASSERT_TRUE(std::isfinite(g));
+}
+
+/// Its rows, those that are ignored full of NaN and infinities; without what is called.
+template <class P>
+TIGON_TEST_NOINLINE loss_of_rows<P> rows_of_cross_entropy(linear_sizes s, const std::function<P()>& make) {
+  return {.rows = s.rows,
+          .make =
+              [=] {
+                P p = make();
+                p.keep_all();
+                return p;
+              },
+          .ignore =
+              [](P& p, std::size_t i) {
+                p.target[i] = p.v.opt.loss.ignore_index;
+                spoil_row(p.x, i, p.s.hidden);
+                if (p.rows) p.upstream[i] = std::numeric_limits<typename P::A>::quiet_NaN();
+              },
+          .copy =
+              [](P& p, std::size_t i, const P& from, std::size_t k) {
+                for (std::size_t h = 0; h < p.s.hidden; ++h) p.x(i, h) = from.x(k, h);
+                p.target[i] = from.target[k];
+                if (p.rows) p.upstream[i] = from.upstream[k];
+              },
+          .results = {},
+          .parameters = [](const P& p) { return bits_of(p.dw, p.dbias); },
+          .call = {},
+          .bytes = {}};
+}
+/// What `out` has of a row: a problem, or what a rank has of it.
+template <class P, class Out>
+TIGON_TEST_NOINLINE std::vector<double> cross_entropy_results_of(const P& p, const Out& out, std::size_t i) {
+  std::vector<double> results{static_cast<double>(out.predicted[i] + 1)};
+  if (p.rows)
+    for (const auto* of_rows : {&out.loss, &out.z_loss, &out.accuracy}) results.push_back(to_f64((*of_rows)[i]));
+  append_row(results, out.dx, i, p.s.hidden);
+  return results;
+}
+template <class B, class T>
+TIGON_TEST_NOINLINE loss_of_rows<linear_cross_entropy_problem<T>> rows_of_cross_entropy(
+    linear_sizes s, const linear_cross_entropy_variant& v, std::size_t chunk = 0) {
+  using P = linear_cross_entropy_problem<T>;
+  auto of = rows_of_cross_entropy<P>(s, [=] { return P(s, v); });
+  of.results = [](const P& p, std::size_t i) { return cross_entropy_results_of(p, p, i); };
+  of.call = [](P& p, context& ctx) { p.template forward<B>(ctx); };
+  of.bytes = [=](context& ctx) { return fused_linear_cross_entropy_workspace<B, T>(s.rows, s.hidden, s.vocab, ctx); };
+  of.chunk = chunk;
+  return of;
 }
 
 /// With a cap an infinite logit is any number far beyond the cap; in a row of -inf the first class is the largest.

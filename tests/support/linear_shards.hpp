@@ -52,6 +52,20 @@ inline void on_ranks(std::size_t ranks, const std::function<void(const comm::thr
   });
 }
 
+/// The same on workspaces of bytes_of(rank, ctx) bytes, with workers and logit_rows as `like` has them.
+inline void on_ranks_with_workspace(std::size_t ranks, const context& like,
+                                    const std::function<std::size_t(std::size_t, context&)>& bytes_of,
+                                    const std::function<void(const comm::threads&, context&)>& fn) {
+  const std::size_t threads = like.executor().workers(), logit_rows = like.logit_rows();
+  comm::threads::run(ranks, [&](const comm::threads& c) {
+    std::size_t bytes = 0;
+    const auto size = [&](context& ctx) { ctx.logit_rows(logit_rows), bytes = bytes_of(c.rank(), ctx); };
+    const auto call = [&](context& ctx) { ctx.logit_rows(logit_rows), fn(c, ctx); };
+    with_workspace_of(64, size, threads);
+    with_workspace_of(bytes, call, threads);
+  });
+}
+
 /// Each rank calls call(c, ctx), of three ranks; all throw the same error with this code and sentence.
 inline testing::AssertionResult all_ranks_refuse(error_code code, const std::string& part,
                                                  const std::function<void(const comm::threads&, context&)>& call) {

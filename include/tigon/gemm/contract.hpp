@@ -20,6 +20,12 @@ enum class transpose { no, yes };
 
 constexpr transpose operator!(transpose t) { return t == transpose::no ? transpose::yes : transpose::no; }
 
+/// Rows of op(a) and depth k that a product is cut by; 0: its own.
+struct gemm_extents {
+  std::size_t rows = 0, depth = 0;
+  friend constexpr bool operator==(gemm_extents, gemm_extents) = default;
+};
+
 /// The product of two matrices.
 ///
 ///   c[i,j] = alpha * sum_p op(a)[i,p] * op(b)[p,j] + beta * c[i,j] + bias[j]
@@ -37,6 +43,11 @@ constexpr transpose operator!(transpose t) { return t == transpose::no ? transpo
 /// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing. Any layout in which no
 ///            written element is shared.
 /// Threads    the same bits for any number of them, and for b packed or not.
+/// Parts      rows that are multiplied in several products, some in each, have the same bits in any of them and at any
+///            place, where each product is cut as that of at least the most rows: cut_as.rows, with transpose::no of a.
+///            So have sums over the same depth that are cut as those of one depth: cut_as.depth, for b not packed. A
+///            product takes no more workspace than the one that it is cut as. A kernel of a backend's own that does
+///            not know cut_as gives this up, and has to do with that workspace.
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta outside option_range), state (b packed for
 ///            another kernel; on `amx`, no tile registers), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
@@ -48,6 +59,7 @@ struct gemm_options {
   double beta = 0;
   transpose a = transpose::no;
   transpose b = transpose::no;
+  gemm_extents cut_as{};  ///< of the largest product that this one is a part of; less than its own extents is those
 };
 
 struct gemm_backward_options {

@@ -15,6 +15,7 @@ inline namespace TIGON_ABI {
 /// m, n, k as the first operand and c have them.
 struct extents {
   std::size_t m, n, k;
+  constexpr extents at_least(gemm_extents of) const { return {std::max(m, of.rows), n, std::max(k, of.depth)}; }
 };
 
 /// Declares op(a) and the numbers of a product.
@@ -50,7 +51,8 @@ void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, const Bias& b
   args.optional_in("bias", add, e.n);
   args.out("c", c);
   args.check();
-  ctx.workspace().expect("gemm", gemm_workspace<B, A, W, TC>(e.m, e.n, e.k, ctx.executor().workers()));
+  const auto whole = e.at_least(opt.cut_as);
+  ctx.workspace().expect("gemm", gemm_workspace<B, A, W, TC>(whole.m, whole.n, whole.k, ctx.executor().workers()));
   kernel_for<op::gemm, B>::template forward<B, A, W, TC>(a, {b}, add, c, epilogue, opt, ctx);
 }
 
@@ -81,7 +83,10 @@ void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias
   args.optional_in("bias", add, e.n);
   args.out("c", c);
   args.check();
-  ctx.workspace().expect("gemm", gemm_packed_workspace<B, A, TB, TC>(e.m, e.n, e.k, ctx.executor().workers()));
+  opt.cut_as.depth = 0;
+  const auto whole = e.at_least(opt.cut_as);
+  ctx.workspace().expect("gemm",
+                         gemm_packed_workspace<B, A, TB, TC>(whole.m, whole.n, whole.k, ctx.executor().workers()));
   opt.b = b.stored;
   const std::byte nothing{};  // a packed b of no elements may have no memory
   K::template forward<B, A, TB, TC>(a, {{nullptr, e.k, e.n}, b.data != nullptr ? b.data : &nothing}, add, c, epilogue,

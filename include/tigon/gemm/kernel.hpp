@@ -48,6 +48,9 @@ constexpr std::size_t eigen_depth(std::size_t k) {
 /// Calls that are added up one after the other. Of more calls, sums of so many are added to a compensated total. The
 /// error of the plain sums stays below what the contract allows for their depth.
 inline constexpr std::size_t eigen_calls = 32;
+/// Rows of a tile whose bits do not depend on their place and number: Eigen takes up to eight at a time, the rest one by
+/// one in another order, and matrices of few rows in yet another.
+constexpr std::size_t even_rows(std::size_t rows) { return std::max<std::size_t>(24, round_up(rows, 8)); }
 
 template <class A>
 using eigen_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -84,6 +87,15 @@ panel<typename V::value_type> part_of(matrix_view<const T> x, transpose t, std::
     for (std::size_t i = 0; i < rows; ++i) widen<V>(first + i * x.row_stride, cols, scratch + i * cols);
     return {scratch, rows, cols, cols};
   }
+}
+
+/// A panel with rows of zeros behind its own; a copy in `scratch`, unless it is there already.
+template <class A>
+panel<A> with_zeros(panel<A> a, std::size_t rows, A* scratch) {
+  if (a.data != scratch)
+    for (std::size_t i = 0; i < a.rows; ++i) std::copy_n(a.data + i * a.stride, a.cols, scratch + i * a.cols);
+  std::fill(scratch + a.rows * a.cols, scratch + rows * a.cols, A(0));
+  return {scratch, rows, a.cols, a.cols};
 }
 
 template <class A>
@@ -152,7 +164,9 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     using V = simd::vec<typename B::engine, A>;
     const std::size_t m = c.rows, n = c.cols, k = gemm_detail::cols_of(a, opt.a);
     if (m == 0 || n == 0) return;
-    const scratch s = scratch_of<TA, TB, TC>(m, n, k, b.packed != nullptr);
+    const scratch s =
+        scratch_of<TA, TB, TC>(std::max(m, opt.cut_as.rows), n, std::max(k, opt.cut_as.depth), b.packed != nullptr);
+    const bool part = opt.cut_as.rows != 0 && opt.a == transpose::no;
     const std::size_t step = workspace::padded<A>(s.a + s.b + s.c);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(step * ctx.executor().workers());
@@ -166,7 +180,8 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
       const std::size_t i = task / across * tile_rows, j = task % across * tile_cols;
       const std::size_t rows = std::min(tile_rows, m - i), cols = std::min(tile_cols, n - j);
       A* sums = memory + worker * step;
-      gemm_detail::eigen_tile<A> tile(sums, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(cols));
+      const std::size_t high = part ? gemm_detail::even_rows(rows) : rows;
+      gemm_detail::eigen_tile<A> tile(sums, static_cast<Eigen::Index>(high), static_cast<Eigen::Index>(cols));
       if (k == 0) tile.setZero();
       std::size_t plain = 0;
       for (std::size_t p = 0; p < k; p += s.depth, ++plain) {
@@ -175,7 +190,8 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
           add_to_total<V, simd::sums_after::same>(tile, p == plain * s.depth);
           plain = 0;
         }
-        const auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
+        auto left = gemm_detail::part_of<V>(a, opt.a, i, rows, p, depth, sums + s.c);
+        if (high != rows) left = gemm_detail::with_zeros(left, high, sums + s.c);
         if (b.packed != nullptr)
           gemm_detail::eigen_product(left, opt.a, gemm_detail::part_of<V>(packed, opt.b, p, depth, j, cols, sums),
                                      opt.b, tile, plain != 0);
@@ -210,12 +226,12 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
   static constexpr scratch scratch_of(std::size_t m, std::size_t n, std::size_t k, bool packed_b) {
     using A = accumulator_t<TC>;
     // The same calls for b packed or not: they decide the bits.
-    constexpr bool wide_a = std::same_as<TA, A>, wide_b = std::same_as<TB, A>;
+    constexpr bool wide_b = std::same_as<TB, A>;
     const std::size_t depth = gemm_detail::eigen_depth<TA, TB>(k);
-    const std::size_t rows = std::min(m, tile_rows), cols = std::min(n, tile_cols), deep = std::min(depth, k);
+    const std::size_t rows = gemm_detail::even_rows(std::min(m, tile_rows)), cols = std::min(n, tile_cols),
+                      deep = std::min(depth, k);
     const bool total = gemm_detail::ceil_div(k, depth) > gemm_detail::eigen_calls;
-    return {wide_a ? 0 : rows * deep, wide_b || packed_b ? 0 : deep * cols, (total ? 3 : 1) * rows * cols, depth,
-            total};
+    return {rows * deep, wide_b || packed_b ? 0 : deep * cols, (total ? 3 : 1) * rows * cols, depth, total};
   }
 };
 

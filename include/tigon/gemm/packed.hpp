@@ -345,7 +345,11 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
     // The parts that an epilogue sees are the same for any number of workers.
     const std::size_t workers =
         std::same_as<Epilogue, no_epilogue> ? ctx.executor().workers() : plan<P, TC>::any_workers;
-    const plan<P, TC> p(c.rows, c.cols, gemm_detail::cols_of(a, opt.a), tuning_of<B, P>(), workers);
+    const std::size_t k = gemm_detail::cols_of(a, opt.a);
+    // A packed b is cut by its own depth.
+    plan<P, TC> p(std::max(c.rows, opt.cut_as.rows), c.cols, b.packed != nullptr ? k : std::max(k, opt.cut_as.depth),
+                  tuning_of<B, P>(), workers);
+    p.m = c.rows, p.k = k;
     product<P, TA, TB, TC, Epilogue>(p, {a.data, a.row_stride, opt.a == transpose::no},
                                      {b.view.data, b.view.row_stride, opt.b == transpose::yes},
                                      reinterpret_cast<const typename P::word*>(b.packed), bias, c, epilogue,

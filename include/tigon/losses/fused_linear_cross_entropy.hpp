@@ -4,6 +4,7 @@
 
 #include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 #include <tigon/losses/parts/tiled_cross_entropy.hpp>
 #include <tigon/losses/parts/tiled_linear.hpp>
 
@@ -17,7 +18,8 @@ template <layer_types T>
 struct linear_loss {
   linear_layer<T> head;
   linear_gradients<T> out;
-  vector_view<const accumulator_t<T>> upstream;  ///< empty: 1
+  vector_view<const accumulator_t<T>> upstream;  ///< one number, or one for each row that counts; empty: 1
+  chosen_rows kept{};  ///< which rows these are; labels and results are of them, in their order
 };
 
 /// Whether this header makes the tiles of a backend; a kernel of a backend's own takes whole rows of logits.
@@ -30,6 +32,13 @@ template <class B, class A>
 std::size_t cross_entropy_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx) {
   return chunk_rows<A>(B::chunk, rows, hidden, vocab, ctx, 1);
 }
+/// The same of the rows that count.
+template <class B, layer_types T>
+kept_chunk cross_entropy_chunk(const linear_loss<T>& t, const context& ctx) {
+  const std::size_t rows = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
+  return chunk_of(t.kept, cross_entropy_chunk<B, accumulator_t<T>>(rows, hidden, vocab, ctx), rows,
+                  bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
+}
 
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -39,13 +48,13 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
   template <class>
   using saved = no_state;
 
-  /// Everything in one pass over the rows.
+  /// Everything in one pass over the rows that count.
   template <backend B, layer_types T, token_id I>
   static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
                       context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
+    const std::size_t vocab = t.head.w.rows;
     out.token_scaling = opt.token_scaling;
     if constexpr (detail::tiled_backend<B>)
       if (detail::streams<B>(vocab)) {
@@ -56,11 +65,11 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
         if (opt.loss.label_smoothing > 0) return tiles.template operator()<false, true>();
         return tiles.template operator()<false, false>();
       }
-    const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx);
+    const detail::kept_chunk chunk = detail::cross_entropy_chunk<B, T>(t, ctx);
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(chunk * vocab);
-    detail::chunked_linear<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(rows, chunk), ctx);
-    detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
+    A* logits = frame.template take<A>(chunk.rows * vocab);
+    detail::kept_linear<B, T> layer(frame, t.head, t.out, t.kept, chunk, t.out.dx, ctx);
+    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
@@ -80,12 +89,16 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
                             const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
                             const cross_entropy_options& opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows;
-    if (rows == 0) return detail::clear_parameters<row_backend<B>>(t.out, ctx);
+    const std::size_t rows = t.kept.n, vocab = t.head.w.rows;
+    if (rows == 0) {
+      detail::clear_other_rows(t.out.dx, t.kept, ctx);
+      return detail::clear_parameters<row_backend<B>>(t.out, ctx);
+    }
     workspace::frame frame(ctx.workspace());
-    const detail::every_row<input_t<T>> all{t.head.x,
-                                            detail::cross_entropy_chunk<B, A>(rows, t.head.x.cols, vocab, ctx)};
-    detail::tiled_layer<B, T, detail::every_row<input_t<T>>> layer(frame, all, t.head, t.out, ctx);
+    const std::size_t tile = detail::cross_entropy_chunk<B, A>(t.head.x.rows, t.head.x.cols, vocab, ctx);
+    detail::tiled_layer<B, T> layer(
+        frame, t.head, t.out, t.kept,
+        detail::chunk_of(t.kept, tile, t.head.x.rows, detail::bytes_of_tile_row<B, T>(t.head.x.cols), false), ctx);
     detail::tiled_cross_entropy<row_backend<B>, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
                                                                              class_weight, out, scale, opt, vocab, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
@@ -100,10 +113,6 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
       layer.backward(begin, z);
     });
     layer.finish();
-    if (t.out.dx.data == nullptr) return;
-    for (std::size_t i = 0; i < rows; ++i)  // whatever is in w
-      if (static_cast<std::int64_t>(target[i]) == opt.ignore_index)
-        std::memset(static_cast<void*>(t.out.dx.row(i)), 0, t.out.dx.cols * sizeof(input_t<T>));
   }
 
   /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.
@@ -131,18 +140,20 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
                                                  parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
+  const detail::layer_extents layer{rows, hidden, vocab};
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
-  const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch;
+  const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch +
+                              detail::kept_labels<std::int64_t>::bytes<A>(rows, 1);
   if constexpr (detail::tiled_backend<B>)
-    if (detail::streams<B>(vocab))
-      return of_rows + detail::tiled_rows<A>::bytes(rows) + workspace::bytes_for<A>(chunk, B::chunk.cols) +
-             (std::same_as<input_t<T>, A> ? 0 : workspace::bytes_for<A>(rows, hidden)) +
-             detail::tiled_layer<B, T, detail::every_row<input_t<T>>>::total_bytes(rows, hidden, vocab) +
-             detail::tiled_linear_workspace<B, T>(hidden, vocab, chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1,
-                                                  gemm_detail::ceil_div(rows, chunk), ctx, of);
-  return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                scratch, of);
+    if (detail::streams<B>(vocab)) {
+      const std::size_t chosen = detail::gathered_chunk(chunk, rows, detail::bytes_of_tile_row<B, T>(hidden), false);
+      return of_rows + detail::tiled_rows<A>::bytes(rows) +
+             std::max(detail::tiled_layer_workspace<B, T>(layer, {chunk, chunk}, false, ctx, of),
+                      detail::tiled_layer_workspace<B, T>(layer, {chosen, chunk}, true, ctx, of));
+    }
+  return of_rows +
+         detail::kept_linear_workspace<B, T>(layer, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx, scratch, of,
+                                             [=](std::size_t n) { return workspace::bytes_for<A>(n, vocab); });
 }
 
 namespace detail {
@@ -150,7 +161,7 @@ inline namespace TIGON_ABI {
 
 /// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
 template <class B, layer_types T, class Target, class Weight>
-void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const Target& target, Weight weight,
+void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target& target, Weight weight,
                           const cross_entropy_results<accumulator_t<T>>& to,
                           const fused_linear_cross_entropy_options& opt, context& ctx) {
   using A = accumulator_t<T>;
@@ -175,12 +186,14 @@ void linear_cross_entropy(std::string_view name, const linear_loss<T>& t, const 
 
   workspace::frame frame(ctx.workspace());
   const loss_rows<A> rows(frame, targets, w.rows, weight, to.metrics, opt.loss);
+  const kept_labels<I> kept(frame, targets, x.rows, opt.loss.ignore_index);
+  const auto upstream = kept.template of_kept<A>(frame, {t.upstream.data, t.upstream.size});
+  t.kept = kept.rows(), t.upstream = {upstream.data(), upstream.size()};
   using K = kernel_for<op::fused_linear_cross_entropy, B>;
-  if (backward)
-    K::template backward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
-  else
-    K::template forward<B, T, I>(t, labels, rows.weight, rows.out, rows.scale, opt, ctx);
-  if (!backward) rows.finish(targets, to.loss, to.metrics, opt.loss);
+  if (backward) return K::template backward<B, T, I>(t, kept.labels(), rows.weight, rows.out, rows.scale, opt, ctx);
+  K::template forward<B, T, I>(t, kept.labels(), rows.weight, rows.out, rows.scale, opt, ctx);
+  spread_results(rows.out, x.rows, t.kept);
+  rows.finish(targets, to.loss, to.metrics, opt.loss);
 }
 
 }  // namespace TIGON_ABI

@@ -108,27 +108,29 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
   template <class>
   using saved = no_state;
 
-  /// Losses of rows and gradients in one pass over the rows.
+  /// Losses of rows and gradients in one pass over the rows that count.
   template <backend B, layer_types T, token_id I, class Soft>
   static void forward(detail::distillation_call<T> t, const I* target, Soft soft,
                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t vocab = t.student.w.rows, wide = t.teacher.vocab();
     const bool capped = t.softcap != 0;
-    const std::size_t chunk = detail::chunk_rows<B, A>(t.student.x.rows, t.student.x.cols, wide, ctx, capped ? 3 : 2);
+    const std::size_t all = t.student.x.rows, hidden = t.student.x.cols;
+    const detail::kept_chunk chunk = detail::chunk_of(
+        t.kept, detail::chunk_rows<B, A>(all, hidden, wide, ctx, capped ? 3 : 2), all,
+        detail::bytes_of_distillation<T>(hidden, t.teacher.layer.x.cols, wide, capped), t.out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
-    A* slopes = capped ? frame.template take<A>(chunk * vocab) : nullptr;
-    A* logits = frame.template take<A>(chunk * wide);
-    A* teacher_logits = frame.template take<A>(chunk * wide);
-    detail::chunked_linear<B, T> student(frame, t.student, t.out, gemm_detail::ceil_div(t.student.x.rows, chunk), ctx);
-    detail::chunked_linear<B, T> teacher(frame, t.teacher.layer, {}, 0, ctx);
-    detail::for_chunks(t.student.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
+    A* slopes = capped ? frame.template take<A>(chunk.rows * vocab) : nullptr;
+    A* logits = frame.template take<A>(chunk.rows * wide);
+    A* teacher_logits = frame.template take<A>(chunk.rows * wide);
+    detail::kept_linear<B, T> student(frame, t.student, t.out, t.kept, chunk, t.out.dx, ctx);
+    detail::kept_linear<B, T> teacher(frame, t.teacher.layer, {}, t.kept, chunk, {}, ctx);
+    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
       student.logits(begin, z);
       if (rows.soft != nullptr && t.teacher.is_layer) teacher.logits(begin, of_teacher);
       if (rows.soft != nullptr && !t.teacher.is_layer)
-        detail::round_sums<row_backend<B>, A, A, input_t<T>>(of_teacher, t.teacher.logits.rows_from(begin, n), false,
-                                                             ctx);
+        detail::copy_chosen<row_backend<B>, A>(t.teacher.logits, t.kept, begin, of_teacher, ctx);
       const matrix_view<A> slope(slopes, n, vocab);
       detail::cap_logits<row_backend<B>, A>(z, t.softcap, ctx, slope);
       if (rows.soft != nullptr) detail::cap_logits<row_backend<B>, A>(of_teacher, t.teacher_softcap, ctx);
@@ -159,14 +161,15 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
                                                 parameters of = parameters::trained, bool capped = false) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, capped ? 3 : 2);
-  std::size_t between = simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx);
-  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    between = std::max(between, gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, teacher_vocab, teacher_hidden,
-                                                                              ctx.executor().workers()));
-  return (capped ? workspace::bytes_for<A>(chunk, vocab) : 0) + 2 * workspace::bytes_for<double>(rows) +
-         2 * workspace::bytes_for<A>(chunk, teacher_vocab) + workspace::bytes_for<A>(teacher_vocab) +
-         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                between, of);
+  const detail::kept_bytes row = detail::bytes_of_distillation<T>(hidden, teacher_hidden, teacher_vocab, capped);
+  const std::size_t between = std::max(
+      simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx),
+      gemm_workspace<B, input_t<T>, weight_t<T>, A>(chunk, teacher_vocab, teacher_hidden, ctx.executor().workers()));
+  return 2 * workspace::bytes_for<double>(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
+         workspace::bytes_for<A>(teacher_vocab) +
+         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, row, ctx, between, of, [=](std::size_t n) {
+           return (capped ? workspace::bytes_for<A>(n, vocab) : 0) + 2 * workspace::bytes_for<A>(n, teacher_vocab);
+         });
 }
 
 namespace detail {
@@ -203,7 +206,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
                                    of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
                                    of.teacher.vocab(), ctx, of.gradients.of_weights(), of.opt.softcap != 0));
-  door.run(ctx, [&](const auto& rows) { kernel(door.call, labels.data(), rows); });
+  door.run(ctx, kernel);
 }
 
 }  // namespace TIGON_ABI

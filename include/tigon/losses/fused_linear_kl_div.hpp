@@ -13,25 +13,27 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
   template <class>
   using saved = no_state;
 
-  /// Losses and gradients in one pass over the rows; the gradients times `factor`.
+  /// Losses and gradients in one pass over the rows that count; the gradients times `factor`. loss: of these rows.
   template <backend B, layer_types T>
-  static void forward(const detail::linear_kl_div<T>& t, const detail::divergence_rows& rows, double factor,
+  static void forward(const detail::linear_kl_div<T>& t, double* loss, double factor,
                       const fused_linear_kl_div_options& opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t all = t.head.x.rows, vocab = t.head.w.rows;
-    const std::size_t chunk = detail::chunk_rows<B, A>(all, t.head.x.cols, vocab, ctx);
+    const std::size_t all = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
+    const detail::kept_chunk chunk = detail::chunk_of(t.kept, detail::chunk_rows<B, A>(all, hidden, vocab, ctx), all,
+                                                      detail::bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(chunk * vocab);
-    detail::chunked_linear<B, T> layer(frame, t.head, t.out, gemm_detail::ceil_div(all, chunk), ctx);
-    detail::for_chunks(all, chunk, [&](std::size_t begin, std::size_t n) {
+    A* logits = frame.template take<A>(chunk.rows * vocab);
+    detail::kept_linear<B, T> layer(frame, t.head, t.out, t.kept, chunk, t.out.dx, ctx);
+    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
-      const detail::kl_div_rows<A> of{rows.loss + begin,
-                                      rows.kept + begin,
+      const bool whole = t.kept.all();
+      const detail::kl_div_rows<A> of{loss + begin,
+                                      whole ? nullptr : t.kept.row + begin,
                                       std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min()),
                                       static_cast<A>(1 / opt.temperature),
                                       static_cast<A>(factor / opt.temperature),
                                       t.out.any()};
-      const auto part = [=](auto m) { return m.data == nullptr ? m : m.rows_from(begin, n); };
+      const auto part = [=](auto m) { return m.data == nullptr || !whole ? m : m.rows_from(begin, n); };
       layer.logits(begin, z);
       if (opt.log_target)
         chunk_rows<row_backend<B>, true, input_t<T>>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
@@ -40,30 +42,27 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
       if (t.out.any()) layer.backward(begin, z);
     });
     layer.finish();
+    detail::clear_other_rows(t.elements, t.kept, ctx);
   }
 
   /// The gradients, from logits that are computed again.
   template <backend B, layer_types T>
-  static void backward(const detail::linear_kl_div<T>& t, const detail::divergence_rows& rows, double factor,
+  static void backward(const detail::linear_kl_div<T>& t, double* loss, double factor,
                        const fused_linear_kl_div_options& opt, context& ctx) {
-    forward<B, T>(t, rows, factor, opt, ctx);
+    forward<B, T>(t, loss, factor, opt, ctx);
   }
 
   /// Losses of a chunk, and D over its logits.
   template <backend B, bool Log, element T, class A>
-  static void chunk_rows(matrix_view<A> z, matrix_view<const T> teacher, matrix_view<A> elements,
-                         matrix_view<const A> upstream, detail::kl_div_rows<A> of, context& ctx) {
+  static void chunk_rows(matrix_view<A> z, matrix_view<const T> all_teachers, matrix_view<A> all_elements,
+                         matrix_view<const A> upstreams, detail::kl_div_rows<A> of, context& ctx) {
     const detail::kl_div_program<Log, A> program{of.lowest, A(0)};
     for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
       // As a vector: what is written in place is not streamed.
       const vector_view<A> v{z.row(row.i), row.cols}, e = row.scratch(0);
-      const auto nothing = [](auto zero) { return zero; };
-      if (of.kept[row.i] == 0) {
-        if (row.first()) of.loss[row.i] = 0;
-        if (elements.data != nullptr) row.map(reads(constant(A(0))), writes(elements), nothing);
-        if (of.gradient) row.map(reads(constant(A(0))), writes(v), nothing);
-        return;
-      }
+      const auto teacher = detail::moved_to(all_teachers, of.row, row.i);
+      const auto elements = detail::moved_to(all_elements, of.row, row.i);
+      const auto upstream = detail::moved_to(upstreams, of.row, row.i);
       const A top = row.max(reads(v), [](auto s) { return s; });
       const A sum = row.map_sum(reads(v), writes(e), [=](auto s) {
         const auto p = exp_nonpositive((s - top) * of.inverse);
@@ -111,9 +110,10 @@ std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, 
                                           const context& ctx = default_context(), parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
-  return detail::divergence_workspace(rows) + workspace::bytes_for<A>(chunk, vocab) +
-         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                simd::scratch_workspace<B, A>(vocab, 1, ctx), of);
+  return detail::divergence_workspace(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
+         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
+                                             simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
+                                             [=](std::size_t n) { return workspace::bytes_for<A>(n, vocab); });
 }
 
 namespace detail {
@@ -150,14 +150,16 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
 
   workspace::frame frame(ctx.workspace());
   const divergence_rows of_rows(frame, rows, vocab, opt.reduction, opt.denominator, ids, opt.ignore_index);
+  const kept_labels kept(frame, ids, rows, opt.ignore_index);
+  t.kept = kept.rows();
   using K = kernel_for<op::fused_linear_kl_div, B>;
   if (backward) {
     if (elements) t.upstream = upstream;
     const double g = elements ? 1 : static_cast<double>(upstream.data[0]);
-    return K::template backward<B, T>(t, of_rows, of_rows.scale * g, opt, ctx);
+    return K::template backward<B, T>(t, of_rows.loss, of_rows.scale * g, opt, ctx);
   }
   if (elements) t.elements = loss;
-  K::template forward<B, T>(t, of_rows, of_rows.scale * opt.upstream, opt, ctx);
+  K::template forward<B, T>(t, of_rows.loss, of_rows.scale * opt.upstream, opt, ctx);
   if (!elements) loss.data[0] = static_cast<A>(of_rows.total());
 }
 
@@ -171,7 +173,7 @@ void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<input_t
                                  std::type_identity_t<linear_gradients<T>> gradients = {},
                                  fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::run_linear_kl_div<B, T>("fused_linear_kl_div_forward", {layer, gradients, teacher, {}, {}}, loss.view, {},
+  detail::run_linear_kl_div<B, T>("fused_linear_kl_div_forward", {layer, gradients, teacher, {}, {}, {}}, loss.view, {},
                                   labels, opt, ctx);
 }
 
@@ -183,7 +185,7 @@ void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_
                                   std::type_identity_t<linear_gradients<T>> gradients,
                                   fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  detail::run_linear_kl_div<B, T>("fused_linear_kl_div_backward", {layer, gradients, teacher, {}, {}}, {},
+  detail::run_linear_kl_div<B, T>("fused_linear_kl_div_backward", {layer, gradients, teacher, {}, {}, {}}, {},
                                   upstream.view, labels, opt, ctx);
 }
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/chunked_linear.hpp>
 #include <tigon/losses/parts/cross_entropy_kernel.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 #include <tigon/losses/parts/scaled_cross_entropy_contract.hpp>
 
 namespace tigon {
@@ -77,17 +77,20 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   template <class>
   using saved = no_state;
 
-  /// Results and gradients in one pass over the rows.
+  /// Results and gradients in one pass over the rows that count, of which labels and results are.
   template <backend B, layer_types T, token_id I>
-  static void forward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
-                      detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
+  static void forward(linear_layer<T> head, linear_gradients<T> out, detail::chosen_rows kept,
+                      std::span<const I> target, detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const std::size_t vocab = head.w.rows, chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
+    const std::size_t vocab = head.w.rows;
+    const detail::kept_chunk chunk =
+        detail::chunk_of(kept, detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx), head.x.rows,
+                         detail::bytes_of_row<T>(head.x.cols, vocab), out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(chunk * vocab);
-    detail::chunked_linear<B, T> layer(frame, head, out, gemm_detail::ceil_div(head.x.rows, chunk), ctx);
-    detail::for_chunks(head.x.rows, chunk, [&](std::size_t begin, std::size_t n) {
+    A* logits = frame.template take<A>(chunk.rows * vocab);
+    detail::kept_linear<B, T> layer(frame, head, out, kept, chunk, out.dx, ctx);
+    detail::for_chunks(kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab);
       layer.logits(begin, z);
       kernel_for<op::scaled_cross_entropy, row_backend<B>>::template forward<row_backend<B>, A, I>(
@@ -99,10 +102,10 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
 
   /// The gradients, from logits and sums that are computed again: a saved lse has lost the digits that p needs.
   template <backend B, layer_types T, token_id I>
-  static void backward(linear_layer<T> head, linear_gradients<T> out, std::span<const I> target,
-                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
+  static void backward(linear_layer<T> head, linear_gradients<T> out, detail::chosen_rows kept,
+                       std::span<const I> target, detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
                        fused_linear_scaled_cross_entropy_options opt, context& ctx) {
-    forward<B, T, I>(head, out, target, rows, opt, ctx);
+    forward<B, T, I>(head, out, kept, target, rows, opt, ctx);
   }
 };
 
@@ -114,9 +117,10 @@ std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::s
                                                         parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
-  return workspace::bytes_for<A>(chunk, vocab) +
-         detail::chunked_linear_workspace<B, T>(rows, hidden, vocab, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                simd::scratch_workspace<B, A>(vocab, 1, ctx), of);
+  return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
+         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
+                                             simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
+                                             [=](std::size_t n) { return workspace::bytes_for<A>(n, vocab); });
 }
 
 namespace detail {
@@ -152,12 +156,15 @@ void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& h
                          fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
 
   using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
-  const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(out, g);
+  workspace::frame frame(ctx.workspace());
+  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
+  const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(
+      out, {kept.of_kept(frame, g.nll), kept.of_kept(frame, g.entropy)});
   const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
   if (!results && to.any())
-    K::template backward<B, T, I>(head, to, targets, of_rows, opt, ctx);
-  else
-    K::template forward<B, T, I>(head, to, targets, of_rows, opt, ctx);
+    return K::template backward<B, T, I>(head, to, kept.rows(), kept.labels(), of_rows, opt, ctx);
+  K::template forward<B, T, I>(head, to, kept.rows(), kept.labels(), of_rows, opt, ctx);
+  of_rows.spread(rows, kept.rows());
 }
 
 }  // namespace TIGON_ABI

@@ -5,6 +5,7 @@
 #include <tigon/losses/parts/gathered_linear.hpp>
 #include <tigon/losses/parts/partial_softmax.hpp>
 #include <tigon/losses/parts/selective_logprob_contract.hpp>
+#include <tigon/losses/parts/tiled_linear.hpp>
 #include <tigon/losses/selective_log_softmax.hpp>
 
 namespace tigon {
@@ -27,10 +28,12 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
-    detail::gathered_linear<B, T> rows(frame, head, {}, chunk, ctx);
+    detail::gathered_linear<B, T> rows(frame, head, {}, chunk, chunk, 0, ctx);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
+      const matrix_view<A> z(memory, count, vocab);
+      rows.logits(row + begin, z);
       kernel_for<op::selective_log_softmax, row_backend<B>>::template forward<row_backend<B>, A>(
-          rows.logits(row + begin, count, memory), column + begin, temperature, logp + begin, lse + begin, ctx);
+          z, column + begin, temperature, logp + begin, lse + begin, ctx);
     });
   }
 
@@ -47,13 +50,15 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t chunk = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx);
     workspace::frame frame(ctx.workspace());
     A* memory = frame.template take<A>(chunk * vocab);
-    detail::gathered_linear<B, T> rows(frame, head, out, chunk, ctx);
-    if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, row, n);
+    detail::gathered_linear<B, T> rows(frame, head, out, chunk, chunk,
+                                       detail::gathered_linear<B, T>::most_chunks(head.x.rows, chunk), ctx);
+    detail::clear_other_rows(out.dx, {row, n}, ctx);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
-      const matrix_view<A> z = rows.logits(row + begin, count, memory);
+      const matrix_view<A> z(memory, count, vocab);
+      rows.logits(row + begin, z);
       kernel_for<op::selective_log_softmax, row_backend<B>>::template backward<row_backend<B>, A>(
           z, lse + begin, selected_gradient<A>{column + begin, u + begin}, selected_gradient<A>{}, temperature, z, ctx);
-      rows.backward(row + begin, count, memory);
+      rows.backward(row + begin, z);
     });
     rows.finish();
   }
@@ -67,12 +72,12 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t n = of.n;
     const double inverse = static_cast<A>(1 / temperature);
     workspace::frame frame(ctx.workspace());
-    const detail::chosen_tiles<B, T> rows(frame, head, of.row, n, ctx);
-    detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, {}, ctx);
+    const std::size_t tile = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, head.w.rows, ctx);
+    detail::tiled_layer<B, T> layer(frame, head, {}, {of.row, n}, {tile, tile}, ctx);
     auto* all = frame.template take<lse_parts<double>>(n);
-    auto* part = frame.template take<lse_parts<A>>(rows.tile);
-    A* unused = frame.template take<A>(rows.tile);
-    auto* local = frame.template take<std::int64_t>(rows.tile);
+    auto* part = frame.template take<lse_parts<A>>(tile);
+    A* unused = frame.template take<A>(tile);
+    auto* local = frame.template take<std::int64_t>(tile);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
       const auto own = [&](std::size_t i) { return static_cast<std::size_t>(column[begin + i]) - first; };
       for (std::size_t i = 0; i < z.rows; ++i) {
@@ -101,11 +106,13 @@ struct kernel<op::selective_logprob, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t n = selected.n;
     const A inverse = static_cast<A>(1 / temperature);
-    if (out.dx.data != nullptr) detail::clear_other_rows(out.dx, 0, out.dx.rows, selected.row, n);
-    if (n == 0) return detail::clear_parameters<row_backend<B>>(out, ctx);
+    if (n == 0) {
+      detail::clear_other_rows(out.dx, {selected.row, n}, ctx);
+      return detail::clear_parameters<row_backend<B>>(out, ctx);
+    }
     workspace::frame frame(ctx.workspace());
-    const detail::chosen_tiles<B, T> rows(frame, head, selected.row, n, ctx);
-    detail::tiled_layer<B, T, detail::chosen_tiles<B, T>> layer(frame, rows, head, out, ctx);
+    const std::size_t tile = detail::chunk_rows<B, A>(head.x.rows, head.x.cols, head.w.rows, ctx);
+    detail::tiled_layer<B, T> layer(frame, head, out, {selected.row, n}, {tile, tile}, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
       const auto* of = lse + begin;
       const auto* target = selected.column + begin;
@@ -137,10 +144,12 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
                               workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows);
   if constexpr (B::chunk.rule == chunk_rule::stream)
     if (detail::streams<B>(vocab))
-      return of_rows + detail::chosen_tiles_workspace<B, T>(rows, hidden, vocab, chunk, ctx, of);
+      return of_rows + detail::tiled_layer_workspace<B, T>(
+                           {rows, hidden, vocab}, {chunk, chunk}, true, ctx, of,
+                           workspace::bytes_for<lse_parts<double>>(rows) + workspace::bytes_for<lse_parts<A>>(chunk) +
+                               workspace::bytes_for<A>(chunk) + workspace::bytes_for<std::int64_t>(chunk));
   return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::gathered_linear_workspace<B, T>(
-             rows, hidden, vocab, chunk, ctx, [](std::size_t) { return std::size_t{0}; }, of);
+         detail::gathered_linear_workspace<B, T>(rows, hidden, vocab, chunk, ctx, 0, of);
 }
 
 /// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.

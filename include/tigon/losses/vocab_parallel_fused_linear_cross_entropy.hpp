@@ -14,7 +14,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
   template <class>
   using saved = no_state;
 
-  /// Everything in one pass over the rows. upstream: one number, or one a row.
+  /// Everything in one pass over the rows that count. upstream: one number, or one for each of them.
   template <backend B, layer_types T, token_id I>
   static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                       const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
@@ -46,12 +46,12 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
     using R = row_backend<B>;
     const detail::shard_columns own = t.own();
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(t.chunk * own.cols);
-    const detail::tiled_rows<A> rows(frame, t.chunk);
-    const detail::shard_cross_entropy<R, Capped, Weighted, I, A> shard(frame, t.comm, t.shards, t.chunk, class_weight,
-                                                                       opt, out.predicted != nullptr);
+    A* logits = frame.template take<A>(t.chunk.rows * own.cols);
+    const detail::tiled_rows<A> rows(frame, t.chunk.rows);
+    const detail::shard_cross_entropy<R, Capped, Weighted, I, A> shard(frame, t.comm, t.shards, t.chunk.rows,
+                                                                       class_weight, opt, out.predicted != nullptr);
     detail::shard_linear<B, T> layer(frame, t, ctx);
-    detail::for_chunks(t.head.x.rows, t.chunk, [&](std::size_t begin, std::size_t n) {
+    detail::for_chunks(t.kept.n, t.chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, own.cols);
       const std::span<const I> labels = target.subspan(begin, n);
       const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
@@ -91,12 +91,13 @@ std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows
   using A = accumulator_t<T>;
   using I = std::int64_t;
   const std::size_t chunk = detail::cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
-  const std::size_t of_rows =
-      cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx);
-  return of_rows + workspace::bytes_for<A>(chunk, cols) + detail::tiled_rows<A>::bytes(chunk) +
-         detail::shard_cross_entropy<row_backend<B>, true, true, I, A>::bytes(ranks, chunk) +
-         detail::shard_linear<B, T>::bytes(rows, hidden, cols, chunk, ranks, ctx,
-                                           simd::scratch_workspace<B, A>(cols, 1, ctx), of);
+  const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) -
+                              simd::scratch_workspace<B, A>(vocab, 1, ctx) + detail::kept_labels<I>::bytes<A>(rows, 1);
+  return of_rows +
+         detail::shard_linear<B, T>::bytes({rows, hidden, cols}, vocab, ranks, chunk, ctx, of, [=](std::size_t n) {
+           return workspace::bytes_for<A>(n, cols) + detail::tiled_rows<A>::bytes(n) +
+                  detail::shard_cross_entropy<row_backend<B>, true, true, I, A>::bytes(ranks, n);
+         });
 }
 
 namespace detail {
@@ -160,13 +161,19 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
   cross_entropy_rows out = of_rows.out;
   out.token_scaling = opt.token_scaling;
   using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;
-  const linear_shard_loss<T> t{of.comm, columns.data(), shard.vocab, chunk, head, of.gradients};
-  const vector_view<const A> upstream{of.upstream.data(), of.upstream.size()};
+  const kept_labels<I> kept(frame, targets, rows, opt.loss.ignore_index);
+  const auto g = kept.template of_kept<A>(frame, of.upstream);
+  const linear_shard_loss<T> t{
+      of.comm,     columns.data(),
+      shard.vocab, shard_chunk_of(kept.rows(), chunk, of.part, ranks, of.gradients.dx.data != nullptr),
+      head,        of.gradients,
+      kept.rows()};
+  const vector_view<const A> upstream{g.data(), g.size()};
   if (of.backward)
-    K::template backward<B, T, I>(t, targets, of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
-  else
-    K::template forward<B, T, I>(t, targets, of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
-  if (!of.backward) of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
+    return K::template backward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
+  K::template forward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
+  spread_results(of_rows.out, rows, kept.rows());
+  of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
 }
 
 }  // namespace TIGON_ABI

@@ -30,6 +30,7 @@ struct vocab_parallel_fused_linear_scaled_cross_entropy {
 /// Options    backward: as in forward.
 /// Writes     as fused_linear_scaled_cross_entropy: nll, entropy, lse and dx the same bits on all ranks. Whether dx is
 ///            computed is the same on all ranks; dw, dbias and results each rank may leave out for itself.
+/// Ignored    as fused_linear_scaled_cross_entropy; nothing is sent for such rows.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
 ///            up to 1 MiB a rank. See vocab_parallel_fused_linear_scaled_cross_entropy_workspace. w may come packed.
@@ -46,7 +47,7 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::ge
   template <class>
   using saved = no_state;
 
-  /// Results and gradients in one pass over the rows.
+  /// Results and gradients in one pass over the rows that count.
   template <backend B, layer_types T, token_id I>
   static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
@@ -54,10 +55,10 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::ge
     using A = accumulator_t<T>;
     const std::size_t cols = t.own().cols;
     workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(t.chunk * cols);
-    const detail::shard_scaled_cross_entropy<row_backend<B>, I, A> shard(frame, t.comm, t.shards, t.chunk, opt);
+    A* logits = frame.template take<A>(t.chunk.rows * cols);
+    const detail::shard_scaled_cross_entropy<row_backend<B>, I, A> shard(frame, t.comm, t.shards, t.chunk.rows, opt);
     detail::shard_linear<B, T> layer(frame, t, ctx);
-    detail::for_chunks(t.head.x.rows, t.chunk, [&](std::size_t begin, std::size_t n) {
+    detail::for_chunks(t.kept.n, t.chunk.rows, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, cols);
       const I* labels = target.data() + begin;
       layer.logits(begin, z);
@@ -99,10 +100,11 @@ std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size
                                                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::scaled_cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
-  return workspace::bytes_for<A>(chunk, cols) +
-         detail::shard_scaled_cross_entropy<row_backend<B>, std::int64_t, A>::bytes(ranks, chunk) +
-         detail::shard_linear<B, T>::bytes(rows, hidden, cols, chunk, ranks, ctx,
-                                           simd::scratch_workspace<B, A>(cols, 1, ctx), of);
+  return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
+         detail::shard_linear<B, T>::bytes({rows, hidden, cols}, vocab, ranks, chunk, ctx, of, [=](std::size_t n) {
+           return workspace::bytes_for<A>(n, cols) +
+                  detail::shard_scaled_cross_entropy<row_backend<B>, std::int64_t, A>::bytes(ranks, n);
+         });
 }
 
 namespace detail {
@@ -159,12 +161,18 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
   }));
 
   using K = kernel_for<op::vocab_parallel_fused_linear_scaled_cross_entropy, B>;
-  const linear_shard_loss<T> t{of.comm, columns.data(), shard.vocab, chunk, head, of.gradients};
-  const scaled_cross_entropy_rows<A> of_rows(of.out, of.g);
-  if (of.backward)
-    K::template backward<B, T, I>(t, targets, of_rows, opt, ctx);
-  else
-    K::template forward<B, T, I>(t, targets, of_rows, opt, ctx);
+  workspace::frame frame(ctx.workspace());
+  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
+  const linear_shard_loss<T> t{
+      of.comm,     columns.data(),
+      shard.vocab, shard_chunk_of(kept.rows(), chunk, of.part, ranks, of.gradients.dx.data != nullptr),
+      head,        of.gradients,
+      kept.rows()};
+  const scaled_cross_entropy_rows<A> of_rows(of.out,
+                                             {kept.of_kept(frame, of.g.nll), kept.of_kept(frame, of.g.entropy)});
+  if (of.backward) return K::template backward<B, T, I>(t, kept.labels(), of_rows, opt, ctx);
+  K::template forward<B, T, I>(t, kept.labels(), of_rows, opt, ctx);
+  of_rows.spread(rows, kept.rows());
 }
 
 }  // namespace TIGON_ABI

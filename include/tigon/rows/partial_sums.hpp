@@ -100,6 +100,15 @@ constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std
   });
 }
 
+/// The same for any number of rows up to `rows`: a few less may have more partial rows, most where each sums as many.
+template <class B, class A>
+constexpr std::size_t most_partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
+  return tigon::detail::most_of_parts<B>([=]<class P>() {
+    return std::max(partials_workspace<P, A>(rows, cols, count),
+                    partials_workspace<P, A>(rows - rows % P::row.partials, cols, count));
+  });
+}
+
 namespace detail {
 
 // out = the sums of the partial rows of all tasks, in pairs: a partial row of task t begins at first + t * stride.

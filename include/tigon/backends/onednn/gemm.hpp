@@ -39,7 +39,8 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
   static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers, bool packed_b) {
     if (!ours<TA, TB>()) return base::template workspace_bytes<B, TA, TB, TC>(m, n, k, workers, packed_b);
     const tile t(m, n, k);
-    return workspace::bytes_for<float>(workspace::padded<float>(t.rows * t.cols), workers);
+    return workspace::bytes_for<float>(workspace::padded<float>(t.rows * t.cols), workers) +
+           workspace::bytes_for<bfloat16>(2, k);
   }
 
   template <backend B, element TA, element TB, element TC, class Epilogue>
@@ -104,7 +105,7 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
     using V = simd::vec<typename B::engine, float>;
     const std::size_t m = c.rows, n = c.cols, k = gemm_detail::cols_of(a, opt.a);
     if (m == 0 || n == 0) return;
-    const tile t(m, n, k);
+    const tile t(std::max(m, opt.cut_as.rows), n, std::max(k, opt.cut_as.depth));
     const std::size_t across = gemm_detail::ceil_div(n, t.cols);
     if (b.packed != nullptr) {
       const auto* rows = reinterpret_cast<const bfloat16*>(b.packed);
@@ -113,9 +114,18 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
     }
     const gemm_detail::scaling<float> scale{static_cast<float>(opt.alpha), static_cast<float>(opt.beta)};
     // Where nothing is left to do with the sums, c takes them itself.
-    const bool direct =
+    const bool direct_c =
         std::same_as<TC, float> && k != 0 && scale.alpha == 1 && (scale.beta == 0 || scale.beta == 1) && !bias;
     workspace::frame frame(ctx.workspace());
+    // A row alone would have other bits than beside another: the last one of several tiles gets one of zeros.
+    matrix_view<const bfloat16> pair;
+    if (opt.cut_as.rows > 1 && opt.a == transpose::no && t.rows > 1 && m % t.rows == 1) {
+      bfloat16* copy = frame.template take<bfloat16>(2 * k);
+      std::copy_n(a.row(m - 1), k, copy);
+      std::fill_n(copy + k, k, bfloat16(0.0f));
+      pair = {copy, 2, k};
+    }
+    const bool direct = direct_c && pair.data == nullptr;
     const std::size_t step = direct ? 0 : workspace::padded<float>(t.rows * t.cols);
     float* memory = direct ? nullptr : frame.template take<float>(step * ctx.executor().workers());
 
@@ -123,7 +133,9 @@ struct kernel<op::gemm, backends::onednn> : detail::gemm_kernel {
       const one_dnn::on_this_thread alone;
       const std::size_t i = task / across * t.rows, j = task % across * t.cols;
       const std::size_t rows = std::min(t.rows, m - i), cols = std::min(t.cols, n - j);
-      const auto left = part_of(a, opt.a, i, rows, 0, k), right = part_of(b.view, opt.b, 0, k, j, cols);
+      const auto left =
+          rows == 1 && pair.data != nullptr ? part_of(pair, opt.a, 0, 2, 0, k) : part_of(a, opt.a, i, rows, 0, k);
+      const auto right = part_of(b.view, opt.b, 0, k, j, cols);
       const auto& products = one_dnn::products::here();
       if (direct) {
         if constexpr (std::same_as<TC, float>) products.run(left, right, c.row(i) + j, c.row_stride, scale.beta == 1);

@@ -79,7 +79,7 @@ void for_rows_without_share(matrix_view<A> d, matrix_view<const T> m, F f) {
       f(i);
 }
 
-/// Columns of x that share_product copies at a time, and the bytes of it with the product, for n rows.
+/// Columns of x that share_product copies at a time, and the bytes of it with the product, for up to n rows.
 constexpr std::size_t share_columns = 256;
 template <class B, element T>
 std::size_t share_workspace(std::size_t n, std::size_t hidden, std::size_t vocab, std::size_t workers) {
@@ -126,17 +126,18 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 /// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
-/// few. Logits and D belong to the caller.
+/// few. The bits of a row of logits and of dx do not depend on which chunk the row is in, on its place there or on the
+/// rows beside it; those of dw and db depend on the rows of each chunk and their order. Logits and D belong to the caller.
 template <class B, layer_types T>
 class chunked_linear {
  public:
   using A = accumulator_t<T>;
   using X = input_t<T>;
 
-  /// `chunks`: most calls of backward.
-  chunked_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunks,
-                 context& ctx)
-      : head_(head), out_(out), ctx_(ctx) {
+  /// `chunk`: most rows of a chunk, as of which all products are cut; `chunks`: most calls of backward.
+  chunked_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
+                 std::size_t chunks, context& ctx)
+      : head_(head), out_(out), ctx_(ctx), chunk_(chunk) {
     const std::size_t vocab = head.w.rows;
     if (head.bias.data() != nullptr) {
       bias_ = {frame.template take<A>(vocab), vocab};
@@ -160,26 +161,26 @@ class chunked_linear {
   /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
   void logits(std::size_t begin, matrix_view<A> z) const {
     linear_product<B>(head_.x.rows_from(begin, z.rows), head_.w, head_.packed.logits, z, in_vector<A>(bias_),
-                      {.b = transpose::yes}, ctx_);
+                      {.b = transpose::yes, .cut_as = {.rows = chunk_}}, ctx_);
   }
 
-  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes
-  /// nothing and has a dx of zeros, whatever stands in x and w.
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits; dx last, which may be x. A row of
+  /// zeros in d contributes nothing and has a dx of zeros, whatever stands in x and w.
   void backward(std::size_t begin, matrix_view<A> d) {
-    if (out_.dx.data != nullptr) {
-      const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
-      linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<X>{}, {}, ctx_);
-      clear_rows_without_share(d, dx);
-    }
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);
-      share_product<B, A, X>(d, head_.x.rows_from(begin, d.rows), to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes},
-                             ctx_);
+      share_product<B, A, X>(d, head_.x.rows_from(begin, d.rows), to,
+                             {.beta = more ? 1.0 : 0.0, .a = transpose::yes, .cut_as = {.depth = chunk_}}, ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
       sum_columns<row_backend<B>>(d, vector_view<A>{to.data, to.cols},
                                   more ? gradient::accumulate : gradient::overwrite, ctx_);
+    }
+    if (out_.dx.data != nullptr) {
+      const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
+      linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<X>{}, {.cut_as = {.rows = chunk_}}, ctx_);
+      clear_rows_without_share(d, dx);
     }
     first_ = false;
   }
@@ -199,37 +200,34 @@ class chunked_linear {
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
+  std::size_t chunk_;
   vector_view<A> bias_;
   sums dw_, dbias_;
   bool first_ = true;
 };
 
-/// Bytes that the share of n rows in dw and dbias takes.
+/// Bytes that the shares of up to n rows in dw and dbias take, by products that are cut as that of n rows.
 template <class B, element X>
 std::size_t parameter_workspace(std::size_t n, std::size_t hidden, std::size_t vocab, std::size_t workers) {
   using A = accumulator_t<X>;
   return std::max({gemm_workspace<B, A, X, A>(vocab, hidden, n, workers),
-                   share_workspace<B, X>(n, hidden, vocab, workers), simd::partials_workspace<B, A>(n, vocab, 1)});
+                   share_workspace<B, X>(n, hidden, vocab, workers), simd::most_partials_workspace<B, A>(n, vocab, 1)});
 }
 
-/// Bytes that chunked_linear takes for `chunks` chunks of `chunk` of `rows` rows, with all gradients, or those of x
-/// alone, a bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and
-/// gives back.
+/// Bytes that chunked_linear takes for `chunks` chunks of up to `chunk` rows, with all gradients, or those of x alone, a
+/// bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and gives
+/// back.
 template <class B, layer_types T>
-std::size_t chunked_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
-                                     std::size_t chunks, const context& ctx, std::size_t between = 0,
-                                     parameters of = parameters::trained) {
+std::size_t chunked_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,
+                                     const context& ctx, std::size_t between = 0, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
   const bool trains = of == parameters::trained;
   const std::size_t workers = ctx.executor().workers();
-  std::size_t inner = between;
-  // The last chunk is shorter, and a shorter product may want more.
-  for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-    inner = std::max({inner, gemm_workspace<B, X, W, A>(n, vocab, hidden, workers),
-                      gemm_workspace<B, A, W, X>(n, hidden, vocab, workers),
-                      trains ? parameter_workspace<B, X>(n, hidden, vocab, workers) : 0});
+  const std::size_t inner = std::max({between, gemm_workspace<B, X, W, A>(chunk, vocab, hidden, workers),
+                                      gemm_workspace<B, A, W, X>(chunk, hidden, vocab, workers),
+                                      trains ? parameter_workspace<B, X>(chunk, hidden, vocab, workers) : 0});
   using sums = chunk_sums<row_backend<B>, A>;
   const std::size_t bytes = inner + workspace::bytes_for<A>(vocab);
   if (!trains) return bytes;

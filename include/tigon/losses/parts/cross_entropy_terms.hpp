@@ -2,6 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_CROSS_ENTROPY_TERMS_HPP
 #define TIGON_LOSSES_PARTS_CROSS_ENTROPY_TERMS_HPP
 
+#include <tigon/losses/parts/chosen_rows.hpp>
 #include <tigon/losses/parts/cross_entropy_contract.hpp>
 #include <tigon/losses/parts/row_softmax.hpp>
 
@@ -24,6 +25,12 @@ TIGON_INLINE void multiply_row(const Row& row, Out out, In d, A factor) {
 TIGON_INLINE void put_ignored(const cross_entropy_rows& out, std::size_t i) {
   out.loss[i] = out.z_loss[i] = 0;
   if (out.predicted != nullptr) out.predicted[i] = -1;
+}
+/// The results of the rows that count, which come first, go to their places of `rows` rows; the others are ignored.
+inline void spread_results(const cross_entropy_rows& out, std::size_t rows, chosen_rows kept) {
+  spread_numbers(out.loss, rows, kept, 0.0);
+  spread_numbers(out.z_loss, rows, kept, 0.0);
+  spread_numbers(out.predicted, rows, kept, std::int64_t{-1});
 }
 
 /// The terms of one row in the contract of cross_entropy_options, from

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP
 
-#include <tigon/losses/parts/chunked_linear.hpp>
 #include <tigon/losses/parts/cross_entropy_contract.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 
 namespace tigon {
 
@@ -69,8 +69,11 @@ struct soft_loss_row {
 /// Options    backward: as in forward.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
-///            memory; without the soft part the teacher is not read. The logits of ignored rows are not read, and their
-///            D is 0: they contribute nothing, whatever stands in x and the teacher, and their dx is 0.
+///            memory; without the soft part the teacher is not read.
+/// Ignored    a row whose target is ignore_index is neither read, nor its teacher's, nor multiplied, in either layer; its
+///            dx is 0. Not so where mask_soft is false and there is a soft part: that is of all rows. The bits of a row's
+///            dx depend on the others through n alone. The losses, dw and dbias have the same bits for the same rows in
+///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
@@ -128,7 +131,16 @@ struct distillation_call {
   distillation_teacher<T> teacher;
   linear_gradients<T> out;
   double softcap = 0, teacher_softcap = 0;
+  chosen_rows kept{};  ///< rows that are multiplied: labels and losses are of them, in their order
 };
+
+/// Bytes of a row: of its logits, of the student's x and of the teacher's.
+template <layer_types T>
+constexpr kept_bytes bytes_of_distillation(std::size_t hidden, std::size_t teacher_hidden, std::size_t wide,
+                                           bool capped) {
+  return {workspace::product(wide, (capped ? 3 : 2) * sizeof(accumulator_t<T>)),
+          workspace::product(hidden, sizeof(input_t<T>)), workspace::product(teacher_hidden, sizeof(input_t<T>))};
+}
 
 /// Labels of a call: those of the caller, or none.
 template <class Labels>
@@ -197,7 +209,7 @@ struct distillation_door {
     if (indices) expect_labels(name, target, vocab, opt.ignore_index);
   }
 
-  /// kernel(rows) with memory for the losses of rows; then their totals.
+  /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals.
   template <class Kernel>
   void run(context& ctx, const Kernel& kernel) const {
     const std::size_t rows = call.student.x.rows;
@@ -217,11 +229,15 @@ struct distillation_door {
     of.ignored = opt.ignore_index;
     of.mask_soft = opt.mask_soft;
     of.gradient = call.out.any();
-    kernel(of);
+    // Without mask_soft the soft part is of all rows.
+    const kept_labels<I> labels(frame, soft && !opt.mask_soft ? std::span<const I>() : target, rows, opt.ignore_index);
+    distillation_call<T> of_kept = call;
+    of_kept.kept = labels.rows();
+    kernel(of_kept, soft && !opt.mask_soft ? target.data() : labels.labels().data(), of);
     const auto total = [&](const double* of_row) {
       double sum = 0;
       if (of_row != nullptr)
-        for (std::size_t i = 0; i < rows; ++i) sum += of_row[i];
+        for (std::size_t i = 0; i < of_kept.kept.n; ++i) sum += of_row[i];
       return sum * share;
     };
     const double of_soft = total(of.soft), of_hard = total(of.hard);

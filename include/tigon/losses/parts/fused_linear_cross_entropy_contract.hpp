@@ -28,16 +28,21 @@ struct fused_linear_cross_entropy {
 /// Options    backward: as in forward.
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
+/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradient, nor multiplied: the cost is
+///            that of the rows that count. Its loss and dx are 0, whatever stands in x and w. The bits of a row's loss and
+///            dx do not depend on which other rows count, where they stand and how many there are, unless a mean divides
+///            by their number. dw and dbias have the same bits for the same rows in the same order, wherever ignored rows
+///            stand between them, in calls of as many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
 ///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
 ///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are
 ///            made twice. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and
-///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. See
-///            fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
+///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. Rows that count
+///            among ignored ones are copied to where their dx will be; without dx to the workspace, in chunks so much
+///            smaller that they fit beside the logits, but of at least 64 rows. See fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
 /// Throws     tigon::error as cross_entropy; before the first write.
-/// Edges      as cross_entropy. A row whose target is ignore_index contributes nothing, whatever stands in its x and
-///            upstream gradient, and its dx is 0: the bits of all results are those of a call with zeros there.
+/// Edges      as cross_entropy.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that is more, of what the loss
 ///            changes by when every logit changes by the root of the sum of the squares of its terms x_k w_k: in a
 ///            loss near 0 the rounding of logits shows. Gradients f32 2e-6, bf16 8e-3. For any number of rows, chunks

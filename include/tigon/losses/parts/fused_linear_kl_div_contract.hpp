@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_PARTS_FUSED_LINEAR_KL_DIV_CONTRACT_HPP
 #define TIGON_LOSSES_PARTS_FUSED_LINEAR_KL_DIV_CONTRACT_HPP
 
-#include <tigon/losses/parts/chunked_linear.hpp>
 #include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 
 namespace tigon {
 
@@ -33,8 +33,12 @@ struct fused_linear_kl_div {
 ///            each output.
 /// Options    backward: as in forward.
 /// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
-///            gradient::accumulate. A row whose label is ignore_index has losses and D of 0; neither its logits nor its
-///            teacher nor its upstream gradients are read, and its dx is 0. Labels are no indices: every value is legal.
+///            gradient::accumulate. Labels are no indices: every value is legal.
+/// Ignored    a row whose label is ignore_index is neither read, nor its teacher, nor its upstream gradients, nor
+///            multiplied; its losses and dx are 0. The bits of a row's losses and dx do not depend on which other rows
+///            count, where they stand and how many there are, unless a mean divides by their number. dw and dbias have the
+///            same bits for the same rows in the same order, wherever ignored rows stand between them, in calls of as
+///            many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
 ///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer).
@@ -69,16 +73,17 @@ struct linear_kl_div {
   matrix_view<const input_t<T>> teacher;
   matrix_view<A> elements;        ///< losses of elements
   matrix_view<const A> upstream;  ///< of elements; without memory: 1
+  chosen_rows kept{};             ///< rows that count
 };
 
 /// What the rows of a chunk share.
 template <class A>
 struct kl_div_rows {
   double* loss;
-  const std::uint8_t* kept;
-  A lowest;   ///< of P in its logarithm
-  A inverse;  ///< 1 / temperature
-  A factor;   ///< of D
+  const std::size_t* row;  ///< in the matrices of the call, from that of the chunk's first on; null: those of the chunk
+  A lowest;                ///< of P in its logarithm
+  A inverse;               ///< 1 / temperature
+  A factor;                ///< of D
   bool gradient;
 };
 

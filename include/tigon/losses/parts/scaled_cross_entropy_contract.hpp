@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_PARTS_SCALED_CROSS_ENTROPY_CONTRACT_HPP
 
 #include <tigon/core/context.hpp>
+#include <tigon/losses/parts/chosen_rows.hpp>
 
 namespace tigon {
 
@@ -33,15 +34,17 @@ struct scaled_cross_entropy {
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
 /// Options    backward: as in forward.
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
-///            added to with gradient::accumulate. A row whose target is ignore_index has results and D of 0; neither
-///            its logits nor its upstream gradient are read.
+///            added to with gradient::accumulate.
+/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradients, nor multiplied; its results
+///            and dx are 0, whatever stands in x and w. The bits of a row's results and dx do not depend on which other
+///            rows count, where they stand and how many there are. dw and dbias have the same bits for the same rows in
+///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
-/// Edges      vocab = 1: zeros. An ignored row contributes nothing to dw and db and has a dx of 0, whatever stands in
-///            its x. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D. A D below
+/// Edges      vocab = 1: zeros. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D. A D below
 ///            the smallest normal f32 (f64) is taken as 0.
 /// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3
 ///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
@@ -65,7 +68,7 @@ struct scaled_cross_entropy_upstream {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Results and upstream gradients of the rows from some row on.
+/// Results and upstream gradients of the rows that count, from some row on.
 template <class A>
 struct scaled_cross_entropy_rows {
   A *nll, *entropy, *lse;
@@ -89,6 +92,10 @@ struct scaled_cross_entropy_rows {
     on(rows.nll, begin), on(rows.entropy, begin), on(rows.lse, begin);
     on(rows.upstream_nll, begin * step_nll), on(rows.upstream_entropy, begin * step_entropy);
     return rows;
+  }
+  /// The results of the rows that count, which come first, go to their places of `count` rows; the others have 0.
+  void spread(std::size_t count, chosen_rows kept) const {
+    for (A* results : {nll, entropy, lse}) spread_numbers(results, count, kept, A(0));
   }
   TIGON_INLINE void put(std::size_t i, A row_nll, A row_entropy, A row_lse) const {
     if (nll != nullptr) nll[i] = row_nll;

@@ -44,7 +44,9 @@ struct sequence_kernel {
     A* memory = frame.template take<A>(chunk * vocab);
     double* rest = frame.template take<double>(chunk);
     auto* large = frame.template take<std::int64_t>(chunk * most_large);
-    gathered_linear<B, T> policy(frame, call.head, call.out, chunk, ctx), other(frame, call.reference, {}, chunk, ctx);
+    const std::size_t chunks = gathered_linear<B, T>::most_chunks(call.head.x.rows, chunk);
+    gathered_linear<B, T> policy(frame, call.head, call.out, chunk, chunk, chunks, ctx),
+        other(frame, call.reference, {}, chunk, chunk, 0, ctx);
     if (call.out.dx.data != nullptr)
       ctx.executor().run(t.sequences(), [&](std::size_t s, std::size_t) {
         clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
@@ -54,7 +56,8 @@ struct sequence_kernel {
     const scaled_logits how{call.temperature, call.softcap};
     const auto make_logps = [&](std::size_t k, std::size_t n) {
       const auto of = [&](gathered_linear<B, T>& rows, double* logp) {
-        const matrix_view<A> z = rows.logits(t.row + k, n, memory);
+        const matrix_view<A> z(memory, n, vocab);
+        rows.logits(t.row + k, z);
         cap_logits<R, A>(z, call.softcap, ctx);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
@@ -67,7 +70,8 @@ struct sequence_kernel {
         look_up(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
-      const matrix_view<A> z = again ? policy.logits(t.row + k, n, memory) : matrix_view<A>(memory, n, vocab);
+      const matrix_view<A> z(memory, n, vocab);
+      if (again) policy.logits(t.row + k, z);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
       const selected_gradient<A> first{t.column + k, t.u + k};
@@ -78,7 +82,7 @@ struct sequence_kernel {
         kernel<op::selective_log_softmax, backends::generic>::template backward_of_capped<R, A>(
             call.softcap, z, t.lse + k, {first, second}, call.temperature, z, ctx);
       }
-      policy.backward(t.row + k, n, memory);
+      policy.backward(t.row + k, z);
     };
     for (std::size_t group = 0, end; group < t.groups; group = end) {
       const std::size_t begin = t.first[group * t.ends];
@@ -233,14 +237,12 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
   return sequence_tokens<A>::bytes(groups, ends, length, makes.second) + workspace::bytes_for<A>(chunk, vocab) +
          workspace::bytes_for<double>(chunk) + workspace::bytes_for<std::int64_t>(chunk, sequence_kernel::most_large) +
          other +
-         gathered_linear_workspace<B, T>(
-             workspace::product(groups, ends, length), hidden, vocab, chunk, ctx,
-             [&](std::size_t n) {
-               return reference_hidden == 0 ? 0
-                                            : gemm_workspace<B, input_t<T>, weight_t<T>, A>(n, vocab, reference_hidden,
-                                                                                            ctx.executor().workers());
-             },
-             makes.of);
+         gathered_linear_workspace<B, T>(workspace::product(groups, ends, length), hidden, vocab, chunk, ctx,
+                                         reference_hidden == 0
+                                             ? 0
+                                             : gemm_workspace<B, input_t<T>, weight_t<T>, A>(
+                                                   chunk, vocab, reference_hidden, ctx.executor().workers()),
+                                         makes.of);
 }
 
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.

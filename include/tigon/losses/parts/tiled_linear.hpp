@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_TILED_LINEAR_HPP
 #define TIGON_LOSSES_PARTS_TILED_LINEAR_HPP
 
-#include <tigon/losses/parts/chunked_linear.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -26,9 +26,10 @@ class tiled_linear {
   using W = weight_t<T>;
   static_assert(B::chunk.cols > 0, "tigon: a tile of logits has at least one column");
 
-  /// `tiles`: most tiles of a column.
-  tiled_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t tiles, context& ctx)
-      : head_(head), out_(out), ctx_(ctx), cols_(B::chunk.cols) {
+  /// `tile`: most rows of a tile, as of which all products are cut; `tiles`: most tiles of a column.
+  tiled_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t tile,
+               std::size_t tiles, context& ctx)
+      : head_(head), out_(out), ctx_(ctx), tile_(tile), cols_(B::chunk.cols) {
     if (head.bias.data() != nullptr) bias_ = frame.template take<A>(cols_);
     if (out.dw.data != nullptr) dw_ = sums(frame, cols_ * head.w.cols, tiles, wide);
     if (out.dbias.data() != nullptr) dbias_ = sums(frame, cols_, tiles, false);
@@ -54,17 +55,20 @@ class tiled_linear {
 
   /// z = x w^T + bias, for these columns.
   void logits(matrix_view<const X> x, matrix_view<A> z) const {
-    linear_product<B>(x, w(), packed_operand<W>{}, z, in_vector<A>(bias()), {.b = transpose::yes}, ctx_);
+    linear_product<B>(x, w(), packed_operand<W>{}, z, in_vector<A>(bias()),
+                      {.b = transpose::yes, .cut_as = {.rows = tile_}}, ctx_);
   }
 
   /// The gradients of rows x from the gradient d of their logits in these columns. dx: where their share of it goes, to
   /// what is there if `more`; not wanted without memory.
   void backward(matrix_view<const X> x, matrix_view<A> d, matrix_view<A> dx, bool more_dx) {
     if (dx.data != nullptr)
-      linear_product<B>(d, w(), packed_operand<W>{}, dx, in_vector<A>{}, {.beta = more_dx ? 1.0 : 0.0}, ctx_);
+      linear_product<B>(d, w(), packed_operand<W>{}, dx, in_vector<A>{},
+                        {.beta = more_dx ? 1.0 : 0.0, .cut_as = {.rows = tile_}}, ctx_);
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);
-      share_product<B, A, X>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, ctx_);
+      share_product<B, A, X>(d, x, to, {.beta = more ? 1.0 : 0.0, .a = transpose::yes, .cut_as = {.depth = tile_}},
+                             ctx_);
     }
     if (dbias_) {
       const auto [to, more] = dbias_.next(ctx_);
@@ -93,30 +97,29 @@ class tiled_linear {
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
-  std::size_t cols_;
+  std::size_t tile_, cols_;
   A* bias_ = nullptr;
   sums dw_, dbias_;
   std::size_t first_ = 0, n_ = 0;
   bool begun_ = false;  ///< the gradients of these columns hold something
 };
 
-/// Bytes that tiled_linear takes for `tiles` tiles of `tile` rows, in a call whose last tile of a column has `last` rows,
-/// with all gradients, or those of x alone, and a bias; without the logits and the sums of dx.
+/// Bytes that tiled_linear takes for `tiles` tiles of up to `tile` rows, with all gradients, or those of x alone, and a
+/// bias; without the logits and the sums of dx.
 template <class B, layer_types T>
-std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t last,
-                                   std::size_t tiles, const context& ctx, parameters of = parameters::trained) {
+std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t tile, std::size_t tiles,
+                                   const context& ctx, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
   const bool trains = of == parameters::trained;
   const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
   std::size_t inner = 0;
-  // Shorter products may want more.
-  for (const std::size_t n : {tile, last})
-    for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
-      inner = std::max({inner, gemm_workspace<B, X, W, A>(n, c, hidden, workers),
-                        gemm_workspace<B, A, W, A>(n, hidden, c, workers),
-                        trains ? parameter_workspace<B, X>(n, hidden, c, workers) : 0});
+  // Narrower products may want more.
+  for (const std::size_t c : {cols, (vocab - 1) % cols + 1})
+    inner = std::max({inner, gemm_workspace<B, X, W, A>(tile, c, hidden, workers),
+                      gemm_workspace<B, A, W, A>(tile, hidden, c, workers),
+                      trains ? parameter_workspace<B, X>(tile, hidden, c, workers) : 0});
   using sums = chunk_sums<row_backend<B>, A>;
   const std::size_t bytes = inner + workspace::bytes_for<A>(cols);
   if (!trains) return bytes;
@@ -124,54 +127,71 @@ std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::s
          sums::bytes(workspace::product(cols, hidden), tiles, std::same_as<weight_gradient_t<T>, A>);
 }
 
-/// All rows of x, as tiled_layer takes rows: dx of f32 (f64) is its own sum.
-template <element T>
-struct every_row {
+/// The rows of x that are chosen, a tile at a time: gathered, or where all are chosen as they are. dx of f32 (f64) is its
+/// own sum.
+template <class B, layer_types T>
+class chosen_tiles {
+ public:
   using A = accumulator_t<T>;
-  matrix_view<const T> all;
-  std::size_t tile;
+  using X = input_t<T>;
 
-  std::size_t size() const { return all.rows; }
-  matrix_view<const T> x(std::size_t begin, std::size_t n, context&) const { return all.rows_from(begin, n); }
-  matrix_view<A> sums(workspace::frame& frame, matrix_view<T> dx) const {
-    if constexpr (std::same_as<T, A>)
-      return dx;
+  chosen_tiles(workspace::frame& frame, matrix_view<const X> x, chosen_rows kept, std::size_t tile)
+      : from_(x), kept_(kept), gathered_(kept.all() ? nullptr : frame.template take<X>(tile * x.cols)) {}
+
+  std::size_t size() const { return kept_.n; }
+  matrix_view<const X> x(std::size_t begin, std::size_t n, context& ctx) const {
+    if (kept_.all()) return from_.rows_from(begin, n);
+    const matrix_view<X> x(gathered_, n, from_.cols);
+    gather_rows<row_backend<B>, A>(from_, kept_.row + begin, x, ctx);
+    return x;
+  }
+  matrix_view<A> sums(workspace::frame& frame, matrix_view<X> dx) const {
+    if constexpr (wide)
+      return dx.rows_from(0, kept_.n);
     else
-      return {frame.template take<A>(dx.rows * dx.cols), dx.rows, dx.cols};
+      return {frame.template take<A>(kept_.n * dx.cols), kept_.n, dx.cols};
   }
-  template <class B>
-  void finish(matrix_view<const A> sums, matrix_view<T> dx, context& ctx) const {
-    if constexpr (!std::same_as<T, A>) round_sums<row_backend<B>, A>(dx, sums, false, ctx);
+  /// dx, of rows that are not chosen 0.
+  void finish(matrix_view<const A> sums, matrix_view<X> dx, context& ctx) const {
+    if (kept_.all()) {
+      if constexpr (!wide) round_sums<row_backend<B>, A>(dx, sums, false, ctx);
+      return;
+    }
+    if constexpr (wide) {
+      put_chosen(dx, kept_, ctx);
+    } else {
+      scatter_rows<row_backend<B>, A>(sums, kept_.row, dx, ctx);
+      clear_other_rows(dx, kept_, ctx);
+    }
   }
+
+ private:
+  static constexpr bool wide = std::same_as<X, A>;
+
+  matrix_view<const X> from_;
+  chosen_rows kept_;
+  X* gathered_;
 };
 
-/// tiled_linear over rows, in passes, with the memory of a tile's logits and of the sums of dx. Of Rows:
-///   tile, size()              rows of a tile, rows of all
-///   x(begin, n, ctx)          rows [begin, begin + n) of x, and behind them rows of zeros if it likes
-///   sums(frame, dx)           memory for the sums of dx, also of such zeros
-///   finish<B>(sums, dx, ctx)  dx, when they are complete
-template <class B, layer_types T, class Rows>
+/// tiled_linear over rows that are chosen, in passes, with the memory of a tile's logits and of the sums of dx.
+template <class B, layer_types T>
 class tiled_layer {
  public:
   using A = accumulator_t<T>;
   using X = input_t<T>;
 
-  tiled_layer(workspace::frame& frame, Rows rows, linear_layer<T> head, linear_gradients<T> out, context& ctx)
-      : rows_(rows),
+  tiled_layer(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, chosen_rows kept, kept_chunk tile,
+              context& ctx)
+      : rows_(frame, head.x, kept, tile.rows),
+        tile_(tile.rows),
         to_(out.dx),
         ctx_(ctx),
-        logits_(frame.template take<A>(rows.tile * B::chunk.cols)),
-        layer_(frame, head, out, gemm_detail::ceil_div(rows.size(), rows.tile), ctx) {
+        logits_(frame.template take<A>(tile.rows * B::chunk.cols)),
+        layer_(frame, head, out, tile.cut, gemm_detail::ceil_div(kept.n, tile.rows), ctx) {
     if (to_.data == nullptr) return;
     dx_ = rows_.sums(frame, to_);
     dx_sums_ = sums(frame, dx_.rows * dx_.cols, column_tiles(head.w.rows), true);
     dx_sums_.begin(dx_.rows, dx_.cols, dx_, false);
-  }
-
-  /// Bytes that sums of dx take beside those that rows_.sums() gives, for so many rows of it: where there are more tiles
-  /// of columns than are added up one after the other.
-  static constexpr std::size_t total_bytes(std::size_t rows, std::size_t hidden, std::size_t vocab) {
-    return sums::bytes(workspace::product(rows, hidden), column_tiles(vocab), true);
   }
 
   /// f(begin, first, z) for every tile: the logits z of rows [begin, begin + z.rows) in columns [first, first +
@@ -179,10 +199,11 @@ class tiled_layer {
   template <class F>
   void for_each(F f) {
     layer_.for_columns([&](std::size_t first, std::size_t cols) {
-      for_chunks(rows_.size(), rows_.tile, [&](std::size_t begin, std::size_t n) {
+      for_chunks(rows_.size(), tile_, [&](std::size_t begin, std::size_t n) {
+        const matrix_view<A> z(logits_, n, cols);
         x_ = rows_.x(begin, n, ctx_);
-        layer_.logits(x_, {logits_, x_.rows, cols});
-        f(begin, first, matrix_view<A>(logits_, n, cols));
+        layer_.logits(x_, z);
+        f(begin, first, z);
       });
     });
   }
@@ -190,23 +211,22 @@ class tiled_layer {
   /// The gradients from that of the logits that f was given, in their place; for every tile of a column or for none.
   void backward(std::size_t begin, matrix_view<A> z) {
     if (dx_sums_ && begin == 0) share_ = dx_sums_.next(ctx_);
-    const matrix_view<A> d(logits_, x_.rows, z.cols);
-    std::fill(d.row(z.rows), d.row(d.rows), A(0));
-    layer_.backward(x_, d, dx_sums_ ? share_.sum.rows_from(begin, d.rows) : matrix_view<A>{}, share_.more);
+    layer_.backward(x_, z, dx_sums_ ? share_.sum.rows_from(begin, z.rows) : matrix_view<A>{}, share_.more);
   }
 
   /// dx, after the last tile.
   void finish() {
     if (to_.data == nullptr) return;
     dx_sums_.finish(dx_, false, ctx_);
-    rows_.template finish<B>(matrix_view<const A>(dx_), to_, ctx_);
+    rows_.finish(dx_, to_, ctx_);
   }
 
  private:
   using sums = chunk_sums<row_backend<B>, A>;
   static constexpr std::size_t column_tiles(std::size_t vocab) { return gemm_detail::ceil_div(vocab, B::chunk.cols); }
 
-  Rows rows_;
+  chosen_tiles<B, T> rows_;
+  std::size_t tile_;
   matrix_view<X> to_;
   context& ctx_;
   A* logits_;
@@ -216,6 +236,28 @@ class tiled_layer {
   sums dx_sums_;                  ///< in dx_
   typename sums::place share_{};  ///< of these columns
 };
+
+/// Bytes of a row of a tile: of its logits, and of x, which is gathered in memory of its own: dx holds sums.
+template <class B, layer_types T>
+constexpr kept_bytes bytes_of_tile_row(std::size_t hidden) {
+  return {B::chunk.cols * sizeof(accumulator_t<T>), workspace::product(hidden, sizeof(input_t<T>))};
+}
+
+/// Bytes that tiled_layer takes for `rows` rows, gathered or as they are, with all gradients, or those of x alone, and a
+/// bias. `forward`: bytes that the loss takes where there are no gradients.
+template <class B, layer_types T>
+std::size_t tiled_layer_workspace(layer_extents of, kept_chunk tile, bool gathered, const context& ctx,
+                                  parameters trained, std::size_t forward = 0) {
+  using A = accumulator_t<T>;
+  using X = input_t<T>;
+  const std::size_t dx = (std::same_as<X, A> ? 0 : workspace::bytes_for<A>(of.rows, of.hidden)) +
+                         chunk_sums<row_backend<B>, A>::bytes(workspace::product(of.rows, of.hidden),
+                                                              gemm_detail::ceil_div(of.vocab, B::chunk.cols), true);
+  return workspace::bytes_for<A>(tile.rows, B::chunk.cols) +
+         (gathered ? workspace::bytes_for<X>(tile.rows, of.hidden) : 0) + std::max(forward, dx) +
+         tiled_linear_workspace<B, T>(of.hidden, of.vocab, tile.cut, gemm_detail::ceil_div(of.rows, tile.rows), ctx,
+                                      trained);
+}
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail

@@ -32,6 +32,7 @@ struct vocab_parallel_fused_linear_cross_entropy {
 /// Options    backward: as in forward.
 /// Writes     as fused_linear_cross_entropy: loss, metrics and dx the same bits on all ranks. Whether dx is computed is
 ///            the same on all ranks; dw and dbias each rank may leave out for itself.
+/// Ignored    as fused_linear_cross_entropy; nothing is sent for such rows.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
 ///            up to 1 MiB a rank. See vocab_parallel_fused_linear_cross_entropy_workspace. w may come packed.

@@ -3,7 +3,7 @@
 #ifndef TIGON_LOSSES_PARTS_VOCAB_PARALLEL_LINEAR_HPP
 #define TIGON_LOSSES_PARTS_VOCAB_PARALLEL_LINEAR_HPP
 
-#include <tigon/losses/parts/chunked_linear.hpp>
+#include <tigon/losses/parts/kept_linear.hpp>
 #include <tigon/losses/parts/vocab_parallel_cross_entropy_contract.hpp>
 
 #include <bit>
@@ -122,9 +122,11 @@ template <layer_types T>
 struct linear_shard_loss {
   communicator_ref comm;
   const shard_columns* shards;  ///< of all ranks
-  std::size_t vocab, chunk;
+  std::size_t vocab;
+  kept_chunk chunk;
   linear_layer<T> head;
   linear_gradients<T> out;
+  chosen_rows kept;  ///< rows that count: labels and results are of them, in their order
 
   shard_columns own() const { return shards[comm.rank()]; }
 };
@@ -140,6 +142,18 @@ template <class A>
 std::size_t shard_chunk_rows(const chunk_tuning& by, std::size_t rows, std::size_t hidden, std::size_t vocab,
                              std::size_t ranks, const context& ctx) {
   return chunk_rows<A>(by, rows, hidden, gemm_detail::ceil_div(vocab, ranks), ctx, 1);
+}
+
+/// Bytes of a row on each rank where shards are even.
+template <layer_types T>
+constexpr kept_bytes bytes_of_shard_row(std::size_t hidden, std::size_t vocab, std::size_t ranks) {
+  return bytes_of_row<T>(hidden, gemm_detail::ceil_div(vocab, ranks));
+}
+/// Rows of a chunk of those that count, the same on all ranks.
+template <layer_types T>
+kept_chunk shard_chunk_of(chosen_rows kept, std::size_t chunk, const linear_shard<T>& of, std::size_t ranks, bool dx) {
+  const matrix_view<const input_t<T>> x = of.layer.x;
+  return chunk_of(kept, chunk, x.rows, bytes_of_shard_row<T>(x.cols, of.shard.vocab, ranks), dx);
 }
 
 /// Numbers that each rank has for the rows of a chunk: number k of row i of rank r is of(r, i, n)[k * n] of n rows.
@@ -170,7 +184,7 @@ class rank_numbers {
   A *mine_, *all_;
 };
 
-/// chunked_linear on a rank's classes; dx is the sum of all ranks' shares, added up in f32 (f64 for f64) in the order of
+/// kept_linear on a rank's classes; dx is the sum of all ranks' shares, added up in f32 (f64 for f64) in the order of
 /// ranks and rounded once: the same bits on every rank, whatever carries them.
 template <class B, layer_types T>
 class shard_linear {
@@ -182,17 +196,19 @@ class shard_linear {
       : comm_(of.comm),
         head_(of.head),
         dx_(of.comm.size() == 1 ? matrix_view<X>{} : of.out.dx),
+        kept_(of.kept),
+        cut_(of.chunk.cut),
         ctx_(ctx),
         layer_(frame, of.head,
-               {dx_.data == nullptr ? of.out.dx : matrix_view<X>{}, of.out.dw, of.out.dbias, of.out.mode},
-               gemm_detail::ceil_div(of.head.x.rows, of.chunk), ctx) {
+               {dx_.data == nullptr ? of.out.dx : matrix_view<X>{}, of.out.dw, of.out.dbias, of.out.mode}, of.kept,
+               of.chunk, of.out.dx, ctx) {
     if (dx_.data == nullptr) return;
-    const std::size_t n = of.chunk * of.head.x.cols;
+    const std::size_t n = of.chunk.rows * of.head.x.cols;
     share_ = frame.template take<A>(n), sum_ = frame.template take<A>(n);
     gathered_ = {frame.template take<A>(comm_.size() * block(n)), comm_.size() * block(n)};
   }
 
-  void logits(std::size_t begin, matrix_view<A> z) const { layer_.logits(begin, z); }
+  void logits(std::size_t begin, matrix_view<A> z) { layer_.logits(begin, z); }
 
   /// All ranks together where dx is wanted.
   void backward(std::size_t begin, matrix_view<A> d) {
@@ -201,26 +217,32 @@ class shard_linear {
     const matrix_view<A> share(share_, d.rows, head_.x.cols);
     const std::size_t n = share.rows * share.cols;
     if (n == 0) return;
-    linear_product<B>(d, head_.w, head_.packed.gradient, share, in_vector<A>{}, {}, ctx_);
+    linear_product<B>(d, head_.w, head_.packed.gradient, share, in_vector<A>{}, {.cut_as = {.rows = cut_}}, ctx_);
     clear_rows_without_share(d, share);
     std::fill(sum_, sum_ + n, A(0));
     comm::reduce_in_rank_order<A>(comm_, {share_, n}, std::span(sum_, n), gathered_, [](A a, A b) { return a + b; });
     round_sums<row_backend<B>, A, X, A>(dx_.rows_from(begin, d.rows), {sum_, d.rows, share.cols}, false, ctx_);
   }
 
-  void finish() { layer_.finish(); }
+  void finish() {
+    layer_.finish();
+    put_chosen(dx_, kept_, ctx_);
+  }
 
-  /// Bytes that it takes with all gradients and a bias, or with that of x alone, and nothing packed; without the logits. `between`: bytes that the
-  /// loss takes between the products, and gives back.
-  static std::size_t bytes(std::size_t rows, std::size_t hidden, std::size_t cols, std::size_t chunk, std::size_t ranks,
-                           const context& ctx, std::size_t between, parameters trained = parameters::trained) {
-    const std::size_t elements = workspace::product(chunk, hidden);
-    for (const std::size_t n : {chunk, rows == 0 ? chunk : (rows - 1) % chunk + 1})
-      between = std::max(between, gemm_workspace<B, A, weight_t<T>, A>(n, hidden, cols, ctx.executor().workers()));
-    const std::size_t sums =
-        ranks == 1 ? 0 : 2 * workspace::bytes_for<A>(elements) + workspace::bytes_for<A>(ranks, block(elements));
-    return sums + chunked_linear_workspace<B, T>(rows, hidden, cols, chunk, gemm_detail::ceil_div(rows, chunk), ctx,
-                                                 between, trained);
+  /// Bytes that it takes for the classes of one of so many ranks, with all gradients and a bias, or with that of x alone,
+  /// and nothing packed; and of_chunk(n), what the loss takes for a chunk of n rows.
+  template <class OfChunk>
+  static std::size_t bytes(layer_extents of, std::size_t vocab, std::size_t ranks, std::size_t chunk,
+                           const context& ctx, parameters trained, const OfChunk& of_chunk) {
+    const std::size_t between =
+        std::max(simd::scratch_workspace<B, A>(of.vocab, 1, ctx),
+                 gemm_workspace<B, A, weight_t<T>, A>(chunk, of.hidden, of.vocab, ctx.executor().workers()));
+    const auto sums = [=](std::size_t n) {
+      const std::size_t elements = workspace::product(n, of.hidden);
+      return ranks == 1 ? 0 : 2 * workspace::bytes_for<A>(elements) + workspace::bytes_for<A>(ranks, block(elements));
+    };
+    return kept_linear_workspace<B, T>(of, chunk, bytes_of_shard_row<T>(of.hidden, vocab, ranks), ctx, between, trained,
+                                       [&](std::size_t n) { return of_chunk(n) + sums(n); });
   }
 
  private:
@@ -232,8 +254,10 @@ class shard_linear {
   communicator_ref comm_;
   linear_layer<T> head_;
   matrix_view<X> dx_;
+  chosen_rows kept_;
+  std::size_t cut_;
   context& ctx_;
-  chunked_linear<B, T> layer_;
+  kept_linear<B, T> layer_;
   A *share_ = nullptr, *sum_ = nullptr;
   std::span<A> gathered_;
 };
