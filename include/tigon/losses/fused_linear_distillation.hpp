@@ -32,11 +32,7 @@ TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) 
   const auto p = [=](auto v) { return exp_nonpositive(by.distance(v - top)); };
   A d = row.sum(reads(z), p) - A(1);
   if (d < A(1)) {
-    const auto rest = row.sum(reads(z), [=](auto v) {
-      const auto e = p(v);
-      const decltype(v) zero(A(0)), one(A(1));
-      return pack{select(e == one, zero, e), select(e == one, one, zero)};
-    });
+    const auto rest = row.sum(reads(z), [=](auto v) { return apart_from_one(p(v)); });
     d = rest[0] + (rest[1] - A(1));
   }
   return {top, d, math::log1p(d)};
