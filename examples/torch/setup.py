@@ -81,6 +81,16 @@ def preprocess(command, text, *flags):
     return subprocess.run(command, input=text, capture_output=True, text=True).stdout
 
 
+def compilers_folder(command, header):
+    """The folder in which the compiler itself finds a header, or None."""
+    # -MG: a header that is missing is listed as it was written.
+    rule = preprocess(command, f"#include <{header}>\n", "-M", "-MG") if command else ""
+    for name in rule.replace("\\\n", " ").replace("\\ ", "\0").split():
+        if name.endswith("/" + header):
+            return pathlib.Path(name.replace("\0", " ")[:-len(header) - 1]).resolve()
+    return None
+
+
 def header_folder(command, header, variable, *below):
     """The folder from which `#include <header>` works, as the compiler and CMake's variables lead to it, or None."""
     def parts_of(name):
@@ -88,18 +98,13 @@ def header_folder(command, header, variable, *below):
 
     given = parts_of(variable) + parts_of("CMAKE_INCLUDE_PATH")
     given += [part / "include" for part in parts_of("CMAKE_PREFIX_PATH")]
-    for folder in [folder / part for folder in given for part in ("", *below)]:
+    system = compilers_folder(command, "stdio.h")  # of the compiler's own system, which --sysroot changes
+    found = compilers_folder(command, header)
+    beside = [system.parent / "local" / "include", system] if system else []
+    folders = [folder / part for folder in given for part in ("", *below)] + [found] * (found is not None)
+    for folder in folders + [folder / part for folder in beside for part in below]:
         if (folder / header).is_file():
             return folder
-    if command is None:
-        return None
-    beside = [flag for root in ("=/usr/local/include", "=/usr/include") for part in below
-              for flag in ("-isystem", f"{root}/{part}")]  # "=": of the compiler's own system
-    # -MG: a header that is missing is listed as it was written.
-    rule = preprocess(command, f"#include <{header}>\n", "-M", "-MG", *beside)
-    for name in rule.replace("\\\n", " ").replace("\\ ", "\0").split():
-        if name.endswith("/" + header):
-            return pathlib.Path(name.replace("\0", " ")[:-len(header) - 1]).resolve()
     return None
 
 

@@ -65,6 +65,25 @@ class TestPackage:
             said = refusal(tmp_path, **{name: str(value), "PATH": str(tmp_path / "system")})  # where no tools are
             assert "g++" in said and "libhwy-dev" not in said and "libeigen3-dev" not in said, name
 
+    def test_headers_are_found_in_the_system(self, tmp_path, bare):
+        compiler, prefix = bare
+        system = tmp_path / "system" / "usr"
+        shutil.copytree(prefix / "include", system / "include")
+        (system / "include" / "stdio.h").touch()
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "g++").symlink_to(compiler.split()[0])
+        tools = {"CXX": f"g++ --sysroot={tmp_path}/system", "PATH": str(tmp_path / "bin")}  # where no other tools are
+        said = refusal(tmp_path, **tools)
+        assert "CMake" in said and "libhwy-dev" not in said and "libeigen3-dev" not in said and "g++ 12" not in said
+        (system / "local").mkdir()
+        (system / "include" / "eigen3").rename(system / "local" / "eigen3")
+        assert "libeigen3-dev" in refusal(tmp_path, **tools)
+        (system / "local" / "include").mkdir()
+        (system / "local" / "eigen3").rename(system / "local" / "include" / "eigen3")
+        assert "libeigen3-dev" not in refusal(tmp_path, **tools)
+        if pathlib.Path("/usr/include/eigen3/Eigen/Core").exists():  # the compiler's own system, as it is
+            assert "libeigen3-dev" not in refusal(tmp_path, **tools | {"CXX": "g++"})
+
     def test_sdist_is_whole(self, tmp_path):
         passed, said = run(PACKAGE, "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--formats=gztar", "--dist-dir",
                            tmp_path)
