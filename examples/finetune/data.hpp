@@ -140,8 +140,7 @@ class sample_maker {
     std::size_t begin = 0;
     text.clear();
     for (const chat_piece& piece : pieces) {
-      const std::vector<std::int32_t> up_to = encoded(where, text += piece.text);
-      const auto end = static_cast<std::size_t>(std::ranges::mismatch(ids, up_to).in1 - ids.begin());
+      const std::size_t end = tokens_of_begin(where, ids, text += piece.text);
       if (piece.learned)
         for (std::size_t i = begin; i < end; ++i) learned[i] = true;
       begin = std::max(begin, end);
@@ -165,6 +164,17 @@ class sample_maker {
   std::vector<std::int32_t> encoded(const json_source& where, std::string_view text) const {
     std::vector<std::int32_t> out = tokens_->encode(text);
     for (const std::int32_t id : out) expect_known(where, id);
+    return out;
+  }
+  /// How many of a longer text's tokens lie within `begin`, with which it begins. Those that `begin` alone has, too, do; a
+  /// tokenizer may split its last characters in another way where a text ends, and then the tokens spell them out.
+  std::size_t tokens_of_begin(const json_source& where, const std::vector<std::int32_t>& ids,
+                              std::string_view begin) const {
+    const auto same = std::ranges::mismatch(ids, encoded(where, begin)).in1;
+    auto out = static_cast<std::size_t>(same - ids.begin());
+    constexpr std::size_t of_one_character = 4;
+    for (std::size_t i = out + 1; i <= std::min(ids.size(), out + of_one_character); ++i)
+      if (const std::string text = tokens_->decode(std::span(ids).first(i)); begin.starts_with(text)) out = i;
     return out;
   }
   void expect_known(const json_source& where, std::int32_t id) const {

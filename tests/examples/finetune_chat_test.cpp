@@ -131,12 +131,14 @@ TEST(finetune_chat, answers_and_their_ends_are_learned) {
   }
 }
 
-/// Bytes are their own ids, but for bos and eos, and for "]e", which is one token.
+/// Bytes are their own ids, but for bos and eos, for "]e", which is one token, and for two line ends, which are one where
+/// the text ends.
 class byte_tokenizer : public tokenizer_model {
  public:
-  static constexpr std::int32_t bos = 257, eos = 258, joined = 259;
+  static constexpr std::int32_t bos = 257, eos = 258, joined = 259, lines = 260;
   void encode(std::string_view text, ids_t& ids) const override {
     while (!text.empty()) {
+      if (text == "\n\n") return ids.push_back(lines);
       const bool begins = text.starts_with("<s>"), ends = text.starts_with("</s>"), joins = text.starts_with("]e");
       ids.push_back(begins ? bos : ends ? eos : joins ? joined : static_cast<unsigned char>(text[0]));
       text.remove_prefix(begins ? 3 : ends ? 4 : joins ? 2 : 1);
@@ -145,12 +147,16 @@ class byte_tokenizer : public tokenizer_model {
   std::string decode(std::span<const std::int32_t> ids, specials) const override {
     std::string out;
     for (const std::int32_t id : ids)
-      out += id == bos ? "<s>" : id == eos ? "</s>" : std::string(1, static_cast<char>(id));
+      out += id == bos      ? "<s>"
+             : id == eos    ? "</s>"
+             : id == joined ? "]e"
+             : id == lines  ? "\n\n"
+                            : std::string(1, static_cast<char>(id));
     return out;
   }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
   std::string token_of(std::int32_t) const override { return {}; }
-  std::size_t vocab_size() const override { return 260; }
+  std::size_t vocab_size() const override { return 261; }
 };
 
 TEST(finetune_chat, only_answers_have_targets) {
@@ -184,6 +190,10 @@ TEST(finetune_chat, only_answers_have_targets) {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "e"}]})", "mistral_v02", 0);
   EXPECT_EQ(std::ranges::count(merged[0].targets, not_counted), static_cast<std::ptrdiff_t>(before.size() - 1));
   EXPECT_EQ(*(merged[0].targets.end() - 2), byte_tokenizer::joined);
+  // So is no end of a line before it that the tokenizer splits in another way where a text ends.
+  const std::vector<sample> after_lines = read(line, "llama3_escaped", 0);
+  EXPECT_EQ(std::ranges::count_if(after_lines[0].targets, [](std::int32_t t) { return t != not_counted; }),
+            static_cast<std::ptrdiff_t>(std::string_view("bc<|eot_id|>").size()));
   for (const char* const wrong :
        {R"({"messages": 1})", R"({"messages": [{"role": "user"}]})", R"({"messages": []})",
         R"({"messages": [{"role": "tool", "content": "a"}]})", R"({"messages": [{"role": "user", "content": ["a"]}]})",
