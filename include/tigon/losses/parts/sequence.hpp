@@ -88,13 +88,13 @@ struct sequence_kernel {
       const std::size_t begin = t.first[group * t.ends];
       const auto tokens_to = [&](std::size_t g) { return t.first[g * t.ends] - begin; };
       for (end = group + 1; end < t.groups && tokens_to(end + 1) <= chunk;) ++end;
-      const std::size_t tokens = tokens_to(end), chunks = (tokens + chunk - 1) / chunk;
-      const std::size_t even = chunks == 0 ? 1 : (tokens + chunks - 1) / chunks;
+      const std::size_t tokens = tokens_to(end), parts = (tokens + chunk - 1) / chunk;
+      const std::size_t even = parts == 0 ? 1 : (tokens + parts - 1) / parts;
       for_chunks(tokens, even, [&](std::size_t k, std::size_t n) { make_logps(begin + k, n); });
       call.coefficients(group, end - group);
       if (!gradients) continue;
-      for (std::size_t c = chunks; c-- > 0;)
-        make_gradients(begin + c * even, std::min(even, tokens - c * even), c + 1 != chunks);
+      for (std::size_t c = parts; c-- > 0;)
+        make_gradients(begin + c * even, std::min(even, tokens - c * even), c + 1 != parts);
     }
     policy.finish();
   }
