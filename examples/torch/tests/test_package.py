@@ -1,6 +1,7 @@
 """What setup.py does before and beside the build: what is missing is said before CMake starts; an sdist is whole."""
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,10 @@ class TestPackage:
         shutil.copytree(prefix / "include", system / "include")
         (system / "include" / "stdio.h").touch()
         (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / "g++").symlink_to(compiler.split()[0])
+        # The compiler alone; where it is a script, such as ccache's, that wants the whole PATH.
+        call = f'PATH={shlex.quote(os.environ["PATH"])} exec {compiler.split()[0]} "$@"'
+        (tmp_path / "bin" / "g++").write_text(f"#!/bin/sh\n{call}\n")
+        (tmp_path / "bin" / "g++").chmod(0o755)
         tools = {"CXX": f"g++ --sysroot={tmp_path}/system", "PATH": str(tmp_path / "bin")}  # where no other tools are
         said = refusal(tmp_path, **tools)
         assert "CMake" in said and "libhwy-dev" not in said and "libeigen3-dev" not in said and "g++ 12" not in said
