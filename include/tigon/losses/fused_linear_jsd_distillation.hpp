@@ -41,20 +41,14 @@ struct jsd_soft {
     detail::log_sum<A> student, teacher;
     A shift;
 
-    /// Probabilities are made of the distances from the largest logits, and so is the difference of their logarithms:
-    /// a logarithm is rounded in its last digits, which are those of its log-sum.
     template <class V>
     TIGON_INLINE simd::divergence_terms<V> of(V v, V t) const {
-      const V x = by.distance(v - V(student.top)), y = by.distance(t - V(teacher.top));
-      const V log_q = x - V(student.tail), log_p = y - V(teacher.tail);
-      return divergence.of(
-          simd::divergence_inputs<V>{log_q, log_p, probability(x, log_q, student), probability(y, log_p, teacher),
-                                     (simd::finite_log(y) - simd::finite_log(x)) + V(student.tail - teacher.tail)},
-          V(shift));
+      return divergence(log_of(v, student), log_of(t, teacher), shift);
     }
+    /// log softmax(z / temperature): one rounding where 1 / temperature is a number of A.
     template <class V>
-    static TIGON_INLINE V probability(V distance, V log, const detail::log_sum<A>& of_row) {
-      return simd::normal_probability(log, exp(distance) * V(A(1) / (A(1) + of_row.d)));
+    TIGON_INLINE V log_of(V z, const detail::log_sum<A>& of_row) const {
+      return by.distance(z - V(of_row.top), of_row.tail);
     }
     template <class V>
     TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
@@ -68,8 +62,8 @@ struct jsd_soft {
   template <class Row>
   TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
     terms of_row{divergence, by, detail::log_sum_of(row, z, by), detail::log_sum_of(row, teacher, by), A(0)};
-    // One column has more than a fifth of Q. Its c comes from the lanes that the row goes through.
-    if (of_row.student.d < A(4)) {
+    // One column has more than four fifths of Q. Its c comes from the lanes that the row goes through.
+    if (of_row.student.d < A(0.25)) {
       const A top = of_row.student.top, lowest = std::numeric_limits<A>::lowest();
       const A of_teacher = row.max(reads(z, teacher), [=](auto v, auto t) {
         using V = decltype(v);

@@ -230,9 +230,10 @@ struct tempered {
   TIGON_INLINE V exact_distance(V below) const {
     return below * inverse;
   }
+  /// (logit - top) / temperature - less
   template <class V>
-  TIGON_INLINE V distance(V below) const {
-    return fma(below, V(inverse), max(V(std::numeric_limits<A>::lowest() / 4), below) * rest);
+  TIGON_INLINE V distance(V below, A less = 0) const {
+    return fma(below, V(inverse), fma(max(V(std::numeric_limits<A>::lowest() / 4), below), V(rest), V(-less)));
   }
 };
 

@@ -37,13 +37,6 @@ struct divergence_terms {
   V c;      ///< what a shift is taken from; 0 for forward_kl, whose K is 0
 };
 
-/// One element of two rows: the logarithms, which may be -inf, the probabilities, and log p - log q, where -inf counts as
-/// the lowest finite number. A row that knows the three better than its logarithms do gives them itself.
-template <class V>
-struct divergence_inputs {
-  V log_q, log_p, q, p, t;
-};
-
 template <class A>
 struct divergence_constants;
 template <>
@@ -93,15 +86,11 @@ struct divergence_constants<double> {
                                     -0x1.5ec2ba62590b1p-40};
 };
 
-/// p = e^log_p; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
-template <class V>
-TIGON_INLINE V normal_probability(V log_p, V p) {
-  using A = typename V::value_type;
-  return select(log_p < V(detail::constants<A>::log_smallest), V(A(0)), p);
-}
+/// e^x; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
 template <class V>
 TIGON_INLINE V probability(V x) {
-  return normal_probability(x, exp(x));
+  using A = typename V::value_type;
+  return select(x < V(detail::constants<A>::log_smallest), V(A(0)), exp(x));
 }
 
 /// -infinity becomes the lowest finite number, so that a difference of two logarithms is one.
@@ -109,11 +98,6 @@ template <class V>
 TIGON_INLINE V finite_log(V x) {
   using A = typename V::value_type;
   return max(V(std::numeric_limits<A>::lowest()), x);
-}
-
-template <class V>
-TIGON_INLINE divergence_inputs<V> inputs_of_logs(V log_q, V log_p) {
-  return {log_q, log_p, probability(log_q), probability(log_p), finite_log(log_p) - finite_log(log_q)};
 }
 
 /// p (log p - log q), 0 where p is 0: one term of KL(P || Q) as it stands, for rows that need not sum to 1. A fused
@@ -183,22 +167,19 @@ struct jensen_shannon {
   }
 
   template <class V>
-  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
-    return of(inputs_of_logs(log_q, log_p), V(A(0)));
-  }
-  template <class V>
-  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
+  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p, A shift = 0) const {
     const V one(A(1)), w(light), log_w(log_light);
     const auto swap = V(A(swapped ? 1 : 0)) > V(A(0));
-    const V l = select(swap, in.q, in.p), h = select(swap, in.p, in.q), t = select(swap, -in.t, in.t);
+    const V log_l = finite_log(select(swap, log_q, log_p)), log_h = finite_log(select(swap, log_p, log_q));
+    const V l = probability(log_l), h = probability(log_h), t = log_l - log_h;
     const auto close = t <= V(limit);
     const V e = exp_below(select(close, t, V(odds) - t)).less_one;
     const auto [g, rest] = log1p_near(select(close, w * e, one + e));
     const V of_l = select(close, g - t, log_w + g), of_h = select(close, g, (log_w + t) + g);
     const V phi_l = bregman_near(l, of_l), phi_h = h * rest, l_of_l = l * of_l, h_of_h = h * of_h;
     const V value = select(abs(t) <= one, w * phi_l + V(heavy) * phi_h, -(w * l_of_l) - V(heavy) * h_of_h);
-    const V c = select(swap, of_l, of_h);
-    return {value, in.q, in.q * (c - shift), c};
+    const V q = select(swap, l, h), c = select(swap, of_l, of_h);
+    return {value, q, q * (c - V(shift)), c};
   }
 };
 
@@ -213,32 +194,20 @@ struct even_jensen_shannon {
   static constexpr A weight = A(0.5);
 
   template <class V>
-  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
-    const V a = finite_log(log_q), b = finite_log(log_p);
+  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p, A shift = 0) const {
+    const V one(A(1)), half(A(0.5)), a = finite_log(log_q), b = finite_log(log_p);
     const V d = abs(a - b), log_h = max(a, b), log_l = min(a, b);
     const auto [fall, less_one] = exp_below(-d);
-    const V h = probability(log_h), v = V(A(0.5)) * less_one, near_l = h * fall;
+    const V h = probability(log_h), v = half * less_one, z = d * d, near_l = h * fall;
     // What d was rounded by shows in e^-d where d is large.
     const V by = (d + log_l) - log_h;
     const V l = select(log_l < V(detail::constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
+    const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
+    const V value =
+        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even), -(fma(m, to_h, half * l * d)));
     const auto q_is_l = a < b;
-    return terms(h, l, d, v, select(q_is_l, l, h), q_is_l, V(A(0)));
-  }
-  template <class V>
-  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
-    const V d = abs(in.t), v = V(A(0.5)) * exp_below(-d).less_one;
-    return terms(max(in.q, in.p), min(in.q, in.p), d, v, in.q, in.t > V(A(0)), shift);
-  }
-
- private:
-  /// v = (e^-d - 1) / 2.
-  template <class V, class Mask>
-  static TIGON_INLINE divergence_terms<V> terms(V h, V l, V d, V v, V q, Mask q_is_l, V shift) {
-    const V z = d * d, to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
-    const V value = select(d <= V(A(1)), m * z * detail::polynomial(z, divergence_constants<A>::even),
-                           -(fma(m, to_h, V(A(0.5)) * l * d)));
-    const V c = select(q_is_l, to_l, to_h);
-    return {value, q, q * (c - shift), c};
+    const V q = select(q_is_l, l, h), c = select(q_is_l, to_l, to_h);
+    return {value, q, q * (c - V(shift)), c};
   }
 };
 
@@ -249,16 +218,14 @@ struct forward_kl {
   static constexpr A weight = 1;
 
   template <class V>
-  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
-    return of(inputs_of_logs(log_q, log_p), V(A(0)));
-  }
-  template <class V>
-  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V) const {
+  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p, A = 0) const {
     using limits = std::numeric_limits<A>;
-    const V q = in.q, p = in.p, t = -in.t, value = bregman(p, q, t), zero(A(0));
-    const auto lost = in.log_q < V(limits::lowest()) && p > zero;
+    const V q = probability(log_q), p = probability(log_p);
+    const V t = finite_log(log_q) - finite_log(log_p);
+    const V value = bregman(p, q, t);
+    const auto lost = log_q < V(limits::lowest()) && p > V(A(0));
     // q - p = p t + Phi(p, t).
-    return {select(lost, V(limits::infinity()), value), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q), zero};
+    return {select(lost, V(limits::infinity()), value), q, select(abs(t) <= V(A(1)), -(p * t + value), p - q), V(A(0))};
   }
 };
 
@@ -269,15 +236,13 @@ struct reverse_kl {
   static constexpr A weight = 1;
 
   template <class V>
-  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p) const {
-    return of(inputs_of_logs(log_q, log_p), V(A(0)));
-  }
-  template <class V>
-  TIGON_INLINE divergence_terms<V> of(const divergence_inputs<V>& in, V shift) const {
+  TIGON_INLINE divergence_terms<V> operator()(V log_q, V log_p, A shift = 0) const {
     using limits = std::numeric_limits<A>;
-    const V q = in.q, infinity(limits::infinity());
-    const auto lost = in.log_p < V(limits::lowest()) && q > V(A(0));
-    return {select(lost, infinity, bregman(q, in.p, in.t)), q, select(lost, -infinity, q * (in.t - shift)), in.t};
+    const V q = probability(log_q), p = probability(log_p);
+    const V t = finite_log(log_p) - finite_log(log_q);
+    const auto lost = log_p < V(limits::lowest()) && q > V(A(0));
+    const V infinity(limits::infinity()), value = select(lost, infinity, bregman(q, p, t));
+    return {value, q, select(lost, -infinity, q * (t - V(shift))), t};
   }
 };
 
