@@ -99,9 +99,10 @@ constexpr std::string_view element_name() {
   if constexpr (std::same_as<T, float16>) return "f16";
 }
 
-/// The name as a number, for messages between processes: bf16 and f16 have one size.
+/// The name as a number, for messages between processes: bf16 and f16 have one size. Evaluated by the compiler, so no
+/// function of it is left to link.
 template <element T>
-constexpr std::uint64_t element_number() {
+consteval std::uint64_t element_number() {
   std::uint64_t number = 0;
   for (const char c : element_name<T>()) number = number << 8 | static_cast<unsigned char>(c);
   return number;
