@@ -552,6 +552,23 @@ def test_packed_sequences(family, rows, calls):
         assert "attention" not in calls
 
 
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_window_without_keys(family, packed, calls):
+    """To transformers a sliding window of 0 is a window in which a query sees nothing, and None is none."""
+    inputs = batch()
+    if packed:
+        inputs["position_ids"] = torch.cat([torch.arange(n) for n in (5, 19)])[None].repeat(2, 1)
+    model = build(family, sliding_window=0)
+    copied = patched(model)
+    same(model, copied, use_cache=False, **inputs)
+    assert calls.get("attention", 0) == (family == "gemma2")  # of whose two layers one has no window
+    loss, expected = step(model, use_cache=False, **inputs)
+    again, actual = step(compiled(copied), use_cache=False, **inputs)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    assert all(error(actual[name], expected[name]) <= 2e-5 for name in expected)
+
+
 def test_mask_of_ones_own(calls):
     model = build("llama")
     copied = patched(model)
