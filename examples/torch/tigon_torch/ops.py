@@ -18,6 +18,7 @@ _ops = torch.ops.tigon
 _CASTING = {"llama": 0, "gemma": 1, "none": 2}
 _REDUCTION = {"mean": 0, "sum": 1, "none": 2}
 _HAS_F16 = _ops.has_f16()
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def _half(x):
@@ -304,9 +305,9 @@ def _autocast(*tensors):
 
 
 def _in_type_of(x, op, **weights):
-    """The weights in the type of x; integers are none."""
+    """The weights in the type of x; integers and numbers of 8 bits, which have a scale beside them, are none."""
     for name, w in weights.items():
-        if w is not None and not w.is_floating_point():
+        if w is not None and w.dtype not in _TYPES:
             refuse(op, name, f"of {str(w.dtype)[6:]}", "f32, bf16, f16 or f64")
     return tuple(None if w is None else w.to(x.dtype) for w in weights.values())
 
