@@ -318,6 +318,33 @@ def test_revert(family):
     assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("copied", [lambda model: model, copy.deepcopy], ids=["itself", "copy"])
+def test_what_a_config_was_told_meanwhile_stays(copied):
+    """A patched model has a config of its own, which is the model's after revert, too."""
+    model = build("gemma2")
+    config = model.config
+    first = copied(patched(model))
+    first.resize_token_embeddings(VOCAB + 8)
+    first.config.use_cache = False
+    loss, _ = step(first)
+    assert first.config is not config and config.vocab_size == VOCAB
+    tigon_torch.revert(first)
+    assert (first.config.vocab_size, first.config.use_cache) == (VOCAB + 8, False)
+    assert first.config._attn_implementation == config._attn_implementation
+    assert all(m.config is first.config for m in first.modules() if hasattr(m, "config"))
+    assert abs(step(first)[0] - loss) <= 1e-5 * loss
+
+
+def test_revert_of_a_layer():
+    """The rest of the model stays patched, and takes the layer as it is."""
+    model = build("llama")
+    loss, _ = step(model)
+    model = patched(model)
+    tigon_torch.revert(model.model.layers[0])
+    assert not is_patched(model.model.layers[0]) and is_patched(model.model.layers[1])
+    assert abs(step(model)[0] - loss) <= 1e-6 * loss
+
+
 def is_patched(model) -> bool:
     return any("forward" in vars(m) for m in model.modules())
 

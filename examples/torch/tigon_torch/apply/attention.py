@@ -17,6 +17,7 @@ from .. import ops
 from .patch import say_once
 
 NAME = "tigon"
+BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the name of its own attention
 
 
 def _has_a_number(window: int | None) -> bool:
