@@ -4,8 +4,9 @@ Tensors are on the CPU, f32, bf16, f16 or f64. Divergences, policy and preferenc
 in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
 biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
-and its gradient is not computed. Gradients of gradients are right through rope, mrope and linear, and refused through
-the others, as forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
+and its gradient is not computed. Tables, references, advantages and log-probabilities of the past are constants: they
+get no gradients. Gradients of gradients are right through rope, mrope and linear, and refused through the others, as
+forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
 """
 import torch
 import torch.nn.functional as F
