@@ -1,6 +1,7 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
 import copy
 import importlib.metadata
+import math
 import os
 import subprocess
 import sys
@@ -372,6 +373,31 @@ def test_copies_have_patches_of_their_own(family):
     assert not is_patched(first) and is_patched(third)
     tigon_torch.revert(third)
     assert not is_patched(third) and step(third)[0] == plain
+
+
+def prepared(model, of):
+    """What accelerate makes of it for mixed precision, and for its hooks."""
+    accelerate = pytest.importorskip("accelerate")
+    if of == "hooks":
+        accelerate.hooks.add_hook_to_module(model, accelerate.hooks.ModelHook())
+        return model
+    return accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+
+
+@pytest.mark.parametrize("of", ["precision", "hooks"])
+def test_a_copy_of_what_accelerate_wrapped_has_weights_of_its_own(of):
+    model = prepared(patched(build("llama")), of)
+    before = model(**batch()).loss
+    second = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in second.parameters():
+            p.zero_()
+    assert abs(second(**batch()).loss - math.log(VOCAB)) <= 1e-3
+    assert model(**batch()).loss == before
+    if of == "precision":
+        accelerate = pytest.importorskip("accelerate")
+        inner = accelerate.Accelerator(cpu=True).unwrap_model(second, keep_fp32_wrapper=False)
+        assert abs(inner(**batch()).loss - math.log(VOCAB)) <= 1e-5
 
 
 def test_a_shallow_copy_shares_modules_as_any():
