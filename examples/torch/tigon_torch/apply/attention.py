@@ -183,6 +183,11 @@ def plain_positions(masks: str | None, cls: type):
     there are none. `masks`: how the family keeps them: None, one, "config", one with the config's window if it has
     one, or "layers", one for each type of layers."""
 
+    def window_of(config):
+        """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""
+        used = masks == "config" or (masks == "layers" and "sliding_attention" in config.layer_types)
+        return getattr(config, "sliding_window", None) if used else None
+
     def is_plain(model, args, kwargs):
         names = ("attention_mask", "position_ids", "cache", "past_key_values")
         given = any(kwargs.get(name) is not None for name in names)
@@ -192,18 +197,18 @@ def plain_positions(masks: str | None, cls: type):
             return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return False
-        if masks is not None and not _has_a_number(getattr(config, "sliding_window", None)):
+        if not _has_a_number(window_of(config)):
             return False
         return not getattr(config, "use_bidirectional_attention", False)
 
     @functools.wraps(cls.forward)
     def forward(self, *args, **kwargs):
         if is_plain(self, args, kwargs):
-            device, window = self.device, getattr(self.config, "sliding_window", None)
+            device, window = self.device, window_of(self.config)
             if masks == "layers":
                 mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
             else:
-                mask = plain_mask(window if masks == "config" else None, device)
+                mask = plain_mask(window, device)
             kwargs = {**kwargs, "attention_mask": mask}
         return cls.forward(self, *args, **kwargs)
 
