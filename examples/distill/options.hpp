@@ -39,7 +39,7 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
   s.lr = 2e-3, s.warmup = 10;
   CLI::App app{"A small Llama learns from a larger one: tigon's fused_linear_jsd on the text of train_llama."};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  constexpr std::uint64_t many = 1u << 16, steps = 1'000'000'000;
+  constexpr std::uint64_t many = 1u << 16;
 
   app.add_option("--text", s.text, "text to learn from, plain or gzip")->group("Text");
   auto* vocab = app.add_option("--vocab", s.vocab, "BPE pieces")->check(whole(2, 1u << 20))->group("Text");
@@ -61,7 +61,7 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
       app.add_option("--teacher", d.teacher_file, "checkpoint of train_llama with the same text and vocabulary")
           ->group("Teacher");
   auto* own_steps = app.add_option("--teacher-steps", t.steps, "steps of a teacher that is trained first")
-                        ->check(whole(1, steps))
+                        ->check(whole(1, most_steps))
                         ->group("Teacher");
   app.add_option("--teacher-lr", t.lr, "its peak learning rate")->check(real(bound::positive))->group("Teacher");
   model("teacher-", t, "Teacher");
@@ -75,9 +75,9 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
       ->group("Run");
   app.add_option("--seq-len", s.seq_len, "tokens of a window")->check(whole(1, many))->group("Run");
   app.add_option("--batch", s.batch, "windows of a step")->check(whole(1, many))->group("Run");
-  app.add_option("--steps", s.steps, "of the student")->check(whole(1, steps))->group("Run");
+  app.add_option("--steps", s.steps, "of the student")->check(whole(1, most_steps))->group("Run");
   app.add_option("--eval-every", s.eval_every, "steps between held-out losses; 0: at the end only")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   app.add_option("--seed", s.seed, "of weights and batches")->check(whole(0, ~0ull))->group("Run");
   app.add_option("--threads", s.threads, "0: one per core; the results do not depend on it")
@@ -85,7 +85,7 @@ inline parsed_distill_options parse_distill_options(int argc, const char* const*
       ->group("Run");
   app.add_option("--lr", s.lr, "peak learning rate of the student")->check(real(bound::positive))->group("Run");
   app.add_option("--min-lr", s.min_lr, "of both at the end of the cosine")->check(real(bound::from_zero))->group("Run");
-  app.add_option("--warmup", s.warmup, "steps of linear warm-up of both")->check(whole(0, steps))->group("Run");
+  app.add_option("--warmup", s.warmup, "steps of linear warm-up of both")->check(whole(0, most_steps))->group("Run");
 
   app.add_option("--csv", s.csv, "file for the divergence of every step")->group("Output");
   app.add_option("--svg", s.svg, "file for a picture of the curves")->group("Output");

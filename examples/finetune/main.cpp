@@ -41,6 +41,7 @@ architecture architecture_of(const finetune_options& o) {
 int fine_tune(const finetune_options& o, const ranks& here) {
   const tigon::communicator_ref comm = here.comm();
   same_options_on_all_ranks(comm, o.given);
+  same_kernels_on_all_ranks(comm);
   if (o.accumulate % comm.size() != 0)
     throw shared_fault("--accumulate " + std::to_string(o.accumulate) + " cannot be divided among " +
                        std::to_string(comm.size()) + " ranks");

@@ -68,7 +68,7 @@ inline CLI::Validator word_of(const std::string& words) {
 
 inline void add_options(option_table& all, finetune_options& o) {
   using enum decides;
-  constexpr std::uint64_t many = 1u << 20, steps = 1'000'000'000;
+  constexpr std::uint64_t many = 1u << 20;
   all.add(own, "folder", o.folder, "of a model as transformers saves it")->required();
   all.add(own, "--out", o.out, "folder for the model that was trained")->group("Output");
   all.add(
@@ -85,18 +85,18 @@ inline void add_options(option_table& all, finetune_options& o) {
   all.add(numbers, "--batch", o.batch, "windows of a pass")->check(whole(1, 1u << 16))->group("Data");
   all.add(numbers, "--accumulate", o.accumulate, "passes of a step")->check(whole(1, 1u << 16))->group("Data");
 
-  all.add(course, "--steps", o.steps)->check(whole(1, steps))->group("Run");
+  all.add(course, "--steps", o.steps)->check(whole(1, most_steps))->group("Run");
   all.add(course, "--stop-at", o.stop_at, "end after this step, as if interrupted; 0: at the last one")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   all.add(course, "--eval-every", o.eval_every, "steps between evaluations; 0: at the end only")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   all.add(course, "--patience", o.patience, "evaluations without a better one before the run ends; 0: no such end")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   all.add(course, "--save-every", o.save_every, "steps between checkpoints; 0: at the end only")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   all.add(course, "--resume", o.resume, "go on from the state in --out")->group("Run");
   all.add(numbers, "--dtype", o.dtype, "of activations and products: f32 or bf16")
@@ -115,18 +115,9 @@ inline void add_options(option_table& all, finetune_options& o) {
   all.add(own, "--merge", o.merge, "save the model with its adapters added in, not the adapters alone")
       ->group("Adapters");
 
-  all.add(numbers, "--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
-  all.add(numbers, "--min-lr", o.min_lr, "that the rate falls to")->check(real(bound::from_zero))->group("Optimizer");
+  add_optimizer_options(all, o, "--clip");
   all.add(numbers, "--schedule", o.schedule, "cosine, linear or constant")
       ->check(word_of("cosine linear constant"))
-      ->group("Optimizer");
-  all.add(numbers, "--warmup", o.warmup, "steps in which the rate rises")->check(whole(0, steps))->group("Optimizer");
-  all.add(numbers, "--weight-decay", o.weight_decay, "of matrices")->check(real(bound::from_zero))->group("Optimizer");
-  all.add(numbers, "--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
-  all.add(numbers, "--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
-  all.add(numbers, "--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
-  all.add(numbers, "--clip", o.clip, "largest norm of the gradient; 0: any")
-      ->check(real(bound::from_zero))
       ->group("Optimizer");
 
   all.add(own, "--save-dtype", o.save_dtype, "of the saved weights: f32, bf16 or f16")

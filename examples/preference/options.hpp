@@ -47,7 +47,7 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
   o.weight_decay = 0;
   CLI::App app{"A small Llama learns to prefer: tigon's fused DPO, ORPO, SimPO and KTO on pairs from a text."};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  constexpr std::uint64_t many = 1u << 16, steps = 1'000'000'000;
+  constexpr std::uint64_t many = 1u << 16;
   const auto one_of = [](const std::string& words, const std::string& sentence) {
     return CLI::Validator(
         [=](std::string& text) -> std::string {
@@ -71,7 +71,7 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
                               "checkpoint of train_llama with the same text and vocabulary to start from")
                    ->group("Policy");
   auto* own_steps = app.add_option("--warmup-steps", s.steps, "steps of a policy that is trained on the text first")
-                        ->check(whole(0, steps))
+                        ->check(whole(0, most_steps))
                         ->group("Policy");
   auto* own_rate =
       app.add_option("--warmup-lr", s.lr, "its peak learning rate")->check(real(bound::positive))->group("Policy");
@@ -100,9 +100,9 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
                     ->check(real(bound::from_zero))
                     ->group("Run");
   app.add_option("--batch", o.batch, "pairs of a step")->check(whole(1, many / 2))->group("Run");
-  app.add_option("--steps", o.steps, "on pairs")->check(whole(1, steps))->group("Run");
+  app.add_option("--steps", o.steps, "on pairs")->check(whole(1, most_steps))->group("Run");
   app.add_option("--eval-every", o.eval_every, "steps between looks at the held-out pairs; 0: at the end only")
-      ->check(whole(0, steps))
+      ->check(whole(0, most_steps))
       ->group("Run");
   app.add_option("--seed", o.seed, "of weights, batches and pairs")->check(whole(0, ~0ull))->group("Run");
   app.add_option("--threads", o.threads, "0: one per core; the results do not depend on it")
@@ -110,7 +110,9 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
       ->group("Run");
   app.add_option("--lr", o.lr, "peak learning rate on pairs")->check(real(bound::positive))->group("Run");
   app.add_option("--min-lr", o.min_lr, "at the end of the cosine")->check(real(bound::from_zero))->group("Run");
-  app.add_option("--warmup", o.warmup, "steps in which the learning rate rises")->check(whole(0, steps))->group("Run");
+  app.add_option("--warmup", o.warmup, "steps in which the learning rate rises")
+      ->check(whole(0, most_steps))
+      ->group("Run");
 
   app.add_option("--csv", o.csv, "file for loss, rewards, margin and accuracy of every step")->group("Output");
   app.add_option("--svg", o.svg, "file for a picture of the reward margins")->group("Output");

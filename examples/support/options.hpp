@@ -166,5 +166,23 @@ class option_table {
   std::vector<known> known_;
 };
 
+constexpr std::uint64_t most_steps = 1'000'000'000;
+
+/// The learning rate and AdamW of a run, which has a member for each. `clip` names the option for the gradient's norm.
+template <class Run>
+void add_optimizer_options(option_table& all, Run& o, const std::string& clip) {
+  const auto add = [&](const std::string& name, auto& value, const std::string& description, CLI::Validator check) {
+    all.add(decides::numbers, name, value, description)->check(std::move(check))->group("Optimizer");
+  };
+  add("--lr", o.lr, "peak learning rate", real(bound::positive));
+  add("--min-lr", o.min_lr, "that the rate falls to", real(bound::from_zero));
+  add("--warmup", o.warmup, "steps in which the rate rises", whole(0, most_steps));
+  add("--weight-decay", o.weight_decay, "of matrices", real(bound::from_zero));
+  add("--beta1", o.beta1, "of the mean of gradients", real(bound::below_one));
+  add("--beta2", o.beta2, "of the mean of their squares", real(bound::below_one));
+  add("--eps", o.eps, "added to the root of that mean", real(bound::positive));
+  add(clip, o.clip, "largest norm of the gradient; 0: any", real(bound::from_zero));
+}
+
 }  // namespace example
 #endif

@@ -1,7 +1,9 @@
 #ifndef EXAMPLE_SUPPORT_RANKS_HPP
 #define EXAMPLE_SUPPORT_RANKS_HPP
 
+#include <tigon/backend/select.hpp>
 #include <tigon/comm/communicator.hpp>
+#include <tigon/config.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -61,6 +63,16 @@ inline void same_options_on_all_ranks(tigon::communicator_ref comm, const std::v
     if (option.what != decides::own)
       same_on_all_ranks(comm, text_hash(option.value),
                         "the ranks begin with different options: different " + option.name);
+}
+
+/// What the bits of a step depend on, beside its options and data.
+inline std::string kernels_of_program() {
+  return std::string(tigon::default_backend::info.name) + " " + TIGON_STRING(TIGON_TARGET);
+}
+
+/// Refuses ranks whose updates differ in the last bits, so that their weights would drift apart.
+inline void same_kernels_on_all_ranks(tigon::communicator_ref comm, const std::string& kernels = kernels_of_program()) {
+  same_on_all_ranks(comm, text_hash(kernels), "the ranks are built for different backends or instruction sets");
 }
 
 }  // namespace example

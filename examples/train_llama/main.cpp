@@ -208,8 +208,7 @@ int train_llama(const run_options& o, const ranks& here) {
   same_options_on_all_ranks(comm, o.given);
   same_on_all_ranks(comm, !o.resume.empty(),
                     "the ranks begin with different options: different --resume, which one has and another has not");
-  same_on_all_ranks(comm, text_hash(std::string(tigon::default_backend::info.name) + TIGON_STRING(TIGON_TARGET)),
-                    "the ranks are built for different backends or instruction sets");
+  same_kernels_on_all_ranks(comm);
   check_memory(least_bytes(o, o.windows_of_pass(comm.size())));
   std::string text;
   std::optional<tokenizer> tokens;

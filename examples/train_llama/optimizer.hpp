@@ -32,7 +32,7 @@ inline float cosine_rate(std::size_t step, std::size_t steps, std::size_t warmup
 /// Those of a run.
 template <class Run>
 tigon::adamw_options optimizer_options(const Run& o) {
-  return {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .max_norm = o.grad_clip};
+  return {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .max_norm = o.clip};
 }
 
 /// AdamW over one flat array of f32 master weights: the moments, and the number of steps so far.

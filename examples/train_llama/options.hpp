@@ -52,7 +52,7 @@ struct run_options {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double grad_clip = 1.0;
+  double clip = 1.0;
 
   std::string csv, svg;
   bool profile = false;
@@ -80,7 +80,7 @@ struct parsed_options {
 namespace detail {
 
 /// Sizes are bounded so that no product of theirs overflows.
-constexpr std::uint64_t many = 1u << 16, most_steps = 1'000'000'000;
+constexpr std::uint64_t many = 1u << 16;
 
 inline void add_model_options(option_table& all, run_options& o) {
   using enum decides;
@@ -132,20 +132,6 @@ inline void add_run_options(option_table& all, run_options& o) {
       ->group("Run");
   all.add(numbers, "--plain", o.plain, "without fusion: every elementary step is a pass of its own")->group("Run");
   all.add(course, "--compare", o.compare, "both ways from the same seed, and a table")->group("Run");
-}
-
-inline void add_optimizer_options(option_table& all, run_options& o) {
-  using enum decides;
-  all.add(numbers, "--lr", o.lr, "peak learning rate")->check(real(bound::positive))->group("Optimizer");
-  all.add(numbers, "--min-lr", o.min_lr, "at the end of the cosine")->check(real(bound::from_zero))->group("Optimizer");
-  all.add(numbers, "--warmup", o.warmup, "steps of linear warm-up")->check(whole(0, most_steps))->group("Optimizer");
-  all.add(numbers, "--weight-decay", o.weight_decay)->check(real(bound::from_zero))->group("Optimizer");
-  all.add(numbers, "--beta1", o.beta1)->check(real(bound::below_one))->group("Optimizer");
-  all.add(numbers, "--beta2", o.beta2)->check(real(bound::below_one))->group("Optimizer");
-  all.add(numbers, "--eps", o.eps)->check(real(bound::positive))->group("Optimizer");
-  all.add(numbers, "--grad-clip", o.grad_clip, "largest norm of the gradient; 0: unclipped")
-      ->check(real(bound::from_zero))
-      ->group("Optimizer");
 }
 
 inline void add_output_options(option_table& all, run_options& o) {
@@ -221,7 +207,7 @@ struct train_llama_command_line {
     detail::add_text_options(table, options);
     detail::add_model_options(table, options);
     detail::add_run_options(table, options);
-    detail::add_optimizer_options(table, options);
+    add_optimizer_options(table, options, "--grad-clip");
     detail::add_output_options(table, options);
   }
   train_llama_command_line(const train_llama_command_line&) = delete;

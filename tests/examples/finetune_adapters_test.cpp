@@ -24,7 +24,7 @@ using example::tensor_view;
 using nlohmann::json;
 using tigon::test::refusal;
 
-const std::filesystem::path fixtures = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune_text";
+const std::filesystem::path fixtures = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text";
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos && sentence.find('\n') == std::string::npos)

@@ -26,8 +26,8 @@ using tigon::test::refusal;
 using ids_t = std::vector<std::int32_t>;
 
 const json& chats() {
-  static const json all = json::parse(
-      read_file(std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune_text" / "chats.json"));
+  static const json all =
+      json::parse(read_file(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text" / "chats.json"));
   return all;
 }
 

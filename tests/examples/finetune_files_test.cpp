@@ -17,7 +17,7 @@ namespace {
 using namespace example;
 using json = nlohmann::json;
 
-const std::filesystem::path fixtures = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune";
+const std::filesystem::path fixtures = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune";
 
 json config_of(const std::string& name) {
   std::ifstream in(fixtures / name / "config.json");

@@ -27,7 +27,7 @@ struct finetune_case {
   double loss;
 
   explicit finetune_case(const std::string& name)
-      : folder(std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune" / name),
+      : folder(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune" / name),
         expected(safetensors_file::load(folder / "expected.safetensors")),
         ids(values<std::int32_t>("ids")),
         targets(values<std::int32_t>("targets")),

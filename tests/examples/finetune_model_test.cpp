@@ -122,7 +122,7 @@ TEST(finetune_model, balance_of_routers) {
 /// fields.json: a family's configuration with another value of a field. The program has the loss of transformers, or
 /// refuses it.
 TEST(finetune_model, fields_of_the_configuration_mean_what_they_mean_to_transformers) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune";
+  const auto folder = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune";
   const nlohmann::json cases = nlohmann::json::parse(std::ifstream(folder / "fields.json"));
   std::size_t compared = 0;
   for (const nlohmann::json& one : cases) {

@@ -13,7 +13,7 @@ namespace {
 using namespace example::finetune;
 
 TEST(finetune_schedule, rates_are_those_of_transformers) {
-  std::ifstream in(std::filesystem::path(__FILE__).parent_path() / "fixtures" / "finetune_text" / "rates.txt");
+  std::ifstream in(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text" / "rates.txt");
   std::string line, name;
   int schedules = 0;
   for (; std::getline(in, line); ++schedules) {

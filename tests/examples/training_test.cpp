@@ -1,6 +1,7 @@
 // The parts of the training example around its model: generator, optimizer, schedule, picture, progress.
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <tigon/comm/threads.hpp>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +27,7 @@
 #include "../../examples/support/option_value.hpp"
 #include "../../examples/support/options.hpp"
 #include "../../examples/support/progress.hpp"
+#include "../../examples/support/ranks.hpp"
 #include "../../examples/support/svg.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/optimizer.hpp"
@@ -388,6 +390,25 @@ TEST(options, of_programs_have_values_that_no_other_value_has) {
   expect_values_of_all_options<example::train_llama_command_line>({});
   expect_values_of_all_options<example::finetune_command_line>(
       {"folder", "--data", "x.ids", "--preference", "dpo", "--teacher", "other"});
+}
+
+TEST(ranks, of_other_kernels_are_refused) {
+  const std::string here = example::kernels_of_program();
+  const auto accepted = [&](const std::string& other) {
+    bool out = true;
+    tigon::comm::threads::run(2, [&](const tigon::comm::threads& c) {
+      try {
+        example::same_kernels_on_all_ranks(c, c.rank() == 0 ? here : other);
+      } catch (const example::shared_fault& fault) {
+        EXPECT_STREQ(fault.what(), "the ranks are built for different backends or instruction sets");
+        if (c.rank() == 0) out = false;
+      }
+    });
+    return out;
+  };
+  EXPECT_TRUE(accepted(here));
+  EXPECT_FALSE(accepted("generic baseline"));
+  EXPECT_NE(here.find(TIGON_STRING(TIGON_TARGET)), std::string::npos);
 }
 
 TEST(options, lists_have_no_empty_item_no_blank_and_none_twice) {

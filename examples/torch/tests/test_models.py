@@ -1,6 +1,7 @@
 """Patched models against transformers itself: loss, every gradient, training, compiled, generation, files."""
 import copy
 import importlib.metadata
+import math
 import os
 import subprocess
 import sys
@@ -318,6 +319,33 @@ def test_revert(family):
     assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("copied", [lambda model: model, copy.deepcopy], ids=["itself", "copy"])
+def test_what_a_config_was_told_meanwhile_stays(copied):
+    """A patched model has a config of its own, which is the model's after revert, too."""
+    model = build("gemma2")
+    config = model.config
+    first = copied(patched(model))
+    first.resize_token_embeddings(VOCAB + 8)
+    first.config.use_cache = False
+    loss, _ = step(first)
+    assert first.config is not config and config.vocab_size == VOCAB
+    tigon_torch.revert(first)
+    assert (first.config.vocab_size, first.config.use_cache) == (VOCAB + 8, False)
+    assert first.config._attn_implementation == config._attn_implementation
+    assert all(m.config is first.config for m in first.modules() if hasattr(m, "config"))
+    assert abs(step(first)[0] - loss) <= 1e-5 * loss
+
+
+def test_revert_of_a_layer():
+    """The rest of the model stays patched, and takes the layer as it is."""
+    model = build("llama")
+    loss, _ = step(model)
+    model = patched(model)
+    tigon_torch.revert(model.model.layers[0])
+    assert not is_patched(model.model.layers[0]) and is_patched(model.model.layers[1])
+    assert abs(step(model)[0] - loss) <= 1e-6 * loss
+
+
 def is_patched(model) -> bool:
     return any("forward" in vars(m) for m in model.modules())
 
@@ -345,6 +373,31 @@ def test_copies_have_patches_of_their_own(family):
     assert not is_patched(first) and is_patched(third)
     tigon_torch.revert(third)
     assert not is_patched(third) and step(third)[0] == plain
+
+
+def prepared(model, of):
+    """What accelerate makes of it for mixed precision, and for its hooks."""
+    accelerate = pytest.importorskip("accelerate")
+    if of == "hooks":
+        accelerate.hooks.add_hook_to_module(model, accelerate.hooks.ModelHook())
+        return model
+    return accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+
+
+@pytest.mark.parametrize("of", ["precision", "hooks"])
+def test_a_copy_of_what_accelerate_wrapped_has_weights_of_its_own(of):
+    model = prepared(patched(build("llama")), of)
+    before = model(**batch()).loss
+    second = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in second.parameters():
+            p.zero_()
+    assert abs(second(**batch()).loss - math.log(VOCAB)) <= 1e-3
+    assert model(**batch()).loss == before
+    if of == "precision":
+        accelerate = pytest.importorskip("accelerate")
+        inner = accelerate.Accelerator(cpu=True).unwrap_model(second, keep_fp32_wrapper=False)
+        assert abs(inner(**batch()).loss - math.log(VOCAB)) <= 1e-5
 
 
 def test_a_shallow_copy_shares_modules_as_any():
@@ -550,6 +603,23 @@ def test_packed_sequences(family, rows, calls):
         calls.clear()
         same(model, copied, position_ids=positions, use_cache=False, **batch(rows=rows, seq=32))
         assert "attention" not in calls
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_window_without_keys(family, packed, calls):
+    """To transformers a sliding window of 0 is a window in which a query sees nothing, and None is none."""
+    inputs = batch()
+    if packed:
+        inputs["position_ids"] = torch.cat([torch.arange(n) for n in (5, 19)])[None].repeat(2, 1)
+    model = build(family, sliding_window=0)
+    copied = patched(model)
+    same(model, copied, use_cache=False, **inputs)
+    assert calls.get("attention", 0) == (family == "gemma2")  # of whose two layers one has no window
+    loss, expected = step(model, use_cache=False, **inputs)
+    again, actual = step(compiled(copied), use_cache=False, **inputs)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    assert all(error(actual[name], expected[name]) <= 2e-5 for name in expected)
 
 
 def test_mask_of_ones_own(calls):

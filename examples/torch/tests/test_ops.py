@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tigon_torch
-from tigon_torch import ops
+from tigon_torch import ops, registration
 
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
@@ -655,6 +655,13 @@ def test_compiled_by_inductor():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+def test_compiled_code_of_another_release_is_not_found():
+    schemas = registration._schemas
+    assert registration.digest(schemas) in torch.compiler.config.cache_key_tag
+    assert any(schema.startswith("tigon::rms_norm_backward(") for schema in schemas)
+    assert registration.digest([schemas[0].replace("(", "(Tensor more, "), *schemas[1:]]) != registration.digest(schemas)
+
+
 def test_sequences_of_other_lengths_reuse_the_graph():
     torch._dynamo.reset()
     graphs = []
@@ -708,6 +715,33 @@ def test_operators_without_f16_say_so():
 
 
 # ---- exactness beside eager
+
+NARROW = {"rms_norm": lambda x, w, eps, offset: ops.rms_norm(x, w, eps, offset, "none"),
+          "fused_add_rms_norm": lambda x, w, eps, offset: ops.fused_add_rms_norm(
+              x, torch.zeros_like(x), w, eps, offset, "none")[0]}
+
+
+@pytest.mark.parametrize("cols", range(1, 9))
+@pytest.mark.parametrize("dtype", [f32, bf16, f64], ids=["f32", "bf16", "f64"])
+@pytest.mark.parametrize("name", NARROW)
+def test_rms_norms_of_narrow_rows(name, dtype, cols):
+    """With an eps that is nothing beside the squares and one that is nearly all, against the formula in f64."""
+    for eps, offset in itertools.product((1e-12, 1e-6, 0.01, 1.0, 1e3), (0.0, 1.0)):
+        x, w = Case(None, None, (17, cols), (cols,)).inputs(dtype)
+        exact = [t.detach().to(f64).requires_grad_() for t in (x, w)]
+        y, wanted = NARROW[name](x, w, eps, offset), rms(*exact, eps, offset)
+        dy, = upstream_of(dtype, [wanted])
+        (dx, dw), (dx_of, dw_of) = (torch.autograd.grad(y, (x, w), dy.to(dtype)), torch.autograd.grad(wanted, exact, dy))
+        rstd = torch.rsqrt(exact[0].detach().square().mean(-1, keepdim=True) + eps)
+        assert (y.detach().to(f64) - wanted).abs().le(16 * roundoff(dtype) * wanted.abs()).all()
+        assert error(dw, dw_of) <= 32 * roundoff(dtype)
+        # dx is a difference of terms of this size.
+        terms = (rstd * dy * (offset + exact[1].detach())).abs().amax(-1, keepdim=True)
+        off = (dx.to(f64) - dx_of).abs()
+        assert (off <= 16 * roundoff(dtype) * terms).all(), eps
+        if name == "rms_norm" and dtype == f32 and cols == 1 and eps >= 1e-6:  # what is left of them is exact, too
+            assert (off <= 64 * roundoff(f32) * dx_of.abs()).all(), eps
+
 
 def test_rms_norm_in_16_bits_is_not_less_exact_than_eager():
     generator = torch.Generator().manual_seed(9)
@@ -968,6 +1002,18 @@ ERRORS = {
     "linear: weight is of int64; expected f32, bf16, f16 or f64": lambda x: ops.linear(x, x.long()),
     "moe: down is of int64; expected f32": lambda x: ops.moe(x, torch.ones(3, 12, 16), torch.ones(3, 16, 6).long(),
                                                              LABELS[:, None], torch.ones(4, 1)),
+    "linear: weight is of float8_e4m3fn; expected f32": lambda x: ops.linear(x, x.to(torch.float8_e4m3fn)),
+    "moe: gate_up is of int64; expected f32": lambda x: ops.moe(x, torch.ones(3, 12, 16).long(), torch.ones(3, 16, 6),
+                                                                LABELS[:, None], torch.ones(4, 1)),
+    "moe: indices is of f32; expected i64 or i32": lambda x: ops.moe(x, torch.ones(3, 12, 16), torch.ones(3, 16, 6),
+                                                                     torch.zeros(4, 1), torch.ones(4, 1)),
+    "fused_linear_cross_entropy: weight is of int64; expected f32": lambda x: ops.fused_linear_cross_entropy(
+        x, torch.ones(5, 16).long(), LABELS),
+    "fused_linear_grpo: ref_weight is of int64; expected f32": lambda x: ops.fused_linear_grpo(
+        torch.ones(4, 3, 16), torch.ones(5, 16), torch.zeros(4, 3).long(), torch.ones(4), beta=0.1,
+        ref_x=torch.ones(4, 3, 16), ref_weight=torch.ones(5, 16).long()),
+    "fused_linear_preference: ref_x is of int64; expected f32": lambda x: prefer(
+        ref_x=torch.ones(4, 3, 16).long(), ref_weight=torch.ones(5, 16)),
     "linear: bias is of i64; expected f32, bf16, f16 or f64": lambda x: ops.linear(x, x, torch.ones(4).long()),
     "rope: cos is of i64; expected f32": lambda x: ops.rope(torch.ones(Q), torch.ones(K),
                                                                *[torch.ones(5, 8).long()] * 2),

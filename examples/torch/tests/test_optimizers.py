@@ -235,6 +235,7 @@ def test_options_that_are_not_there_are_refused_when_they_come():
     assert len(optimizer.param_groups) == 1
     tigon_torch.AdamW([torch.nn.Parameter(torch.ones(3))], foreach=True, capturable=True, fused=False)
     for options, sentence in (({"amsgrad": True}, "tigon: AdamW: amsgrad is set; expected an optimizer without it"),
+                              ({"maximize": True}, "maximize is set"),
                               ({"differentiable": True}, "differentiable is set"),
                               ({"lr": -1.0}, "Invalid learning rate: -1.0"), ({"eps": -1.0}, "Invalid epsilon value"),
                               ({"betas": (1.0, 0.9)}, "Invalid beta parameter"),

@@ -507,6 +507,14 @@ def test_trl_delta(kind, tokenizer, tmp_path):
     compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
 
 
+@pytest.mark.parametrize("kind", ["grpo", "dapo"])
+def test_trl_without_a_longest_completion(kind, tokenizer, tmp_path):
+    """max_completion_length may be None, and has no part in these losses."""
+    trainer = trainer_of("grpo", tokenizer, tmp_path, build("llama"), loss_type=kind)
+    trainer.max_completion_length = None
+    compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), grpo_batch(trainer))
+
+
 @pytest.mark.parametrize("kind, options, says", [
     *(("grpo", dict(loss_type=kind, importance_sampling_level="sequence"),
        f"loss_type {kind} and importance_sampling_level sequence") for kind in ("cispo", "sapo", "vespo")),

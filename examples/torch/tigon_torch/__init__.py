@@ -12,6 +12,9 @@ from . import losses, ops  # noqa: E402
 from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
 from .optimizers import AdamW  # noqa: E402, F401
+from .registration import tag_compiled_code  # noqa: E402
+
+tag_compiled_code()
 
 _SET = torch.ops.tigon.instruction_set()  # chosen here: a CPU without any, or a wish that cannot be met, is an error now
 

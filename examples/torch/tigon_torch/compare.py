@@ -97,7 +97,7 @@ def tokens(options, vocab: int, step: int, seq: int | None = None):
     import torch
 
     generator = torch.Generator().manual_seed(1000 + step)
-    ids = torch.randint(0, vocab, (options.batch, seq or options.seq), generator=generator)
+    ids = torch.randint(0, vocab, (options.batch, options.seq if seq is None else seq), generator=generator)
     return {"input_ids": ids, "labels": ids}
 
 

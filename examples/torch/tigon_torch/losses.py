@@ -439,7 +439,7 @@ def _grpo(trainer) -> dict:
                        k_positive=args.vespo_k_pos, lambda_positive=args.vespo_lambda_pos,
                        k_negative=args.vespo_k_neg, lambda_negative=args.vespo_lambda_neg,
                        bias_corrected_kl=bool(args.use_bias_correction_kl),
-                       max_length=0.0 if trainer.max_completion_length is None else trainer.max_completion_length,
+                       max_length=trainer.max_completion_length if trainer.loss_type == "dr_grpo" else None,
                        metrics=True)
     _try(trainer, lambda x, w: loss_of(*((x, w) if fused else (x,)), x.new_zeros(x.shape[:2]).long(),
                                        x.new_ones(2).float(), ref_logp=x.new_zeros(x.shape[:2]).float()))

@@ -4,8 +4,9 @@ Tensors are on the CPU, f32, bf16, f16 or f64. Divergences, policy and preferenc
 in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
 biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
-and its gradient is not computed. Gradients of gradients are right through rope, mrope and linear, and refused through
-the others, as forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
+and its gradient is not computed. Tables, references, advantages and log-probabilities of the past are constants: they
+get no gradients. Gradients of gradients are right through rope, mrope and linear, and refused through the others, as
+forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
 """
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ _ops = torch.ops.tigon
 _CASTING = {"llama": 0, "gemma": 1, "none": 2}
 _REDUCTION = {"mean": 0, "sum": 1, "none": 2}
 _HAS_F16 = _ops.has_f16()
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def _half(x):
@@ -304,9 +306,9 @@ def _autocast(*tensors):
 
 
 def _in_type_of(x, op, **weights):
-    """The weights in the type of x; integers are none."""
+    """The weights in the type of x; integers and numbers of 8 bits, which have a scale beside them, are none."""
     for name, w in weights.items():
-        if w is not None and not w.is_floating_point():
+        if w is not None and w.dtype not in _TYPES:
             refuse(op, name, f"of {str(w.dtype)[6:]}", "f32, bf16, f16 or f64")
     return tuple(None if w is None else w.to(x.dtype) for w in weights.values())
 

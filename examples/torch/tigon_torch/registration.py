@@ -4,19 +4,36 @@ Most gradients are no differentiable functions of their own: whoever differentia
 would take it for a constant. `differentiable` says that a backward is made of operators that have gradients.
 """
 import functools
+import hashlib
 
 import torch
+import torch.compiler.config
 from torch import Tensor
 from torch.library import register_autograd, register_fake
 
 from .arguments import on_one_device, without_tangents
 
 
+_schemas: list[str] = []
+
+
+def digest(schemas) -> str:
+    return "tigon_torch " + hashlib.sha256("\n".join(sorted(schemas)).encode()).hexdigest()[:16]
+
+
+def tag_compiled_code() -> None:
+    """Inductor keeps compiled graphs on disk and finds them by the names of operators, not by their arguments. With
+    those in its key it finds none that was compiled for another release of tigon_torch, whose calls would fail."""
+    torch.compiler.config.cache_key_tag += digest(_schemas)
+
+
 def fake(op: str, function=None):
     """Registers what makes an operator's results without computing them; with the name alone it is a decorator."""
     if function is None:
         return lambda f: fake(op, f)
-    names = [argument.name for argument in getattr(torch.ops.tigon, op).default._schema.arguments]
+    schema = getattr(torch.ops.tigon, op).default._schema
+    _schemas.append(str(schema))
+    names = [argument.name for argument in schema.arguments]
 
     @functools.wraps(function)
     def made(*args):

@@ -139,12 +139,14 @@ class _Applying:
         if before not in ("sdpa", "eager", _attention.NAME):
             self.report.leave(f"attention: the model was built with attn_implementation='{before}'")
             return
-        # A copy, because other models may have been built from the same config.
+        # A copy, because other models may have been built from the same config. The model keeps it when it is reverted:
+        # what has changed in it since, by resize_token_embeddings for example, belongs to the model.
         copied = copy.deepcopy(config)
         copied._attn_implementation = _attention.NAME
         for module in self.model.modules():
-            if getattr(module, "config", None) is config:
-                put(module, "config", copied)
+            if type(getattr(module, "config", None)) is type(config):
+                module.config = copied
+        put(self.model, _attention.BEFORE, before)
         for model in [*self.instances("Model"), *self.instances("TextModel")]:
             if "forward" not in vars(model):
                 put(model, "forward", Forward(model, _attention.plain_positions, self.family.masks, type(model)))
@@ -268,6 +270,8 @@ def revert(model=None) -> None:
             restore(_classes.pop())
         return
     for module in _unwrap(model).modules():
+        if _attention.BEFORE in vars(module):
+            module.config._attn_implementation = vars(module)[_attention.BEFORE]
         restore(module)
 
 

@@ -1,7 +1,8 @@
 """The attention "tigon" of transformers' registries: one function for the attention, one for its masks.
 
 The mask says what the attention needs to know, because not every family hands its sliding window to the attention:
-  [1, 1, 0, w]             position alone decides: causal, with a sliding window of w keys unless w is 0. No elements.
+  [1, 1, 0, w]             position alone decides: causal, with a sliding window of w keys, or without one where w is 0.
+                           No elements.
   [w, 0, l1, ..., keys]    int32: the same within packed sequences, and where each of them ends
   anything else            the boolean mask that "sdpa" would have; the call goes to transformers' own attention.
 """
@@ -16,10 +17,20 @@ from .. import ops
 from .patch import say_once
 
 NAME = "tigon"
+BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the name of its own attention
+
+
+def _has_a_number(window: int | None) -> bool:
+    """Whether a mask can say this window. One below 1, in which a query sees no key, is left to transformers' mask."""
+    return window is None or window >= 1
+
+
+def _number_of(window: int | None) -> int:
+    return 0 if window is None else window
 
 
 def plain_mask(window: int | None, device) -> torch.Tensor:
-    return torch.empty((1, 1, 0, window or 0), dtype=torch.bool, device=device)
+    return torch.empty((1, 1, 0, _number_of(window)), dtype=torch.bool, device=device)
 
 
 def _is_plain(mask) -> bool:
@@ -101,8 +112,8 @@ def attention_forward(module, query, key, value, attention_mask, dropout: float 
         window, lengths = int(attention_mask[0]), attention_mask[1:]
     else:
         window = attention_mask.shape[3]
-    out = ops.attention(query, key, value, scale=scaling, causal=True, window=window or None, softcap=softcap,
-                        cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
+    out = ops.attention(query, key, value, scale=scaling, causal=True, window=None if window == 0 else window,
+                        softcap=softcap, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
     return out.transpose(1, 2), None
 
 
@@ -147,6 +158,7 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
         padding = padding[:, kv_offset : kv_offset + kv_length]
     padded = padding is not None and (compiling or not bool(padding.all()))
     aligned = isinstance(q_offset, int) and kv_offset + kv_length == q_offset + q_length
+    aligned = aligned and _has_a_number(local_size)
     device = kwargs.get("device", "cpu")
     if compiling and padding is None and aligned and allow_is_causal_skip:
         # What the mask is made of cannot be looked at here. These are the two that transformers lets sdpa leave out.
@@ -158,7 +170,7 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
         packed = _packed(mask_function, local_size) if q_length == kv_length else None
         if packed is not None and bool((packed == packed[:1]).all()):
             starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
-            ends = [starts.new_tensor([local_size or 0]), starts, starts.new_tensor([kv_length])]
+            ends = [starts.new_tensor([_number_of(local_size)]), starts, starts.new_tensor([kv_length])]
             return torch.cat(ends).to(torch.int32)
     return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
                      kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
@@ -171,6 +183,11 @@ def plain_positions(masks: str | None, cls: type):
     there are none. `masks`: how the family keeps them: None, one, "config", one with the config's window if it has
     one, or "layers", one for each type of layers."""
 
+    def window_of(config):
+        """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""
+        used = masks == "config" or (masks == "layers" and "sliding_attention" in config.layer_types)
+        return getattr(config, "sliding_window", None) if used else None
+
     def is_plain(model, args, kwargs):
         names = ("attention_mask", "position_ids", "cache", "past_key_values")
         given = any(kwargs.get(name) is not None for name in names)
@@ -180,16 +197,18 @@ def plain_positions(masks: str | None, cls: type):
             return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return False
+        if not _has_a_number(window_of(config)):
+            return False
         return not getattr(config, "use_bidirectional_attention", False)
 
     @functools.wraps(cls.forward)
     def forward(self, *args, **kwargs):
         if is_plain(self, args, kwargs):
-            device, window = self.device, getattr(self.config, "sliding_window", None)
+            device, window = self.device, window_of(self.config)
             if masks == "layers":
                 mask = {"full_attention": plain_mask(None, device), "sliding_attention": plain_mask(window, device)}
             else:
-                mask = plain_mask(window if masks == "config" else None, device)
+                mask = plain_mask(window, device)
             kwargs = {**kwargs, "attention_mask": mask}
         return cls.forward(self, *args, **kwargs)
 

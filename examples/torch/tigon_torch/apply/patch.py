@@ -76,6 +76,8 @@ class Forward:
 
     A bound method of an inner function cannot be pickled. This can, if `make` is a function of a module and the options
     can: it keeps what the function was made of. A copy of the module has a copy of it, for the module that was copied.
+    Who wraps a method takes its __func__, as accelerate does for mixed precision, and binds that to the module again; a
+    wrapper of the object itself would lead a copy of the module back to the module.
     """
 
     def __init__(self, module, make, *options):
@@ -84,6 +86,14 @@ class Forward:
 
     def __call__(self, *args, **kwargs):
         return self.function(self.module, *args, **kwargs)
+
+    @property
+    def __self__(self):
+        return self.module
+
+    @property
+    def __func__(self):
+        return self.function
 
     @property
     def __signature__(self) -> inspect.Signature:
