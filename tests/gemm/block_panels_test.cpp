@@ -119,6 +119,41 @@ void packs_every_word(std::size_t rows, std::size_t depth, bool along) {
               << (along ? " along" : "");
 }
 
+/// Panels of U rows of one element a word. Vectors reach beyond six rows, and nothing is written behind the last panel.
+template <class P, std::size_t U>
+void packs_every_element(std::size_t rows, std::size_t depth, bool along) {
+  using T = typename P::value;
+  guarded_matrix<T> m(along ? rows : depth, along ? depth : rows, 3);
+  const auto value = [&](std::size_t i, std::size_t p) { return i < rows ? static_cast<T>(1 + i * 32 + p) : T(0); };
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t p = 0; p < depth; ++p) (along ? m(i, p) : m(p, i)) = value(i, p);
+  const std::size_t panels = (rows + U - 1) / U, behind = 16;
+  std::vector<T> to(panels * U * depth + behind, T(-1));
+  packed::pack<P, U>(packed::source<T>{m.view().data, m.view().row_stride, along}, 0, rows, 0, depth, to.data());
+  for (std::size_t panel = 0; panel < panels; ++panel)
+    for (std::size_t p = 0; p < depth; ++p)
+      for (std::size_t y = 0; y < U; ++y)
+        ASSERT_EQ(to[(panel * depth + p) * U + y], value(panel * U + y, p))
+            << panel * U + y << ", " << p << " of " << rows << " x " << depth << (along ? " along" : "");
+  for (std::size_t i = to.size() - behind; i < to.size(); ++i) ASSERT_EQ(to[i], T(-1)) << rows << " x " << depth;
+}
+
+/// Where a vector has at most eight numbers: longer ones have panels of eight rows.
+template <class E, class A>
+void packs_panels_of_six_rows() {
+  using P = packed::fma_lanes<E, A>;
+  if constexpr (P::size <= 8)
+    for (const std::size_t rows : {1u, 5u, 6u, 7u, 12u, 17u, 18u})
+      for (const std::size_t depth : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 15u, 16u, 17u})
+        for (const bool along : {false, true}) packs_every_element<P, 6>(rows, depth, along);
+}
+
+TEST(Panels, OfSixRowsHoldEveryElementAndNothingBehind) {
+  packs_panels_of_six_rows<four_lanes, float>();
+  packs_panels_of_six_rows<backends::highway::engine, float>();
+  packs_panels_of_six_rows<backends::highway::engine, double>();
+}
+
 TEST(BlockPanels, HoldEveryElementWhereTheInstructionExpectsIt) {
   for (const std::size_t rows : {1u, 2u, 3u, 7u, 8u, 9u, 11u, 12u, 13u, 16u, 24u, 29u})
     for (const std::size_t depth : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 16u, 23u})

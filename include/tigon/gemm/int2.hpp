@@ -17,6 +17,7 @@
 #include <tigon/core/views.hpp>
 #include <tigon/gemm/panels.hpp>
 #include <tigon/simd/quads.hpp>
+#include <tigon/simd/registers.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
@@ -106,6 +107,7 @@ void tile(std::size_t length, const std::uint32_t* a, block_of_weights<T> w, con
         u[j] = Q::load(p);
     });
     unroll<R>([&](auto i) TIGON_LAMBDA {
+      simd::keep_order();
       const lanes x = Q::broadcast(a[r * U + i]);
       unroll<V>([&](auto j) TIGON_LAMBDA { to[i][j] = Q::dot(to[i][j], u[j], x); });
     });

@@ -259,7 +259,7 @@ class product {
           any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);
         } else {
           if constexpr (std::same_as<TC, A>) {
-            if (width == vectors * L && std::has_single_bit(height)) {
+            if (width == vectors * L && height == tile_height<U>(height)) {
               to = {nullptr, c, t.c.row_stride, t.scale, bias_here};
               any_tile<P>(height, vectors, length, pa, pb, start, to, cursor);
               sums += sums == nullptr ? 0 : U * W;

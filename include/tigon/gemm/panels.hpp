@@ -4,8 +4,10 @@
 
 #include <tigon/gemm/contract.hpp>
 #include <tigon/simd/engines/pairs.hpp>
+#include <tigon/simd/registers.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -75,9 +77,9 @@ struct fma_lanes {
   static constexpr std::size_t size = sums::size;
   using block = words<word, size>;
 
-  static TIGON_INLINE operand load(const word* p) { return simd::load<sums>(p); }
+  static TIGON_INLINE operand load(const word* p) { return simd::load_once<sums>(p); }
   static TIGON_INLINE operand broadcast(const word* p) { return operand(*p); }
-  static TIGON_INLINE sums multiply_add(operand a, operand b, sums c) { return fma(a, b, c); }
+  static TIGON_INLINE sums multiply_add(operand a, operand b, sums c) { return simd::fma_in_registers(a, b, c); }
 
   /// `count` <= size * group elements that follow each other in depth.
   template <element T>
@@ -98,16 +100,20 @@ struct fma_lanes {
   }
 };
 
-/// Rows and vectors of a tile: as many sums as the registers hold beside one broadcast and the row of b.
+/// Rows and vectors of a tile: as many sums as the registers hold beside the row of b and two broadcasts. A step reads `vectors` vectors and `rows` broadcasts for rows * vectors multiplications.
 template <class P>
 struct tile_shape {
 #if defined(__aarch64__)
-  static constexpr bool many = true;
+  static constexpr std::size_t registers = 32;
 #else
-  static constexpr bool many = sizeof(typename P::sums) == 64;
+  static constexpr std::size_t registers = sizeof(typename P::sums) == 64 ? 32 : 16;
 #endif
-  static constexpr std::size_t rows = many ? 8 : 4;
-  static constexpr std::size_t vectors = 3;
+#if defined(__x86_64__) && !defined(__FMA__)
+  static constexpr std::size_t rows = 4;  // a product takes a register, too
+#else
+  static constexpr std::size_t rows = registers == 32 ? 8 : 6;
+#endif
+  static constexpr std::size_t vectors = registers == 32 ? 3 : 2;
   static constexpr std::size_t cols = vectors * P::size;
 };
 
@@ -118,20 +124,34 @@ TIGON_INLINE void put(const R& r, W* p) {
   std::memcpy(p, &r, sizeof r);
 }
 
+/// The first N words of r.
+template <std::size_t N, class R, class W>
+TIGON_INLINE void put_first(const R& r, W* p) {
+  std::memcpy(p, &r, N * sizeof(W));
+}
+
 /// One panel of U rows whose depth is contiguous. Missing rows and depth become zeros.
+///
+/// Vectors of H rows, where U is no multiple of H, reach into the next word of depth. That word is written later; the last
+/// word is written apart.
 template <class P, std::size_t U, element T>
 void pack_along(const T* from, std::size_t stride, std::size_t rows, std::size_t depth, typename P::word* to) {
-  constexpr std::size_t L = P::size, H = std::min(U, L), per = L / H, step = L * P::group;
+  constexpr std::size_t L = P::size, H = std::min(std::bit_ceil(U), L), per = L / H, step = L * P::group;
+  constexpr bool reaches = U % H != 0;
+  static_assert(!reaches || per == 1);
   const std::size_t length = ceil_div(depth, P::group);
-  for (std::size_t first = 0; first < U; first += H) {
-    const std::size_t have = rows > first ? std::min(H, rows - first) : 0;
+  for (std::size_t end = round_up(U, H); end != 0; end -= H) {  // the last rows first
+    const std::size_t first = end - H, height = std::min(H, U - first);
+    const std::size_t have = rows > first ? std::min(height, rows - first) : 0;
     const T* source = from + first * stride;
     for (std::size_t p = 0; p < length; p += L) {
       const T* at = source + p * P::group;
       const std::size_t count = std::min(step, depth - p * P::group);
       typename P::block x[H];
-      if (have == H && count == step)
-        unroll<H>([&](auto i) __attribute__((always_inline)) { x[i] = P::along(at + i * stride, step); });
+      if (have == height && count == step)
+        unroll<H>([&](auto i) __attribute__((always_inline)) {
+          x[i] = i < height ? P::along(at + i * stride, step) : typename P::block{};
+        });
       else
         unroll<H>([&](auto i) __attribute__((always_inline)) {
           x[i] = i < have ? P::along(at + i * stride, count) : typename P::block{};
@@ -139,11 +159,17 @@ void pack_along(const T* from, std::size_t stride, std::size_t rows, std::size_t
       transpose_block<L, H>(x);
       typename P::word* out = to + p * U + first;
       if (p + L <= length) {
-        unroll<H>([&](auto q) __attribute__((always_inline)) { put(x[q], out + q * per * U); });
+        unroll<H - reaches>([&](auto q) __attribute__((always_inline)) { put(x[q], out + q * per * U); });
+        if constexpr (reaches) {
+          if (p + L < length || height == H)
+            put(x[H - 1], out + (H - 1) * U);
+          else
+            put_first<U % H>(x[H - 1], out + (H - 1) * U);
+        }
       } else {
         alignas(64) typename P::word buffer[H * L];
         std::memcpy(buffer, x, sizeof buffer);
-        for (std::size_t q = 0; q < length - p; ++q) std::copy_n(buffer + q * H, H, out + q * U);
+        for (std::size_t q = 0; q < length - p; ++q) std::copy_n(buffer + q * H, height, out + q * U);
       }
     }
   }
@@ -166,12 +192,21 @@ void pack_across(const T* from, std::size_t stride, std::size_t cols, std::size_
     if constexpr (U % L == 0) {
       for (std::size_t q = 0; q < panels; ++q, out += U * length)
         unroll<U / L>([&](auto v) __attribute__((always_inline)) { put(read(q * U + v * L), out + v * L); });
-    } else {
+    } else if constexpr (L % U == 0) {
       for (std::size_t q = 0; q < panels;) {
         alignas(64) word buffer[L];
         put(read(q * U), buffer);
         for (std::size_t h = 0; h < L / U && q < panels; ++h, ++q, out += U * length)
           std::copy_n(buffer + h * U, U, out);
+      }
+    } else {
+      constexpr std::size_t whole = U / L;
+      for (std::size_t q = 0; q < panels; ++q, out += U * length) {
+        unroll<whole>([&](auto v) __attribute__((always_inline)) { put(read(q * U + v * L), out + v * L); });
+        if (p + 1 < length)  // reaches into the next word, as in pack_along
+          put(read(q * U + whole * L), out + whole * L);
+        else
+          put_first<U % L>(read(q * U + whole * L), out + whole * L);
       }
     }
   }

@@ -25,8 +25,8 @@ namespace tigon {
 /// AVX-512 with bf16 instructions, bf16: 1.00 to 1.02.
 struct gemm_tuning {
   std::size_t depth = 512;         ///< most depth of a block
-  std::size_t rows_per_task = 32;  ///< rows of a in a task, where b is shared
-  std::size_t cols_per_task = 48;  ///< columns of b in a task, where a is shared
+  std::size_t rows_per_task = 32;  ///< most rows of a in a task, where b is shared
+  std::size_t cols_per_task = 48;  ///< most columns of b in a task, where a is shared
   std::size_t few_workers = 4;     ///< up to so many, tasks are long where each of them has four
   std::size_t long_rows = 96;      ///< rows_per_task of long tasks, which take all that is shared
   std::size_t long_cols = 96;      ///< cols_per_task of long tasks
@@ -96,7 +96,8 @@ struct plan {
   /// Small products: at least eight tasks where the extent allows.
   constexpr std::size_t short_part(gemm_tuning t) const {
     const std::size_t eighth = std::max(part_unit(), round_up(ceil_div(extent(), 8), part_unit()));
-    return std::min(share_a ? round_up(t.cols_per_task, W) : round_up(t.rows_per_task, U), eighth);
+    const std::size_t most = share_a ? t.cols_per_task : t.rows_per_task;
+    return std::min(std::max(part_unit(), most / part_unit() * part_unit()), eighth);
   }
   /// Whether each of a few workers has four parts of `length`.
   constexpr bool has_enough(std::size_t length, gemm_tuning t, std::size_t workers) const {

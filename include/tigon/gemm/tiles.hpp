@@ -5,6 +5,7 @@
 #include <tigon/gemm/panels.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace tigon {
@@ -73,9 +74,10 @@ TIGON_INLINE void store_scaled(const V (&acc)[H][N], const tile_target<typename 
 /// R rows by N vectors: sums = (start or 0) + a b over `length` words of depth.
 template <class P, std::size_t R, std::size_t N>
 void tile(std::size_t length, const typename P::word* a, const typename P::word* b, const typename P::value* start,
-          const tile_target<typename P::value>& to, prefetch_cursor& cursor) {
+          const tile_target<typename P::value>& to, prefetch_cursor& cursor_of_task) {
   using A = typename P::value;
   using V = typename P::sums;
+  prefetch_cursor cursor = cursor_of_task;  // in registers
   constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
   const auto each = [](auto f) __attribute__((always_inline)) { for_sums<R, N>(f); };
   constexpr std::size_t H = by_blocks<P> && R == 1 ? 2 : R;  // rows of sums: blocks have two
@@ -99,6 +101,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
       typename P::operand row[N];
       unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = P::load(bw + j * L); });
       unroll<R>([&](auto i) __attribute__((always_inline)) {
+        simd::keep_order();
         const typename P::operand x = P::broadcast(aw + i);
         unroll<N>([&](auto j) __attribute__((always_inline)) { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
       });
@@ -138,6 +141,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     left = chain;
     clear();
   }
+  cursor_of_task = cursor;
   for (std::size_t rest = length % 4; rest > 0; --rest, a += U, b += W) step(a, b);
   finish_chain();
   if (start != nullptr) join(start);
@@ -155,9 +159,17 @@ TIGON_INLINE void tile_of(std::size_t vectors, std::size_t length, const typenam
                           prefetch_cursor& cursor) {
   switch (vectors) {
     case 1: return tile<P, R, 1>(length, a, b, start, to, cursor);
-    case 2: return tile<P, R, 2>(length, a, b, start, to, cursor);
+    case 2:
+      if constexpr (tile_shape<P>::vectors > 2) return tile<P, R, 2>(length, a, b, start, to, cursor);
+      [[fallthrough]];
     default: return tile<P, R, tile_shape<P>::vectors>(length, a, b, start, to, cursor);
   }
+}
+
+/// Rows of the lowest tile that holds `rows` <= U rows: 1, 2, 4 or U.
+template <std::size_t U>
+constexpr std::size_t tile_height(std::size_t rows) {
+  return rows > std::bit_floor(U - 1) ? U : std::bit_ceil(rows);
 }
 
 /// The lowest tile that holds `rows` rows.
@@ -166,10 +178,14 @@ TIGON_INLINE void any_tile(std::size_t rows, std::size_t vectors, std::size_t le
                            const typename P::word* b, const typename P::value* start,
                            const tile_target<typename P::value>& to, prefetch_cursor& cursor) {
   constexpr std::size_t U = tile_shape<P>::rows;
-  if (rows > U / 2) return tile_of<P, U>(vectors, length, a, b, start, to, cursor);
-  if (rows > U / 4) return tile_of<P, U / 2>(vectors, length, a, b, start, to, cursor);
-  if (U > 4 && rows > U / 8) return tile_of<P, U / 4>(vectors, length, a, b, start, to, cursor);
-  return tile_of<P, 1>(vectors, length, a, b, start, to, cursor);
+  switch (tile_height<U>(rows)) {
+    case 1: return tile_of<P, 1>(vectors, length, a, b, start, to, cursor);
+    case 2: return tile_of<P, 2>(vectors, length, a, b, start, to, cursor);
+    case 4:
+      if constexpr (U > 4) return tile_of<P, 4>(vectors, length, a, b, start, to, cursor);
+      [[fallthrough]];
+    default: return tile_of<P, U>(vectors, length, a, b, start, to, cursor);
+  }
 }
 
 // ---- What a policy by tile registers does itself

@@ -5,6 +5,7 @@
 
 #include <tigon/rows/map_together.hpp>
 #include <tigon/rows/row.hpp>
+#include <tigon/simd/registers.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,26 +15,6 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
-
-// Barrier against FMA contraction: a product that is added next is rounded first, so that a sum has the same bits in
-// every loop that makes it.
-template <class R>
-TIGON_INLINE void prevent_contraction(R& r) {
-  if constexpr (requires { r.r; })
-    prevent_contraction(r.r);
-  else if constexpr (requires { r.raw; })
-    prevent_contraction(r.raw);
-  else if constexpr (requires { r.data; })
-    prevent_contraction(r.data);
-  else
-#if defined(__x86_64__) || defined(__i386__)
-    asm("" : "+v"(r));
-#elif defined(__aarch64__)
-    asm("" : "+w"(r));
-#else
-    asm("" : "+m"(r));
-#endif
-}
 
 // Side work of a map: the reduction of the same columns of a later row, which pulls that row into the cache; memory is
 // read and written and lanes compute at the same time. Sums of the parts of a row are added up in f64.
@@ -54,7 +35,7 @@ struct reducing {
   TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
     auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
-      prevent_contraction(r.v[k]);
+      keep_in_register(r.v[k]);
       s.sum.v[k] = s.sum.v[k] + r.v[k];
     });
   }
@@ -62,7 +43,7 @@ struct reducing {
     const auto inside = V::iota() < V(static_cast<number>(n));
     auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
-      prevent_contraction(r.v[k]);
+      keep_in_register(r.v[k]);
       s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
     });
   }

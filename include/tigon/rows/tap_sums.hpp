@@ -4,7 +4,7 @@
 #define TIGON_ROWS_TAP_SUMS_HPP
 
 #include <tigon/rows/loop.hpp>
-#include <tigon/simd/vec.hpp>
+#include <tigon/simd/registers.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -65,16 +65,13 @@ struct line_list {
 namespace detail {
 
 // y[o * y_stride + j] = start[o] + sum_t weight x for O outputs and U vectors of columns at a time. 64 terms are added
-// one after the other, and then their sums: the rounding error grows with the number of these.
+// one after the other, and then their sums, in y: the rounding error grows with the number of these.
 template <class V, std::size_t O, std::size_t U, class A = typename V::value_type>
 [[gnu::noinline]] void sum_taps(tap_list<A> taps, const A* start, A* y, std::size_t y_stride, std::size_t n) {
   constexpr std::size_t plain = 64, N = V::size;
   for (std::size_t j = 0; j < n; j += U * N) {
-    pack<pack<V, U>, O> total;
-    unrolled<O>([&](auto o) TIGON_LAMBDA {
-      unrolled<U>([&](auto u) TIGON_LAMBDA { total.v[o].v[u] = V(start == nullptr ? A(0) : start[o]); });
-    });
-    for (std::size_t first = 0; first < taps.count; first += plain) {
+    std::size_t first = 0;
+    do {
       pack<pack<V, U>, O> part;
       unrolled<O>([&](auto o) TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = V(A(0)); }); });
       const std::size_t end = std::min(taps.count, first + plain);
@@ -82,18 +79,21 @@ template <class V, std::size_t O, std::size_t U, class A = typename V::value_typ
       for (std::size_t t = first; t < end; ++t, w += taps.outputs) {
         const A* const x = taps.x + taps.offset[t] + j;
         pack<V, U> of;
-        unrolled<U>([&](auto u) TIGON_LAMBDA { of.v[u] = load<V>(x + u * N); });
+        unrolled<U>([&](auto u) TIGON_LAMBDA { of.v[u] = load_once<V>(x + u * N); });
         unrolled<O>([&](auto o) TIGON_LAMBDA {
           const V factor(w[o]);
-          unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = fma(factor, of.v[u], part.v[o].v[u]); });
+          unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = fma_in_registers(factor, of.v[u], part.v[o].v[u]); });
         });
       }
-      unrolled<O>([&](auto o)
-                      TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { total.v[o].v[u] += part.v[o].v[u]; }); });
-    }
-    unrolled<O>([&](auto o) TIGON_LAMBDA {
-      unrolled<U>([&](auto u) TIGON_LAMBDA { store(total.v[o].v[u], y + o * y_stride + j + u * N); });
-    });
+      unrolled<O>([&](auto o) TIGON_LAMBDA {
+        unrolled<U>([&](auto u) TIGON_LAMBDA {
+          A* const to = y + o * y_stride + j + u * N;
+          const V before = first != 0 ? load<V>(to) : V(start == nullptr ? A(0) : start[o]);
+          store(before + part.v[o].v[u], to);
+        });
+      });
+      first = end;
+    } while (first < taps.count);
   }
 }
 
@@ -110,10 +110,10 @@ template <class V, std::size_t O, std::size_t K, class A = typename V::value_typ
   unrolled<K>([&](auto k) TIGON_LAMBDA { line[k] = x + offset[k]; });
   for (std::size_t j = 0; j < vectors * N; j += N) {
     pack<V, O> of;
-    unrolled<O>([&](auto o) TIGON_LAMBDA { of.v[o] = load<V>(d + o * d_stride + j); });
+    unrolled<O>([&](auto o) TIGON_LAMBDA { of.v[o] = load_once<V>(d + o * d_stride + j); });
     unrolled<K>([&](auto k) TIGON_LAMBDA {
       const V a = load<V>(line[k] + j);
-      unrolled<O>([&](auto o) TIGON_LAMBDA { acc.v[o].v[k] = fma(a, of.v[o], acc.v[o].v[k]); });
+      unrolled<O>([&](auto o) TIGON_LAMBDA { acc.v[o].v[k] = fma_in_registers(a, of.v[o], acc.v[o].v[k]); });
     });
   }
   unrolled<O>([&](auto o) TIGON_LAMBDA {

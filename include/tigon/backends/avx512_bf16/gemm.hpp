@@ -25,7 +25,11 @@ struct dot_lanes {
   using block = words<word, size>;
   static_assert(size == 16, "tigon: the bf16 dot instruction needs an engine with lanes of 512 bits");
 
-  static TIGON_INLINE operand load(const word* p) { return (__m512bh)_mm512_loadu_si512(p); }
+  static TIGON_INLINE operand load(const word* p) {
+    operand b = (__m512bh)_mm512_loadu_si512(p);
+    simd::keep_in_register(b);
+    return b;
+  }
   static TIGON_INLINE operand broadcast(const word* p) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(*p)); }
   static TIGON_INLINE sums multiply_add(operand a, operand b, sums c) {
     using lanes = typename sums::lanes;
