@@ -220,15 +220,17 @@ struct source {
   bool along;
 };
 
-/// Panels for rows (columns) [first, first + count) and depth [p, p + depth).
+/// Panels for rows (columns) [first, first + count) and depth [p, p + depth). Of rows of memory eight panels at a time:
+/// panels often lie a multiple of 4 KiB apart, and more of them than L1 has ways would drive each other out.
 template <class P, std::size_t U, element T>
 void pack(source<T> s, std::size_t first, std::size_t count, std::size_t p, std::size_t depth, typename P::word* to) {
-  const std::size_t length = ceil_div(depth, P::group);
-  if (s.along)
-    for (std::size_t i = 0; i < count; i += U)
+  const std::size_t length = ceil_div(depth, P::group), step = s.along ? U : 8 * U;
+  for (std::size_t i = 0; i < count; i += step) {
+    if (s.along)
       pack_along<P, U>(s.data + (first + i) * s.stride + p, s.stride, count - i, depth, to + i * length);
-  else
-    pack_across<P, U>(s.data + p * s.stride + first, s.stride, count, depth, to);
+    else
+      pack_across<P, U>(s.data + p * s.stride + first + i, s.stride, std::min(step, count - i), depth, to + i * length);
+  }
 }
 
 /// A policy that multiplies by tile registers: it has panels of its own (gemm/tile_panels.hpp).
