@@ -133,6 +133,55 @@ TYPED_TEST(fused_linear_cross_entropy, keeps_the_digits_of_logits_beyond_the_cap
     for (const std::size_t vocab : {67, 5000}) expect_digits_beyond_the_cap<typename TypeParam::backend>(vocab);
 }
 
+/// Calls whose gradients f32 inside does not give to within the bar of golden sets: logits of 10, and the cap near them.
+struct few_rows_case {
+  linear_sizes sizes;
+  double deviation;  ///< of logits
+  variant of;
+};
+const few_rows_case few_rows_cases[] = {
+    {{5, 32, 200}, 10, {"capped", false, false, {.loss = {.label_smoothing = 0.1, .softcap = 30}}}},
+    {{4, 40, 301}, 10, {"smoothed", true, false, {.loss = {.label_smoothing = 0.1}}}},
+    {{8, 16, 90}, 1, {"scaled by p", false, false, {.loss = {.lse_square_scale = 0.01}, .token_scaling = true}}},
+    {{7, 24, 130}, 8, {"weighted", true, true, {.loss = {.label_smoothing = 0.1, .softcap = 12}}}},
+};
+
+TYPED_TEST(fused_linear_cross_entropy, few_rows_keep_to_the_bar_of_golden_sets) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  if constexpr (tigon::detail::few_cross_entropy_in_f64<B, T>)
+    for (const few_rows_case& c : few_rows_cases)
+      for (std::uint64_t seed = 0; seed < 50; ++seed) {
+        SCOPED_TRACE(testing::Message() << c.of.name << ", seed " << seed);
+        problem<T> p(c.sizes, c.of);
+        const auto [rows, hidden, vocab, padding] = c.sizes;
+        p.x.assign(normal_values(rows * hidden, 2 * seed + 100));
+        p.w.assign(normal_values(vocab * hidden, 2 * seed + 101,
+                                 {.deviation = c.deviation / std::sqrt(static_cast<double>(hidden))}));
+        const auto wanted = p.wanted();
+        p.template forward<B>();
+        expect_golden_bar(p, p.loss.f64(), wanted.loss, wanted);
+      }
+}
+
+TYPED_TEST(fused_linear_cross_entropy, few_rows_of_several_blocks) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  if constexpr (tigon::detail::few_cross_entropy_in_f64<B, T>)
+    // Two blocks of depth, two tasks of columns, two segments of the vocabulary.
+    for (const linear_sizes s :
+         {linear_sizes{1, 2100, 70, 1}, linear_sizes{3, 1100, 80}, linear_sizes{8, 20, 1061, 1}}) {
+      SCOPED_TRACE(testing::Message() << s);
+      problem<T> p(s, variants[4]);
+      const auto wanted = p.wanted();
+      p.template forward<B>();
+      p.expect_results(wanted);
+      EXPECT_TRUE(same_forward_for_any_threads<B>(p));
+    }
+  expect_rows_for_themselves(rows_of_cross_entropy<B, T>({8, 40, 70, 1}, variants[3]));
+  expect_nothing_of_ignored_rows<B, T>({8, 17, 67, 2}, variants[4]);
+}
+
 TYPED_TEST(fused_linear_cross_entropy, bad_rows_stay_alone) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -157,14 +206,18 @@ TYPED_TEST(fused_linear_cross_entropy, bits_do_not_depend_on_threads) {
 TYPED_TEST(fused_linear_cross_entropy, takes_the_workspace_that_it_names) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
-  problem<T> p({20, 17, 67}, variants[3]);
-  const guarded<accumulator_t<T>> one{1};
-  const auto bytes = [](context& ctx) { return tigon::fused_linear_cross_entropy_workspace<B, T>(20, 17, 67, ctx); };
-  expect_takes_its_workspace("fused_linear_cross_entropy_backward", p, bytes,
-                             [&](context& ctx) { p.template backward<B>(one, ctx); });
-  p.clear();
-  expect_takes_its_workspace("fused_linear_cross_entropy_forward", p, bytes,
-                             [&](context& ctx) { p.template forward<B>(ctx); });
+  for (const std::size_t rows : {20u, 6u}) {
+    problem<T> p({rows, 17, 67}, variants[3]);
+    const guarded<accumulator_t<T>> one{1};
+    const auto bytes = [=](context& ctx) {
+      return tigon::fused_linear_cross_entropy_workspace<B, T>(rows, 17, 67, ctx);
+    };
+    expect_takes_its_workspace("fused_linear_cross_entropy_backward", p, bytes,
+                               [&](context& ctx) { p.template backward<B>(one, ctx); });
+    p.clear();
+    expect_takes_its_workspace("fused_linear_cross_entropy_forward", p, bytes,
+                               [&](context& ctx) { p.template forward<B>(ctx); });
+  }
 }
 
 template <class B>

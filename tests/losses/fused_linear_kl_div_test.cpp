@@ -278,11 +278,27 @@ TYPED_TEST(fused_linear_kl_div, rows_do_not_depend_on_which_others_count) {
   using T = typename TypeParam::element;
   expect_rows_for_themselves(rows_of<B, T>({130, 40, 60, 1}, variants[4], 100));
   expect_rows_for_themselves(rows_of<B, T>({21, 7, 33, 1}, variants[2], 0));
+  expect_rows_for_themselves(rows_of<B, T>({8, 7, 33, 1}, variants[4], 0));
 }
 
 TEST(ignored_rows, are_not_multiplied) {
   expect_products_of_kept_rows(rows_of<tigon::backends::small_counting, float>({40, 16, 123}, variants[2], 0),
                                counted.multiplications, 3 * 16 * 123);
+}
+
+TYPED_TEST(fused_linear_kl_div, few_rows_keep_to_the_bar_of_golden_sets) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  if constexpr (tigon::detail::few_kl_div_in_f64<B, T>)
+    for (std::uint64_t seed = 0; seed < 25; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed);
+      problem<T> p({6, 20, 90}, {"", {.temperature = 0.5}, true, true});
+      p.x.assign(normal_values(6 * 20, 2 * seed + 100));
+      p.w.assign(normal_values(90 * 20, 2 * seed + 101, {.deviation = 1.5}));
+      const auto wanted = p.wanted(false);
+      p.template forward<B>();
+      expect_golden_bar(p, p.loss.f64(), wanted.loss, wanted);
+    }
 }
 
 TYPED_TEST(fused_linear_kl_div, has_the_edges_of_its_contract) {

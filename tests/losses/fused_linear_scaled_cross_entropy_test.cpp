@@ -257,6 +257,24 @@ TYPED_TEST(fused_linear_scaled_cross_entropy, rows_do_not_depend_on_which_others
   using T = typename TypeParam::element;
   expect_rows_for_themselves(rows_of<B, T>({130, 40, 60, 1}, variants[2], 100));
   expect_rows_for_themselves(rows_of<B, T>({21, 7, 33, 1}, variants[3], 0));
+  expect_rows_for_themselves(rows_of<B, T>({8, 7, 33, 1}, variants[2], 0));
+}
+
+TYPED_TEST(fused_linear_scaled_cross_entropy, few_rows_keep_to_the_bar_of_golden_sets) {
+  using B = typename TypeParam::backend;
+  using T = typename TypeParam::element;
+  if constexpr (tigon::detail::few_scaled_cross_entropy_in_f64<B, T>)
+    for (std::uint64_t seed = 0; seed < 25; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed);
+      problem<T> p({6, 20, 90}, {"", 1, 1, {.temperature = 0.5}});
+      p.x.assign(normal_values(6 * 20, 2 * seed + 100));
+      p.w.assign(normal_values(90 * 20, 2 * seed + 101, {.deviation = 1}));
+      const auto wanted = p.wanted();
+      p.template forward<B>();
+      expect_golden_bar(p, p.nll.f64(), wanted.nll, wanted);
+      EXPECT_LE(measure(p.entropy.f64(), wanted.entropy).rel_l2, 2.4e-7);
+      EXPECT_LE(measure(p.lse.f64(), wanted.lse).rel_l2, 2.4e-7);
+    }
 }
 
 TEST(ignored_rows, are_not_multiplied) {

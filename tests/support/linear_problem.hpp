@@ -252,6 +252,19 @@ void refuse_overlapping_layers(const overlapping_memory& m, Refuses refuses) {
   refuses(alias, "dbias overlaps bias", [&](auto& a) { a.bias = a.dbias = m.classes; });
 }
 
+/// Loss and gradients in f32 as near to the reference as golden sets ask for, without the original's own error in the
+/// bar (tests/golden/README.md).
+template <class P, class Reference>
+TIGON_TEST_NOINLINE void expect_golden_bar(const P& p, const std::vector<double>& loss,
+                                           const std::vector<double>& wanted_loss, const Reference& wanted) {
+  constexpr double bar = 2.4e-7;
+  EXPECT_LE(measure(loss, wanted_loss).rel_l2, bar) << "loss";
+  EXPECT_LE(measure(p.dx.f64(), wanted.dx).rel_l2, bar) << "dx";
+  EXPECT_LE(measure(p.dw.f64(), wanted.dw).rel_l2, bar) << "dw";
+  if (p.dbias.size() == 0) return;
+  EXPECT_LE(measure(p.dbias.f64(), wanted.dbias).rel_l2, bar) << "dbias";
+}
+
 }  // namespace tigon::test
 
 #endif  // TIGON_TESTS_SUPPORT_LINEAR_PROBLEM_HPP

@@ -78,10 +78,14 @@ template <class T>
 concept element =
     std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> || std::same_as<T, float16>;
 
+/// Whether values of T are computed and summed in f64.
+template <class T>
+inline constexpr bool summed_in_f64 = std::same_as<T, double>;
+
 /// The type in which values of T are computed and summed: f64 for f64, f32 for everything else. Not constrained: it
 /// stands in the signatures of doors, and what is no element shall meet the door's sentence.
 template <class T>
-using accumulator_t = std::conditional_t<std::same_as<T, double>, double, float>;
+using accumulator_t = std::conditional_t<summed_in_f64<T>, double, float>;
 
 /// Element types that may meet in one call: all but f64 with one another, f64 only with itself.
 template <class T, class U>

@@ -102,10 +102,10 @@ void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
                                               context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_forward";
   expects(name).finite<accumulator_t<T>>("beta", opt.beta);
-  detail::distil<B, T, Target>(
+  detail::distil<B, T, Target, op_list<op::fused_linear_cosine_distillation>>(
       name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, false}, ctx,
-      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_cosine_distillation, B>::template forward<B, T, I>(call, labels, opt, rows, ctx);
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_cosine_distillation, B>::template forward<B, L, I>(call, labels, opt, rows, ctx);
       });
 }
 
@@ -119,11 +119,11 @@ void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
                                                context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_backward";
   expects(name).finite<accumulator_t<T>>("beta", opt.beta);
-  detail::distil<B, T, Target>(name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, false},
-                               ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                                 kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, T, I>(
-                                     call, labels, opt, rows, ctx);
-                               });
+  detail::distil<B, T, Target, op_list<op::fused_linear_cosine_distillation>>(
+      name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, false}, ctx,
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_cosine_distillation, B>::template backward<B, L, I>(call, labels, opt, rows, ctx);
+      });
 }
 
 }  // namespace tigon

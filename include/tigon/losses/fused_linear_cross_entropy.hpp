@@ -4,7 +4,6 @@
 
 #include <tigon/losses/parts/cross_entropy_kernel.hpp>
 #include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
-#include <tigon/losses/parts/kept_linear.hpp>
 #include <tigon/losses/parts/tiled_cross_entropy.hpp>
 #include <tigon/losses/parts/tiled_linear.hpp>
 
@@ -12,15 +11,6 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
-/// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
-template <layer_types T>
-struct linear_loss {
-  linear_layer<T> head;
-  linear_gradients<T> out;
-  vector_view<const accumulator_t<T>> upstream;  ///< one number, or one for each row that counts; empty: 1
-  chosen_rows kept{};  ///< which rows these are; labels and results are of them, in their order
-};
 
 /// Whether this header makes the tiles of a backend; a kernel of a backend's own takes whole rows of logits.
 template <class B>
@@ -36,8 +26,8 @@ std::size_t cross_entropy_chunk(std::size_t rows, std::size_t hidden, std::size_
 template <class B, layer_types T>
 kept_chunk cross_entropy_chunk(const linear_loss<T>& t, const context& ctx) {
   const std::size_t rows = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
-  return chunk_of(t.kept, cross_entropy_chunk<B, accumulator_t<T>>(rows, hidden, vocab, ctx), rows,
-                  bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
+  return chunk_of<T>(t.kept, cross_entropy_chunk<B, accumulator_t<T>>(rows, hidden, vocab, ctx), rows,
+                     bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
 }
 
 }  // namespace TIGON_ABI
@@ -56,7 +46,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t vocab = t.head.w.rows;
     out.token_scaling = opt.token_scaling;
-    if constexpr (detail::tiled_backend<B>)
+    if constexpr (detail::tiled_backend<B> && !detail::is_in_f64<T>)
       if (detail::streams<B>(vocab)) {
         const auto tiles = [&]<bool Capped, bool Weighted>() {
           forward_tiles<B, Capped, Weighted, T, I>(t, target, class_weight, out, scale, opt.loss, ctx);
@@ -98,7 +88,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     const std::size_t tile = detail::cross_entropy_chunk<B, A>(t.head.x.rows, t.head.x.cols, vocab, ctx);
     detail::tiled_layer<B, T> layer(
         frame, t.head, t.out, t.kept,
-        detail::chunk_of(t.kept, tile, t.head.x.rows, detail::bytes_of_tile_row<B, T>(t.head.x.cols), false), ctx);
+        detail::chunk_of<T>(t.kept, tile, t.head.x.rows, detail::bytes_of_tile_row<B, T>(t.head.x.cols), false), ctx);
     detail::tiled_cross_entropy<row_backend<B>, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
                                                                              class_weight, out, scale, opt, vocab, ctx);
     layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
@@ -144,6 +134,10 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
   const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch +
                               detail::kept_labels<std::int64_t>::bytes<A>(rows, 1);
+  if constexpr (detail::few_cross_entropy_in_f64<B, T>)
+    if (rows <= detail::few_rows)
+      return of_rows + workspace::bytes_for<double>(vocab) + workspace::bytes_for<double>(rows) +
+             detail::few_rows_workspace<B, T>(layer, ctx);
   if constexpr (detail::tiled_backend<B>)
     if (detail::streams<B>(vocab)) {
       const std::size_t chosen = detail::gathered_chunk(chunk, rows, detail::bytes_of_tile_row<B, T>(hidden), false);
@@ -189,11 +183,22 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   const kept_labels<I> kept(frame, targets, x.rows, opt.loss.ignore_index);
   const auto upstream = kept.template of_kept<A>(frame, {t.upstream.data, t.upstream.size});
   t.kept = kept.rows(), t.upstream = {upstream.data(), upstream.size()};
-  using K = kernel_for<op::fused_linear_cross_entropy, B>;
-  if (backward) return K::template backward<B, T, I>(t, kept.labels(), rows.weight, rows.out, rows.scale, opt, ctx);
-  K::template forward<B, T, I>(t, kept.labels(), rows.weight, rows.out, rows.scale, opt, ctx);
-  spread_results(rows.out, x.rows, t.kept);
-  rows.finish(targets, to.loss, to.metrics, opt.loss);
+  const auto run = [&]<layer_types L>(const linear_loss<L>& call, const accumulator_t<L>* weights) {
+    using K = kernel_for<op::fused_linear_cross_entropy, B>;
+    if (backward) return K::template backward<B, L, I>(call, kept.labels(), weights, rows.out, rows.scale, opt, ctx);
+    K::template forward<B, L, I>(call, kept.labels(), weights, rows.out, rows.scale, opt, ctx);
+    spread_results(rows.out, x.rows, t.kept);
+    rows.finish(targets, to.loss, to.metrics, opt.loss);
+  };
+  if constexpr (few_cross_entropy_in_f64<B, T>)
+    if (x.rows <= few_rows) {
+      const auto wide = numbers_in_f64(frame, upstream);
+      const auto weights = numbers_in_f64(frame, std::span(rows.weight, rows.weight == nullptr ? 0 : w.rows));
+      return run(
+          linear_loss<in_f64<T>>{layer_in_f64(t.head), gradients_in_f64(t.out), {wide.data(), wide.size()}, t.kept},
+          weights.data());
+    }
+  run(t, rows.weight);
 }
 
 }  // namespace TIGON_ABI

@@ -7,16 +7,6 @@
 
 namespace tigon {
 
-namespace op {
-struct fused_linear_distillation {
-  static constexpr std::string_view name = "fused_linear_distillation";
-};
-/// The kernel on a chunk of both logits.
-struct distillation {
-  static constexpr std::string_view name = "distillation";
-};
-}  // namespace op
-
 namespace detail {
 inline namespace TIGON_ABI {
 
@@ -112,7 +102,7 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
     const std::size_t vocab = t.student.w.rows, wide = t.teacher.vocab();
     const bool capped = t.softcap != 0;
     const std::size_t all = t.student.x.rows, hidden = t.student.x.cols;
-    const detail::kept_chunk chunk = detail::chunk_of(
+    const detail::kept_chunk chunk = detail::chunk_of<T>(
         t.kept, detail::chunk_rows<B, A>(all, hidden, wide, ctx, capped ? 3 : 2), all,
         detail::bytes_of_distillation<T>(hidden, t.teacher.layer.x.cols, wide, capped), t.out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
@@ -161,11 +151,16 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
   const std::size_t between = std::max(
       simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx),
       gemm_workspace<B, input_t<T>, weight_t<T>, A>(chunk, teacher_vocab, teacher_hidden, ctx.executor().workers()));
-  return 2 * workspace::bytes_for<double>(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
-         workspace::bytes_for<A>(teacher_vocab) +
-         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, row, ctx, between, of, [=](std::size_t n) {
-           return (capped ? workspace::bytes_for<A>(n, vocab) : 0) + 2 * workspace::bytes_for<A>(n, teacher_vocab);
-         });
+  std::size_t bytes =
+      workspace::bytes_for<A>(teacher_vocab) +
+      detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, row, ctx, between, of, [=](std::size_t n) {
+        return (capped ? workspace::bytes_for<A>(n, vocab) : 0) + 2 * workspace::bytes_for<A>(n, teacher_vocab);
+      });
+  if constexpr (detail::few_rows_in_f64<B, T>)
+    if (rows <= detail::few_rows)
+      bytes = std::max(bytes, detail::few_distillation_workspace<B, T>(
+                                  {rows, hidden, vocab}, {rows, teacher_hidden, teacher_vocab}, ctx, capped));
+  return 2 * workspace::bytes_for<double>(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) + bytes;
 }
 
 namespace detail {
@@ -185,8 +180,8 @@ struct distillation_arguments {
   bool indices = true;        ///< the target's numbers are classes
 };
 
-/// Checks them; then kernel(call, target, rows) and the totals.
-template <class B, layer_types T, class Target, class Kernel>
+/// Checks them; then kernel(call, target, rows) and the totals. Ops: what the kernel is made of, if it takes calls in f64.
+template <class B, layer_types T, class Target, class Ops, class Kernel>
 void distil(std::string_view name, const distillation_arguments<T, Target>& of, context& ctx, const Kernel& kernel) {
   static_assert(admits<B, T>());
   const auto labels = labels_of(of.target);
@@ -202,7 +197,9 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
                                    of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
                                    of.teacher.vocab(), ctx, of.gradients.of_weights(), of.opt.softcap != 0));
-  door.run(ctx, kernel);
+  if constexpr (few_distillation_in_f64<B, T, Ops>)
+    if (of.student.x.rows <= few_rows) return door.template run<in_f64<T>>(ctx, kernel);
+  door.template run<T>(ctx, kernel);
 }
 
 }  // namespace TIGON_ABI
@@ -217,12 +214,12 @@ void fused_linear_distillation_forward(const linear_layer<T>& student,
                                        std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                        std::type_identity_t<linear_gradients<T>> gradients = {},
                                        fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
-  detail::distil<B, T, Target>("fused_linear_distillation_forward",
-                               {student, teacher, target, &losses, gradients, opt, opt.upstream, Soft::takes_neg_inf},
-                               ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                                 kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
-                                     call, labels, soft, rows, ctx);
-                               });
+  detail::distil<B, T, Target, op_list<>>(
+      "fused_linear_distillation_forward",
+      {student, teacher, target, &losses, gradients, opt, opt.upstream, Soft::takes_neg_inf}, ctx,
+      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(call, labels, soft, rows, ctx);
+      });
 }
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
@@ -232,12 +229,12 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
                                         const Target& target, const Soft& soft, double upstream,
                                         std::type_identity_t<linear_gradients<T>> gradients,
                                         fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
-  detail::distil<B, T, Target>("fused_linear_distillation_backward",
-                               {student, teacher, target, nullptr, gradients, opt, upstream, Soft::takes_neg_inf}, ctx,
-                               [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                                 kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(
-                                     call, labels, soft, rows, ctx);
-                               });
+  detail::distil<B, T, Target, op_list<>>(
+      "fused_linear_distillation_backward",
+      {student, teacher, target, nullptr, gradients, opt, upstream, Soft::takes_neg_inf}, ctx,
+      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(call, labels, soft, rows, ctx);
+      });
 }
 
 }  // namespace tigon

@@ -76,11 +76,11 @@ void fused_linear_jsd_forward(const linear_layer<T>& student,
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const distillation_losses<accumulator_t<T>> losses{loss};
   const auto of = detail::distillation_options(opt).distillation;
-  detail::distil<B, T, Labels>(name, {student, teacher, labels, &losses, gradients, of, opt.upstream, true, false}, ctx,
-                               [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
-                                 kernel_for<op::fused_linear_jsd, B>::template forward<B, T, I>(call, of_rows, opt,
-                                                                                                rows, ctx);
-                               });
+  detail::distil<B, T, Labels, op_list<op::fused_linear_jsd, op::fused_linear_jsd_distillation>>(
+      name, {student, teacher, labels, &losses, gradients, of, opt.upstream, true, false}, ctx,
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* of_rows, const auto& rows) {
+        kernel_for<op::fused_linear_jsd, B>::template forward<B, L, I>(call, of_rows, opt, rows, ctx);
+      });
 }
 
 /// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
@@ -92,11 +92,11 @@ void fused_linear_jsd_backward(const linear_layer<T>& student,
   constexpr std::string_view name = "fused_linear_jsd_backward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const auto of = detail::distillation_options(opt).distillation;
-  detail::distil<B, T, Labels>(name, {student, teacher, labels, nullptr, gradients, of, upstream, true, false}, ctx,
-                               [&]<class I>(const auto& call, const I* of_rows, const auto& rows) {
-                                 kernel_for<op::fused_linear_jsd, B>::template backward<B, T, I>(call, of_rows, opt,
-                                                                                                 rows, ctx);
-                               });
+  detail::distil<B, T, Labels, op_list<op::fused_linear_jsd, op::fused_linear_jsd_distillation>>(
+      name, {student, teacher, labels, nullptr, gradients, of, upstream, true, false}, ctx,
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* of_rows, const auto& rows) {
+        kernel_for<op::fused_linear_jsd, B>::template backward<B, L, I>(call, of_rows, opt, rows, ctx);
+      });
 }
 
 }  // namespace tigon

@@ -111,10 +111,10 @@ void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
                                            context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_forward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
-  detail::distil<B, T, Target>(
+  detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(
       name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, true}, ctx,
-      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, T, I>(call, labels, opt, rows, ctx);
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, L, I>(call, labels, opt, rows, ctx);
       });
 }
 
@@ -128,11 +128,11 @@ void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
                                             context& ctx = default_context()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_backward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
-  detail::distil<B, T, Target>(name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, true},
-                               ctx, [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-                                 kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, T, I>(
-                                     call, labels, opt, rows, ctx);
-                               });
+  detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(
+      name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, true}, ctx,
+      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
+        kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, L, I>(call, labels, opt, rows, ctx);
+      });
 }
 
 }  // namespace tigon

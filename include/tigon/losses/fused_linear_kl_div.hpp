@@ -19,8 +19,9 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
                       const fused_linear_kl_div_options& opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t all = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
-    const detail::kept_chunk chunk = detail::chunk_of(t.kept, detail::chunk_rows<B, A>(all, hidden, vocab, ctx), all,
-                                                      detail::bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
+    const detail::kept_chunk chunk =
+        detail::chunk_of<T>(t.kept, detail::chunk_rows<B, A>(all, hidden, vocab, ctx), all,
+                            detail::bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk.rows * vocab);
     detail::kept_linear<B, T> layer(frame, t.head, t.out, t.kept, chunk, t.out.dx, ctx);
@@ -36,9 +37,11 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
       const auto part = [=](auto m) { return m.data == nullptr || !whole ? m : m.rows_from(begin, n); };
       layer.logits(begin, z);
       if (opt.log_target)
-        chunk_rows<row_backend<B>, true, input_t<T>>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
+        chunk_rows<row_backend<B>, true, input_t<T>, A>(z, part(t.teacher), part(t.elements), part(t.upstream), of,
+                                                        ctx);
       else
-        chunk_rows<row_backend<B>, false, input_t<T>>(z, part(t.teacher), part(t.elements), part(t.upstream), of, ctx);
+        chunk_rows<row_backend<B>, false, input_t<T>, A>(z, part(t.teacher), part(t.elements), part(t.upstream), of,
+                                                         ctx);
       if (t.out.any()) layer.backward(begin, z);
     });
     layer.finish();
@@ -54,8 +57,9 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
 
   /// Losses of a chunk, and D over its logits.
   template <backend B, bool Log, element T, class A>
-  static void chunk_rows(matrix_view<A> z, matrix_view<const T> all_teachers, matrix_view<A> all_elements,
-                         matrix_view<const A> upstreams, detail::kl_div_rows<A> of, context& ctx) {
+  static void chunk_rows(matrix_view<A> z, matrix_view<const T> all_teachers,
+                         matrix_view<accumulator_t<T>> all_elements, matrix_view<const accumulator_t<T>> upstreams,
+                         detail::kl_div_rows<A> of, context& ctx) {
     const detail::kl_div_program<Log, A> program{of.lowest, A(0)};
     for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
       // As a vector: what is written in place is not streamed.
@@ -103,6 +107,16 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Whether calls of few rows are computed in f64.
+template <class B, layer_types T>
+inline constexpr bool few_kl_div_in_f64 = few_rows_in_f64<B, T, op::fused_linear_kl_div>;
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Bytes of workspace that fused_linear_kl_div_forward and _backward take with all gradients and a bias, or with the
 /// gradient of x alone.
 template <class B = default_backend, class T>
@@ -110,6 +124,10 @@ std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, 
                                           const context& ctx = default_context(), parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (detail::few_kl_div_in_f64<B, T>)
+    if (rows <= detail::few_rows)
+      return detail::divergence_workspace(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
+             detail::few_rows_workspace<B, T>({rows, hidden, vocab}, ctx);
   return detail::divergence_workspace(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
          detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
                                              simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
@@ -152,15 +170,20 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
   const divergence_rows of_rows(frame, rows, vocab, opt.reduction, opt.denominator, ids, opt.ignore_index);
   const kept_labels kept(frame, ids, rows, opt.ignore_index);
   t.kept = kept.rows();
-  using K = kernel_for<op::fused_linear_kl_div, B>;
-  if (backward) {
-    if (elements) t.upstream = upstream;
-    const double g = elements ? 1 : static_cast<double>(upstream.data[0]);
-    return K::template backward<B, T>(t, of_rows.loss, of_rows.scale * g, opt, ctx);
-  }
-  if (elements) t.elements = loss;
-  K::template forward<B, T>(t, of_rows.loss, of_rows.scale * opt.upstream, opt, ctx);
-  if (!elements) loss.data[0] = static_cast<A>(of_rows.total());
+  if (elements && backward) t.upstream = upstream;
+  if (elements && !backward) t.elements = loss;
+  const double g = !backward ? opt.upstream : elements ? 1 : static_cast<double>(upstream.data[0]);
+  const auto run = [&]<layer_types L>(const linear_kl_div<L>& call) {
+    using K = kernel_for<op::fused_linear_kl_div, B>;
+    if (backward) return K::template backward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
+    K::template forward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
+    if (!elements) loss.data[0] = static_cast<A>(of_rows.total());
+  };
+  if constexpr (few_kl_div_in_f64<B, T>)
+    if (rows <= few_rows)
+      return run(linear_kl_div<in_f64<T>>{layer_in_f64(t.head), gradients_in_f64(t.out), t.teacher, t.elements,
+                                          t.upstream, t.kept});
+  run(t);
 }
 
 }  // namespace TIGON_ABI

@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
 #include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/kept_linear.hpp>
+#include <tigon/losses/parts/few_rows_linear.hpp>
 #include <tigon/losses/parts/scaled_cross_entropy_contract.hpp>
 
 namespace tigon {
@@ -85,8 +85,8 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t vocab = head.w.rows;
     const detail::kept_chunk chunk =
-        detail::chunk_of(kept, detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx), head.x.rows,
-                         detail::bytes_of_row<T>(head.x.cols, vocab), out.dx.data != nullptr);
+        detail::chunk_of<T>(kept, detail::chunk_rows<B, A>(head.x.rows, head.x.cols, vocab, ctx), head.x.rows,
+                            detail::bytes_of_row<T>(head.x.cols, vocab), out.dx.data != nullptr);
     workspace::frame frame(ctx.workspace());
     A* logits = frame.template take<A>(chunk.rows * vocab);
     detail::kept_linear<B, T> layer(frame, head, out, kept, chunk, out.dx, ctx);
@@ -109,6 +109,17 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Whether calls of few rows are computed in f64.
+template <class B, layer_types T>
+inline constexpr bool few_scaled_cross_entropy_in_f64 = few_rows_in_f64<B, T, op::fused_linear_scaled_cross_entropy> &&
+                                                        few_rows_in_f64<row_backend<B>, T, op::scaled_cross_entropy>;
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Bytes of workspace that fused_linear_scaled_cross_entropy_forward and _backward take with all gradients, or
 /// those of x alone.
 template <class B = default_backend, class T>
@@ -117,6 +128,10 @@ std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::s
                                                         parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (detail::few_scaled_cross_entropy_in_f64<B, T>)
+    if (rows <= detail::few_rows)
+      return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) + 5 * workspace::bytes_for<double>(rows) +
+             detail::few_rows_workspace<B, T>({rows, hidden, vocab}, ctx);
   return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
          detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
                                              simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
@@ -155,16 +170,26 @@ void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& h
   ctx.workspace().expect(name,
                          fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
 
-  using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
   workspace::frame frame(ctx.workspace());
   const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
-  const scaled_cross_entropy_rows<accumulator_t<T>> of_rows(
-      out, {kept.of_kept(frame, g.nll), kept.of_kept(frame, g.entropy)});
+  const auto of_nll = kept.of_kept(frame, g.nll), of_entropy = kept.of_kept(frame, g.entropy);
   const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
-  if (!results && to.any())
-    return K::template backward<B, T, I>(head, to, kept.rows(), kept.labels(), of_rows, opt, ctx);
-  K::template forward<B, T, I>(head, to, kept.rows(), kept.labels(), of_rows, opt, ctx);
-  of_rows.spread(rows, kept.rows());
+  const auto run = [&]<layer_types L>(const linear_layer<L>& layer, const linear_gradients<L>& gradients,
+                                      const scaled_cross_entropy_rows<accumulator_t<L>>& of_rows) {
+    using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
+    if (!results && to.any())
+      return K::template backward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    K::template forward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    of_rows.spread(rows, kept.rows());
+  };
+  if constexpr (few_scaled_cross_entropy_in_f64<B, T>)
+    if (rows <= few_rows) {
+      const wide_results<accumulator_t<T>> wide(frame, out, rows);
+      run(layer_in_f64(head), gradients_in_f64(to),
+          {wide.from(), {numbers_in_f64(frame, of_nll), numbers_in_f64(frame, of_entropy)}});
+      return wide.round();
+    }
+  run(head, to, {out, {of_nll, of_entropy}});
 }
 
 }  // namespace TIGON_ABI

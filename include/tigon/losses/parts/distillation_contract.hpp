@@ -3,9 +3,19 @@
 #define TIGON_LOSSES_PARTS_DISTILLATION_CONTRACT_HPP
 
 #include <tigon/losses/parts/cross_entropy_contract.hpp>
-#include <tigon/losses/parts/kept_linear.hpp>
+#include <tigon/losses/parts/few_rows_linear.hpp>
 
 namespace tigon {
+
+namespace op {
+struct fused_linear_distillation {
+  static constexpr std::string_view name = "fused_linear_distillation";
+};
+/// The kernel on a chunk of both logits.
+struct distillation {
+  static constexpr std::string_view name = "distillation";
+};
+}  // namespace op
 
 /// What the student has in the columns of a teacher with a larger vocabulary.
 enum class teacher_padding {
@@ -65,7 +75,8 @@ struct soft_loss_row {
 ///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
-///            each output.
+///            each output. A call of at most 8 rows in f32 is f64 throughout, unless the soft loss is one of your own
+///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
 /// Options    backward: as in forward.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
@@ -77,13 +88,13 @@ struct soft_loss_row {
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
-///            packed (linear_layer).
+///            packed (linear_layer). A call of at most 8 rows in f32 has these numbers in f64, of all rows at a time.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
 ///            below the smallest normal f32 (f64) is taken as 0.
 /// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
-///            square (tests/losses/fused_linear_distillation_test.cpp).
+///            square; of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms (tests/losses/fused_linear_distillation_test.cpp).
 struct fused_linear_distillation_options {
   double weight_hard = 0.5;
   double weight_soft = 0.5;
@@ -133,6 +144,34 @@ struct distillation_call {
   double softcap = 0, teacher_softcap = 0;
   chosen_rows kept{};  ///< rows that are multiplied: labels and losses are of them, in their order
 };
+
+template <layer_types T>
+distillation_call<in_f64<T>> call_in_f64(const distillation_call<T>& call) {
+  using teacher = distillation_teacher<in_f64<T>>;
+  return {layer_in_f64(call.student),
+          call.teacher.is_layer ? teacher(layer_in_f64(call.teacher.layer)) : teacher(call.teacher.logits),
+          gradients_in_f64(call.out),
+          call.softcap,
+          call.teacher_softcap,
+          call.kept};
+}
+
+/// Whether calls of few rows are computed in f64, by a loss that is made of Ops; without Ops they are not.
+template <class B, layer_types T, class Ops>
+inline constexpr bool few_distillation_in_f64 = false;
+template <class B, layer_types T, class... Ops>
+  requires(sizeof...(Ops) != 0)
+inline constexpr bool few_distillation_in_f64<B, T, op_list<Ops...>> =
+    few_rows_in_f64<B, T, op::fused_linear_distillation, Ops...> &&
+    few_rows_in_f64<row_backend<B>, T, op::distillation>;
+
+/// Bytes of such a call.
+template <class B, layer_types T>
+std::size_t few_distillation_workspace(layer_extents student, layer_extents teacher, const context& ctx, bool capped) {
+  return few_rows_workspace<B, T>(student, ctx) + few_rows_workspace<B, T>(teacher, ctx) +
+         (student.vocab < teacher.vocab ? workspace::bytes_for<double>(student.rows, teacher.vocab) : 0) +
+         (capped ? workspace::bytes_for<double>(student.rows, student.vocab) : 0);
+}
 
 /// Bytes of a row: of its logits, of the student's x and of the teacher's.
 template <layer_types T>
@@ -209,9 +248,10 @@ struct distillation_door {
     if (indices) expect_labels(name, target, vocab, opt.ignore_index);
   }
 
-  /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals.
-  template <class Kernel>
+  /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals. L: T or in_f64<T>.
+  template <layer_types L, class Kernel>
   void run(context& ctx, const Kernel& kernel) const {
+    using S = accumulator_t<L>;
     const std::size_t rows = call.student.x.rows;
     double kept = static_cast<double>(rows);
     for (const I t : target) kept -= static_cast<std::int64_t>(t) == opt.ignore_index;
@@ -220,18 +260,23 @@ struct distillation_door {
     double* memory[] = {frame.template take<double>(rows), frame.template take<double>(rows)};
     const bool soft = kept != 0 && (opt.weight_soft != 0 || losses.soft.data() != nullptr);
     const bool hard = kept != 0 && (opt.weight_hard != 0 || losses.hard.data() != nullptr);
-    distillation_rows<A> of{soft ? memory[0] : nullptr, hard ? memory[1] : nullptr};
-    of.of_soft = static_cast<A>(upstream * opt.weight_soft * share);
-    of.of_hard = static_cast<A>(upstream * opt.weight_hard * share);
+    distillation_rows<S> of{soft ? memory[0] : nullptr, hard ? memory[1] : nullptr};
+    of.of_soft = static_cast<S>(upstream * opt.weight_soft * share);
+    of.of_hard = static_cast<S>(upstream * opt.weight_hard * share);
     of.vocab = call.student.w.rows;
     of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.vocab();
-    of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<A>::infinity() : A(0);
+    of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<S>::infinity() : S(0);
     of.ignored = opt.ignore_index;
     of.mask_soft = opt.mask_soft;
     of.gradient = call.out.any();
     // Without mask_soft the soft part is of all rows.
     const kept_labels<I> labels(frame, soft && !opt.mask_soft ? std::span<const I>() : target, rows, opt.ignore_index);
-    distillation_call<T> of_kept = call;
+    distillation_call<L> of_kept = [&] {
+      if constexpr (is_in_f64<L>)
+        return call_in_f64(call);
+      else
+        return call;
+    }();
     of_kept.kept = labels.rows();
     kernel(of_kept, soft && !opt.mask_soft ? target.data() : labels.labels().data(), of);
     const auto total = [&](const double* of_row) {

@@ -3,6 +3,7 @@
 #define TIGON_LOSSES_PARTS_FUSED_LINEAR_CROSS_ENTROPY_CONTRACT_HPP
 
 #include <tigon/losses/parts/cross_entropy_contract.hpp>
+#include <tigon/losses/parts/few_rows_linear.hpp>
 
 namespace tigon {
 
@@ -25,6 +26,8 @@ struct fused_linear_cross_entropy {
 ///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
 ///            error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+///            In a call of at most 8 rows of f32 everything is f64, because the memory of w takes the time of it, and
+///            numbers of f64 are those that Edges speaks of. The rows of the call decide, not those that count.
 /// Options    backward: as in forward.
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
@@ -40,13 +43,16 @@ struct fused_linear_cross_entropy {
 ///            made twice. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and
 ///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. Rows that count
 ///            among ignored ones are copied to where their dx will be; without dx to the workspace, in chunks so much
-///            smaller that they fit beside the logits, but of at least 64 rows. See fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles do not use it.
+///            smaller that they fit beside the logits, but of at least 64 rows. See fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles and calls of few rows do not use it.
+///            A call of at most 8 rows of f32 has rows * vocab logits in f64 instead, in any tuning, rows * hidden numbers
+///            of x and up to 16 times as many for dx.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that is more, of what the loss
 ///            changes by when every logit changes by the root of the sum of the squares of its terms x_k w_k: in a
 ///            loss near 0 the rounding of logits shows. Gradients f32 2e-6, bf16 8e-3. For any number of rows, chunks
-///            and tiles (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp,
+///            and tiles. Of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms, for logits of 20
+///            and more (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp,
 ///            tests/fuzz/products.cpp).
 struct fused_linear_cross_entropy_options {
   cross_entropy_options loss;
@@ -59,6 +65,26 @@ struct cross_entropy_results {
   std::span<A> loss{};
   cross_entropy_metrics<A> metrics{};
 };
+
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
+template <layer_types T>
+struct linear_loss {
+  linear_layer<T> head;
+  linear_gradients<T> out;
+  vector_view<const accumulator_t<T>> upstream;  ///< one number, or one for each row that counts; empty: 1
+  chosen_rows kept{};  ///< which rows these are; labels and results are of them, in their order
+};
+
+/// Whether calls of few rows are computed in f64.
+template <class B, layer_types T>
+inline constexpr bool few_cross_entropy_in_f64 =
+    few_rows_in_f64<B, T, op::fused_linear_cross_entropy> && few_rows_in_f64<row_backend<B>, T, op::cross_entropy>;
+
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 }  // namespace tigon
 

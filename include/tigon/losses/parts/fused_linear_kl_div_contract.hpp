@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_PARTS_FUSED_LINEAR_KL_DIV_CONTRACT_HPP
 
 #include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/losses/parts/kept_linear.hpp>
+#include <tigon/losses/parts/few_rows_linear.hpp>
 
 namespace tigon {
 
@@ -30,7 +30,8 @@ struct fused_linear_kl_div {
 ///            With linear_types x, dx and teacher have one, w and bias one, their gradients one (no f64), and each its
 ///            own error.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
-///            each output.
+///            each output. A call of at most 8 rows in f32 is f64 throughout
+///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
 /// Options    backward: as in forward.
 /// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
 ///            gradient::accumulate. Labels are no indices: every value is legal.
@@ -41,7 +42,8 @@ struct fused_linear_kl_div {
 ///            many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
-///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer).
+///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer). A call of at most 8 rows in f32 has
+///            these numbers in f64, of all rows at a time.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
@@ -49,7 +51,8 @@ struct fused_linear_kl_div {
 ///            and leaves D finite. NaN or +inf in a row of logits: that row is NaN. P < 0 or NaN: the loss is NaN.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. A D below that number is taken as 0.
 /// Max error  loss 4e-7 of sum P (|log P| + |y|), c times that over all elements, where sums are f32, in bf16 too; with
-///            reduction none 1e-6, and gradients f32 1e-5, bf16 8e-3, of |reference| + its root mean square
+///            reduction none 1e-6, and gradients f32 1e-5, bf16 8e-3, of |reference| + its root mean square;
+///            of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms
 ///            (tests/losses/fused_linear_kl_div_test.cpp).
 struct fused_linear_kl_div_options {
   divergence_reduction reduction = divergence_reduction::batchmean;
@@ -67,7 +70,7 @@ inline namespace TIGON_ABI {
 /// What a call reads and writes; views without memory stand for what is absent.
 template <layer_types T>
 struct linear_kl_div {
-  using A = accumulator_t<T>;
+  using A = accumulator_t<input_t<T>>;
   linear_layer<T> head;
   linear_gradients<T> out;
   matrix_view<const input_t<T>> teacher;

@@ -68,7 +68,9 @@ constexpr std::size_t gathered_chunk(std::size_t chunk, std::size_t rows, kept_b
   const std::size_t room = workspace::product(chunk, row.logits) / (row.logits + gathered);
   return std::min(chunk, std::max({room / step * step, 2 * step, gemm_detail::ceil_div(rows, simd::plain_rows)}));
 }
+template <layer_types T>
 constexpr kept_chunk chunk_of(chosen_rows kept, std::size_t chunk, std::size_t rows, kept_bytes row, bool dx) {
+  if constexpr (is_in_f64<T>) return {kept.n, kept.n};
   return {kept.all() ? chunk : gathered_chunk(chunk, rows, row, dx), chunk};
 }
 /// For one layer of `vocab` classes.

@@ -36,8 +36,21 @@ struct types_of_layer<linear_types<X, W, G>> {
   using w = W;
   using dw = G;
 };
+
+/// T, whose logits, their gradient and all sums are f64: as which a call of few rows is computed.
+template <class T>
+struct in_f64 {};
+template <class T>
+struct types_of_layer<in_f64<T>> : types_of_layer<T> {};
+template <class T>
+inline constexpr bool is_in_f64 = false;
+template <class T>
+inline constexpr bool is_in_f64<in_f64<T>> = true;
 }  // namespace TIGON_ABI
 }  // namespace detail
+
+template <class T>
+inline constexpr bool summed_in_f64<detail::in_f64<T>> = true;
 
 inline namespace TIGON_ABI {
 

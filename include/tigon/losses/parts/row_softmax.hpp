@@ -53,9 +53,9 @@ struct capped_logits {
     template <class V>
     TIGON_INLINE result<V> both(V v) const {
       const V zero(A(0)), of_side(side);
-      const auto [t, r] = tanh_with_rest(v / V(cap));
-      const V d = select(t * of_side > V(A(0.5)), of_side * (V(rest) - r), t - V(tanh));
-      return {select(v == V(top), zero, min(zero, d * V(cap))), r * (V(A(2)) - r)};
+      const auto of = tanh_with_rest(v / V(cap));
+      const V d = select(of.tanh * of_side > V(A(0.5)), of_side * (V(rest) - of.rest), of.tanh - V(tanh));
+      return {select(v == V(top), zero, min(zero, d * V(cap))), of.slope()};
     }
     template <class V>
     TIGON_INLINE V distance(V v) const {
@@ -72,8 +72,7 @@ struct capped_logits {
   TIGON_INLINE double value(double logit) const { return cap * math::tanh(logit / cap); }
   TIGON_INLINE double difference(double logit, double other) const { return value(logit) - value(other); }
   TIGON_INLINE A slope(A logit) const {
-    const double r = math::tanh_with_rest(static_cast<double>(logit) / static_cast<double>(cap)).rest;
-    return static_cast<A>(r * (2 - r));
+    return static_cast<A>(math::tanh_with_rest(static_cast<double>(logit) / static_cast<double>(cap)).slope());
   }
 
   // For logits that are replaced by their caps.
@@ -83,8 +82,8 @@ struct capped_logits {
   }
   template <class V>
   TIGON_INLINE pack<V, 2> capped_and_slope(V v) const {
-    const auto [t, r] = tanh_with_rest(v / V(cap));
-    return {{t * V(cap), r * (V(A(2)) - r)}};
+    const auto of = tanh_with_rest(v / V(cap));
+    return {{of.tanh * V(cap), of.slope()}};
   }
   template <class V>
   TIGON_INLINE V slope_of_capped(V s) const {

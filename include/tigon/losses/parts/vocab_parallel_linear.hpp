@@ -153,7 +153,7 @@ constexpr kept_bytes bytes_of_shard_row(std::size_t hidden, std::size_t vocab, s
 template <layer_types T>
 kept_chunk shard_chunk_of(chosen_rows kept, std::size_t chunk, const linear_shard<T>& of, std::size_t ranks, bool dx) {
   const matrix_view<const input_t<T>> x = of.layer.x;
-  return chunk_of(kept, chunk, x.rows, bytes_of_shard_row<T>(x.cols, of.shard.vocab, ranks), dx);
+  return chunk_of<T>(kept, chunk, x.rows, bytes_of_shard_row<T>(x.cols, of.shard.vocab, ranks), dx);
 }
 
 /// Numbers that each rank has for the rows of a chunk: number k of row i of rank r is of(r, i, n)[k * n] of n rows.

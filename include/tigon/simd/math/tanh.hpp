@@ -28,6 +28,8 @@ TIGON_INLINE vec<E, A> tanh(vec<E, A> x) {
 template <class V>
 struct tanh_pair {
   V tanh, rest;
+  /// The derivative of tanh, 1 - tanh(x)^2.
+  TIGON_INLINE V slope() const { return rest * (V(2) - rest); }
 };
 template <class E, class A>
 TIGON_INLINE tanh_pair<vec<E, A>> tanh_with_rest(vec<E, A> x) {
