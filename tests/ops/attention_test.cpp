@@ -462,6 +462,10 @@ TEST(attention_tiles, of_the_usual_size_keep_their_error) {
   sizes s{1, 2, 1, 2 * keys + 5, 8, layout::heads, 3};
   s.left = keys + 7, s.softcap = 5;
   keeps_its_error<B, float>(s, guard::before);
+  // Strips of a tile of rows that see none of its first keys, and have a sink before them.
+  sizes narrow{1, 2, 2, 2 * rows + 5, 8};
+  narrow.left = rows / 10, narrow.sinks = {0.5f, -1.0f};
+  keeps_its_error<B, float>(narrow, guard::behind);
 }
 
 // The reference itself: its gradients are the differences of its values, and so are those of the f64 kernels.

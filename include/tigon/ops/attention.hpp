@@ -148,17 +148,21 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t count = std::min(extents::keys, in.k.seq_len - first), heads = in.q.heads / in.k.heads;
     detail::backward_rows<B, T> rows(frame, in);
     const std::size_t of_tile = extents::rows / std::min(heads, extents::rows);
-    const std::size_t tiles =
-        detail::ceil_div(queries.size(), of_tile) * detail::ceil_div(heads, std::size_t{extents::rows});
-    detail::backward_keys<B, T> keys(frame, in, batch, kv, tiles);
+    const std::size_t of_strip = extents::strip(of_tile, std::min(heads, extents::rows));
+    const std::size_t strips = detail::ceil_div(queries.size(), std::min(of_tile, of_strip)) *
+                               detail::ceil_div(heads, std::size_t{extents::rows});
+    detail::backward_keys<B, T> keys(frame, in, batch, kv, strips);
     matrix_view<A> dq;
     if (pairs) dq = {frame.template take<A>(extents::rows * d), extents::rows, d};
     keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
-    for (std::size_t i = queries.first; i < queries.end; i += of_tile)
-      for (std::size_t h = 0; h < heads; h += extents::rows) {
-        const detail::query_part part{
+    for (std::size_t h = 0; h < heads; h += extents::rows)
+      for (std::size_t i = queries.first, step = 0; i < queries.end; i += step) {
+        detail::query_part part{
             batch, kv, kv * heads + h, std::min(extents::rows, heads - h), i, std::min(of_tile, queries.end - i)};
-        const detail::key_range seen = rows.begin(part);
+        detail::key_range seen = rows.begin(part);
+        if (of_strip < part.queries && rows.kind({first, first + count}) == detail::tile_kind::border)
+          part = part.from(0, of_strip), seen = rows.begin(part);
+        step = part.queries;
         if (rows.kind({first, first + count}) == detail::tile_kind::hidden) continue;
         dq.rows = pairs ? rows.padded() : 0;
         keys.add(rows, seen, dq, own);

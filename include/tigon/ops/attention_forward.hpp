@@ -60,34 +60,52 @@ class forward_part {
     for (std::size_t t = 0; t < tiles_; ++t) finish(t, o, lse, own);
   }
 
-  /// Keys [first, first + n), for every tile of rows that sees some of them.
+  /// Keys [first, first + n), for every tile of rows that sees some of them: in strips where a row does not see them all.
   void add_keys(std::size_t first, std::size_t n, context& own) {
     gemm_operand<T> all_k{}, all_v{};
     for (std::size_t t = 0; t < tiles_; ++t) {
       const query_part rows = of(t);
       const visible_keys* seen = seen_ + t * of_tile_;
-      const std::size_t end = seen_by_any(seen, rows.queries).end;
-      if (end <= first) continue;
-      const std::size_t keys = std::min(n, extents::padded_keys(std::min(extents::keys, end - first)));
-      const tile_kind kind = kind_of(seen, rows.queries, {first, first + keys});
+      const tile_kind kind = kind_of(seen, rows.queries, {first, first + n});
       if (kind == tile_kind::hidden) continue;
-      gemm_operand<T> k{}, v{};
-      if (keys == n && tiles_ > 1) {
-        if (all_k.packed == nullptr)
-          all_k = packed_k_.pack(keys_.at(first, n), own), all_v = packed_v_.pack(values_.at(first, n), own);
-        k = all_k, v = all_v;
-      } else {
-        k = {keys_.at(first, keys)}, v = {values_.at(first, keys)};
+      softmax_[t].begin_keys(own);
+      const std::size_t strip = kind == tile_kind::whole ? rows.queries : extents::strip(of_tile_, part_.heads);
+      for (std::size_t q = 0; q < rows.queries; q += strip) {
+        const query_part of_strip = rows.from(q, std::min(strip, rows.queries - q));
+        const std::size_t end = seen_by_any(seen + q, of_strip.queries).end;
+        const std::size_t keys =
+            end <= first ? 0 : std::min(n, extents::padded_keys(std::min(extents::keys, end - first)));
+        const tile_kind of_keys = kind_of(seen + q, of_strip.queries, {first, first + keys});
+        if (of_keys == tile_kind::hidden) {
+          softmax_[t].skip(q * rows.heads, of_strip.rows());
+          continue;
+        }
+        gemm_operand<T> k{}, v{};
+        if (keys == n && tiles_ > 1) {
+          if (all_k.packed == nullptr)
+            all_k = packed_k_.pack(keys_.at(first, n), own), all_v = packed_v_.pack(values_.at(first, n), own);
+          k = all_k, v = all_v;
+        } else {
+          k = {keys_.at(first, keys)}, v = {values_.at(first, keys)};
+        }
+        add_strip(t, q, of_strip,
+                  {of_keys == tile_kind::border ? seen + q : nullptr, rows.heads, {first, first + keys}}, k, v, own);
       }
-      const matrix_view<A> s(scores_.data, extents::padded_rows(rows.rows()), keys, score_stride);
-      tile_product<B, T, T, A>(q_.rows_from(t * extents::rows, s.rows), k, s, {.alpha = scale_, .b = transpose::yes},
-                               own);
-      const matrix_view<A> of_rows = s.rows_from(0, rows.rows());
-      if (opt_.softcap != 0) cap_scores<row_backend<B>>(of_rows, static_cast<A>(opt_.softcap), own);
-      const seen_columns columns{kind == tile_kind::border ? seen : nullptr, rows.heads, {first, first + keys}};
-      if (opt_.prefix != 0) hide_between(of_rows, columns, -std::numeric_limits<A>::infinity());
-      softmax_[t].add(s, columns, v, own);
+      softmax_[t].end_keys();
     }
+  }
+
+  /// The strip of tile t that begins at its query `q`.
+  void add_strip(std::size_t t, std::size_t q, const query_part& rows, const seen_columns& columns, gemm_operand<T> k,
+                 gemm_operand<T> v, context& own) {
+    const std::size_t row = q * rows.heads;
+    const matrix_view<A> s(scores_.data, extents::padded_rows(rows.rows()), columns.tile.size(), score_stride);
+    tile_product<B, T, T, A>(q_.rows_from(t * extents::rows + row, s.rows), k, s,
+                             {.alpha = scale_, .b = transpose::yes}, own);
+    const matrix_view<A> of_rows = s.rows_from(0, rows.rows());
+    if (opt_.softcap != 0) cap_scores<row_backend<B>>(of_rows, static_cast<A>(opt_.softcap), own);
+    if (opt_.prefix != 0) hide_between(of_rows, columns, -std::numeric_limits<A>::infinity());
+    softmax_[t].add(row, s, columns, v, own);
   }
 
   /// o and lse of a tile of rows.

@@ -67,14 +67,25 @@ class softmax_rows {
   }
   std::size_t rows() const { return rows_; }
 
-  /// Scores s become exponentials, 0 where they are not seen, and o += them * v. `v` has as many rows as s has columns.
-  void add(matrix_view<A> s, const seen_columns& seen, gemm_operand<T> v, context& own) {
+  /// A tile of keys, in strips of rows: begin_keys, add or skip for every strip, end_keys.
+  void begin_keys(context& own) {
     if (tiles_ == simd::plain_rows) add_to_totals(own);
-    exponentials(s.rows_from(0, rows_), seen, own);
-    if (tiles_ != 0) rescale(own);
-    const matrix_view<A> o(state_.o.data, s.rows, state_.o.cols, state_.o.row_stride);
+  }
+  void end_keys() { ++tiles_; }
+
+  /// The scores s of the rows from `first` on become exponentials, 0 where they are not seen, and o += them * v. `v` has as
+  /// many rows as s has columns.
+  void add(std::size_t first, matrix_view<A> s, const seen_columns& seen, gemm_operand<T> v, context& own) {
+    const std::size_t rows = std::min(s.rows, rows_ - first);
+    const running_softmax<A> state = state_.from(first, rows);
+    exponentials(state, s.rows_from(0, rows), seen, own);
+    if (tiles_ != 0) rescale(state, own);
+    const matrix_view<A> o(state.o.data, s.rows, state.o.cols, state.o.row_stride);
     tile_product<B, A, T, A>(s, v, o, {.beta = tiles_ != 0 ? 1.0 : 0.0}, own);
-    ++tiles_;
+  }
+  /// These rows see none of the keys.
+  void skip(std::size_t first, std::size_t rows) {
+    for (std::size_t r = first; tiles_ == 0 && r < first + rows; ++r) clear_row(state_.o, r);
   }
 
   /// After the last tile: o, which is not yet divided by sum.
@@ -93,8 +104,8 @@ class softmax_rows {
   }
 
   /// Scores become exp(score - maximum); `factor` is that of the terms that were added before.
-  void exponentials(matrix_view<A> s, const seen_columns& seen, context& own) const {
-    const running_softmax<A> state = state_;
+  static void exponentials(const running_softmax<A>& of, matrix_view<A> s, const seen_columns& seen, context& own) {
+    const running_softmax<A> state = of;
     for_rows<rows_backend, A>(own, s.rows, s.cols, [=] TIGON_FN(auto row) {
       const key_range columns = seen.of(row.i);
       clear_outside(s.row(row.i), s.cols, columns);
@@ -118,10 +129,10 @@ class softmax_rows {
     });
   }
 
-  void rescale(context& own) const {
-    const running_softmax<A> state = state_;
+  static void rescale(const running_softmax<A>& of, context& own) {
+    const running_softmax<A> state = of;
     const matrix_view<A> o = state.o;
-    for_rows<rows_backend, A>(own, rows_, o.cols, [=] TIGON_FN(auto row) {
+    for_rows<rows_backend, A>(own, o.rows, o.cols, [=] TIGON_FN(auto row) {
       const A factor = state.factor[row.i];
       if (factor == 1) return;
       row.map(reads(o), writes(o), [=](auto v) { return v * factor; });

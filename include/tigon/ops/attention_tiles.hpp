@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -78,6 +79,11 @@ struct tile_extents {
   static_assert(rows > 0 && keys > 0 && part_rows > 0, "tigon: a tile of attention has at least one row and one key");
 
   static constexpr std::size_t unit = 16;
+  /// Queries of a strip of a tile that sees some of its keys: a quarter of the tile, so that little is computed of what
+  /// nobody sees. The rows of a strip are a multiple of `unit`.
+  static constexpr std::size_t strip(std::size_t queries_of_tile, std::size_t heads) {
+    return round_up(ceil_div(queries_of_tile, 4), unit / std::gcd(unit, heads));
+  }
   static constexpr std::size_t padded_rows(std::size_t count) { return std::min(rows, round_up(count, unit)); }
   static constexpr std::size_t padded_keys(std::size_t count) { return std::min(keys, round_up(count, unit)); }
   /// The largest f(m, n, d) of all extents that a tile may have. It is kept for the last d, because every call needs it
