@@ -147,11 +147,10 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t d = in.q.head_dim, batch = group / in.k.heads, kv = group % in.k.heads;
     const std::size_t count = std::min(extents::keys, in.k.seq_len - first), heads = in.q.heads / in.k.heads;
     detail::backward_rows<B, T> rows(frame, in);
-    const std::size_t of_tile = extents::rows / std::min(heads, extents::rows);
-    const std::size_t of_strip = extents::strip(of_tile, std::min(heads, extents::rows));
-    const std::size_t strips = detail::ceil_div(queries.size(), std::min(of_tile, of_strip)) *
-                               detail::ceil_div(heads, std::size_t{extents::rows});
-    detail::backward_keys<B, T> keys(frame, in, batch, kv, strips);
+    const std::size_t together = std::min(heads, extents::rows), of_tile = extents::rows / together;
+    const std::size_t of_strip = std::min(of_tile, extents::strip(of_tile, together));
+    detail::backward_keys<B, T> keys(
+        frame, in, batch, kv, detail::ceil_div(queries.size(), of_strip) * detail::ceil_div(heads, extents::rows));
     matrix_view<A> dq;
     if (pairs) dq = {frame.template take<A>(extents::rows * d), extents::rows, d};
     keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
