@@ -151,8 +151,7 @@ struct kernel<op::attention, backends::generic> {
     const std::size_t of_strip = std::min(of_tile, extents::strip(of_tile, together));
     detail::backward_keys<B, T> keys(
         frame, in, batch, kv, detail::ceil_div(queries.size(), of_strip) * detail::ceil_div(heads, extents::rows));
-    matrix_view<A> dq;
-    if (pairs) dq = {frame.template take<A>(extents::rows * d), extents::rows, d};
+    matrix_view<A> dq(pairs ? frame.template take<A>(extents::rows * d) : nullptr, extents::rows, d);
     keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
     for (std::size_t h = 0; h < heads; h += extents::rows)
       for (std::size_t i = queries.first, step = 0; i < queries.end; i += step) {
