@@ -3,9 +3,11 @@
 #ifndef TIGON_LOSSES_PARTS_FEW_ROWS_LINEAR_HPP
 #define TIGON_LOSSES_PARTS_FEW_ROWS_LINEAR_HPP
 
+#include <tigon/backend/registry.hpp>
 #include <tigon/gemm/few_rows.hpp>
 #include <tigon/losses/parts/kept_linear.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace tigon::detail {
@@ -15,11 +17,17 @@ inline namespace TIGON_ABI {
 /// on others.
 inline constexpr std::size_t few_rows = 8;
 
+/// Whether the products of B are by one of the library's backends: a vendor's are called for any number of rows.
+template <class B>
+inline constexpr bool has_products_of_library = std::ranges::any_of(
+    library_backends, [](const registered_backend& of) { return of.info.name == provider_t<op::gemm, B>::info.name; });
+
 /// Whether a call of few rows of a layer T is: one of f32, on a CPU, where no kernel of Ops is a backend's own.
 template <class B, layer_types T, class... Ops>
 inline constexpr bool few_rows_in_f64 =
-    std::same_as<input_t<T>, float> && std::same_as<weight_t<T>, float> && std::same_as<weight_gradient_t<T>, float> &&
-    B::info.devices.contains(device::cpu) && (std::same_as<provider_t<Ops, B>, backends::generic> && ...);
+    has_products_of_library<B> && std::same_as<input_t<T>, float> && std::same_as<weight_t<T>, float> &&
+    std::same_as<weight_gradient_t<T>, float> && B::info.devices.contains(device::cpu) &&
+    (std::same_as<provider_t<Ops, B>, backends::generic> && ...);
 
 template <layer_types T>
 linear_layer<in_f64<T>> layer_in_f64(const linear_layer<T>& layer) {
