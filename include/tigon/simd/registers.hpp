@@ -31,11 +31,11 @@ TIGON_INLINE void keep_in_register(R& r) {
 }
 
 /// load<V>(p), which lies in a register until it was used last: g++ may otherwise read it again for each use, or multiply
-/// by memory. Not on 64-bit ARM, whose multiplications have no operands in memory.
+/// by memory. On x86 alone: elsewhere multiplications have no operands in memory.
 template <class V, class T>
 TIGON_INLINE V load_once(const T* p) {
   V v = load<V>(p);
-#if !defined(__aarch64__)
+#if defined(__x86_64__) || defined(__i386__)
   keep_in_register(v);
 #endif
   return v;
