@@ -243,10 +243,8 @@ class product {
   template <class T>
   void any_tile(std::size_t rows, std::size_t vectors, std::size_t length, const std::uint32_t* a,
                 block_of_weights<T> w, const std::uint32_t* start, std::int32_t* c, std::size_t c_stride) const {
-    if (rows > U / 2) return tile_of<N, U>(vectors, length, a, w, start, c, c_stride);
-    if (rows > U / 4) return tile_of<N, U / 2>(vectors, length, a, w, start, c, c_stride);
-    if (U > 4 && rows > U / 8) return tile_of<N, U / 4>(vectors, length, a, w, start, c, c_stride);
-    return tile_of<N, 1>(vectors, length, a, w, start, c, c_stride);
+    packed::with_tile_height<U>(
+        rows, [&](auto height) TIGON_LAMBDA { tile_of<N, height>(vectors, length, a, w, start, c, c_stride); });
   }
 
   const plan<N>& plan_;

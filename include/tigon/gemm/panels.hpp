@@ -117,6 +117,25 @@ struct tile_shape {
   static constexpr std::size_t cols = vectors * P::size;
 };
 
+/// Rows of the lowest tile that holds `rows` <= U rows: 1, 2, 4 or U.
+template <std::size_t U>
+constexpr std::size_t tile_height(std::size_t rows) {
+  return rows > std::bit_floor(U - 1) ? U : std::bit_ceil(rows);
+}
+
+/// f(height), the height of the lowest tile that holds `rows` as a constant.
+template <std::size_t U, class F>
+TIGON_INLINE void with_tile_height(std::size_t rows, F f) {
+  switch (tile_height<U>(rows)) {
+    case 1: return f(std::integral_constant<std::size_t, 1>{});
+    case 2: return f(std::integral_constant<std::size_t, 2>{});
+    case 4:
+      if constexpr (U > 4) return f(std::integral_constant<std::size_t, 4>{});
+      [[fallthrough]];
+    default: return f(std::integral_constant<std::size_t, U>{});
+  }
+}
+
 // ---- Packing
 
 template <class R, class W>

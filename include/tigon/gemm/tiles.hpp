@@ -5,7 +5,6 @@
 #include <tigon/gemm/panels.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace tigon {
@@ -166,26 +165,13 @@ TIGON_INLINE void tile_of(std::size_t vectors, std::size_t length, const typenam
   }
 }
 
-/// Rows of the lowest tile that holds `rows` <= U rows: 1, 2, 4 or U.
-template <std::size_t U>
-constexpr std::size_t tile_height(std::size_t rows) {
-  return rows > std::bit_floor(U - 1) ? U : std::bit_ceil(rows);
-}
-
 /// The lowest tile that holds `rows` rows.
 template <class P>
 TIGON_INLINE void any_tile(std::size_t rows, std::size_t vectors, std::size_t length, const typename P::word* a,
                            const typename P::word* b, const typename P::value* start,
                            const tile_target<typename P::value>& to, prefetch_cursor& cursor) {
-  constexpr std::size_t U = tile_shape<P>::rows;
-  switch (tile_height<U>(rows)) {
-    case 1: return tile_of<P, 1>(vectors, length, a, b, start, to, cursor);
-    case 2: return tile_of<P, 2>(vectors, length, a, b, start, to, cursor);
-    case 4:
-      if constexpr (U > 4) return tile_of<P, 4>(vectors, length, a, b, start, to, cursor);
-      [[fallthrough]];
-    default: return tile_of<P, U>(vectors, length, a, b, start, to, cursor);
-  }
+  with_tile_height<tile_shape<P>::rows>(
+      rows, [&](auto height) TIGON_LAMBDA { tile_of<P, height>(vectors, length, a, b, start, to, cursor); });
 }
 
 // ---- What a policy by tile registers does itself
