@@ -57,10 +57,10 @@ def torch_folder():
 
 def tigon_folder():
     inside = HERE / "tigon"  # of an sdist
-    around = inside if inside.exists() else HERE.parent.parent
+    around = inside if inside.exists() else HERE.parent
     folder = pathlib.Path(os.environ.get("TIGON_SOURCE") or around).resolve()
     if not (folder / "include" / "tigon" / "tigon.hpp").exists():
-        sys.exit(f"tigon_torch: no include/tigon/tigon.hpp in {folder}; install from an sdist, from examples/torch of "
+        sys.exit(f"tigon_torch: no include/tigon/tigon.hpp in {folder}; install from an sdist, from the folder python of "
                  "tigon's repository, or name the repository by TIGON_SOURCE")
     return folder
 

@@ -96,7 +96,7 @@ class TestPackage:
         with tarfile.open(archive) as tar:
             tar.extractall(tmp_path / "elsewhere")
         unpacked, = (tmp_path / "elsewhere").iterdir()
-        repository = PACKAGE / "tigon" if (PACKAGE / "tigon").exists() else PACKAGE.parent.parent
+        repository = PACKAGE / "tigon" if (PACKAGE / "tigon").exists() else PACKAGE.parent
         there = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
         for folder, pattern, below in ((PACKAGE, "csrc/*", ""), (PACKAGE, "tigon_torch/**/*.py", ""),
                                        (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "pyproject.toml", ""),

@@ -9,7 +9,7 @@ import pytest
 
 PreTrainedTokenizerFast = pytest.importorskip("transformers").PreTrainedTokenizerFast
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/finetune/render_chats.py"
 TOKENIZER = ROOT / "tests/examples/fixtures/finetune_text/smollm2.json"
 spec = importlib.util.spec_from_file_location("render_chats", SCRIPT)
