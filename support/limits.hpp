@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "../../bench/support/peaks.hpp"
+#include "../bench/support/peaks.hpp"
 #include "profile.hpp"
 
 namespace example {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../support/options.hpp"
+#include "../../support/options.hpp"
 #include "../train_llama/options.hpp"
 
 namespace example {

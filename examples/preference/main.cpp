@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "../support/progress.hpp"
-#include "../support/svg.hpp"
+#include "../../support/progress.hpp"
+#include "../../support/svg.hpp"
 #include "../train_llama/checkpoint.hpp"
 #include "../train_llama/fused_model.hpp"
 #include "../train_llama/parameters.hpp"

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../support/options.hpp"
+#include "../../support/options.hpp"
 #include "../train_llama/options.hpp"
 #include "pairs.hpp"
 #include "preference_model.hpp"

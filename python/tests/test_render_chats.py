@@ -1,4 +1,4 @@
-"""examples/finetune/render_chats.py: conversations as tokens, with what is learned of them."""
+"""tools/finetune/render_chats.py: conversations as tokens, with what is learned of them."""
 import importlib.util
 import json
 import pathlib
@@ -10,8 +10,8 @@ import pytest
 PreTrainedTokenizerFast = pytest.importorskip("transformers").PreTrainedTokenizerFast
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples/finetune/render_chats.py"
-TOKENIZER = ROOT / "tests/examples/fixtures/finetune_text/smollm2.json"
+SCRIPT = ROOT / "tools/finetune/render_chats.py"
+TOKENIZER = ROOT / "tests/tools/fixtures/finetune_text/smollm2.json"
 spec = importlib.util.spec_from_file_location("render_chats", SCRIPT)
 render_chats = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(render_chats)

@@ -1,5 +1,5 @@
-#include "../../examples/finetune/adapters.hpp"
-#include "refusals.hpp"
+#include "../../tools/finetune/adapters.hpp"
+#include "../examples/refusals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ using example::tensor_view;
 using nlohmann::json;
 using tigon::test::refusal;
 
-const std::filesystem::path fixtures = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text";
+const std::filesystem::path fixtures = std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune_text";
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos && sentence.find('\n') == std::string::npos)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/finetune/model.hpp"
+#include "../../tools/finetune/model.hpp"
 #include "finetune_fixtures.hpp"
 
 namespace {

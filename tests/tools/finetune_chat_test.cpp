@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../../examples/finetune/data.hpp"
-#include "refusals.hpp"
+#include "../../tools/finetune/data.hpp"
+#include "../examples/refusals.hpp"
 
 namespace {
 
@@ -27,7 +27,7 @@ using ids_t = std::vector<std::int32_t>;
 
 const json& chats() {
   static const json all =
-      json::parse(read_file(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text" / "chats.json"));
+      json::parse(read_file(std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune_text" / "chats.json"));
   return all;
 }
 

@@ -1,5 +1,5 @@
-#include "../../examples/finetune/data.hpp"
-#include "refusals.hpp"
+#include "../../tools/finetune/data.hpp"
+#include "../examples/refusals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

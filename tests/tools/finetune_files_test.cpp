@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/finetune/checkpoint.hpp"
+#include "../../tools/finetune/checkpoint.hpp"
 #include "finetune_fixtures.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using namespace example;
 using json = nlohmann::json;
 
-const std::filesystem::path fixtures = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune";
+const std::filesystem::path fixtures = std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune";
 
 json config_of(const std::string& name) {
   std::ifstream in(fixtures / name / "config.json");

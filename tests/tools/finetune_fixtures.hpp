@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/finetune/weights.hpp"
+#include "../../tools/finetune/weights.hpp"
 
 namespace example {
 
@@ -27,7 +27,7 @@ struct finetune_case {
   double loss;
 
   explicit finetune_case(const std::string& name)
-      : folder(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune" / name),
+      : folder(std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune" / name),
         expected(safetensors_file::load(folder / "expected.safetensors")),
         ids(values<std::int32_t>("ids")),
         targets(values<std::int32_t>("targets")),

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/finetune/model.hpp"
+#include "../../tools/finetune/model.hpp"
 #include "finetune_fixtures.hpp"
 
 namespace {
@@ -122,7 +122,7 @@ TEST(finetune_model, balance_of_routers) {
 /// fields.json: a family's configuration with another value of a field. The program has the loss of transformers, or
 /// refuses it.
 TEST(finetune_model, fields_of_the_configuration_mean_what_they_mean_to_transformers) {
-  const auto folder = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune";
+  const auto folder = std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune";
   const nlohmann::json cases = nlohmann::json::parse(std::ifstream(folder / "fields.json"));
   std::size_t compared = 0;
   for (const nlohmann::json& one : cases) {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/finetune/data.hpp"
-#include "../../examples/finetune/objective.hpp"
+#include "../../tools/finetune/data.hpp"
+#include "../../tools/finetune/objective.hpp"
 #include "finetune_fixtures.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "../../examples/finetune/schedule.hpp"
+#include "../../tools/finetune/schedule.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace example::finetune;
 
 TEST(finetune_schedule, rates_are_those_of_transformers) {
-  std::ifstream in(std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text" / "rates.txt");
+  std::ifstream in(std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune_text" / "rates.txt");
   std::string line, name;
   int schedules = 0;
   for (; std::getline(in, line); ++schedules) {

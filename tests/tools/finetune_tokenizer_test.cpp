@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/finetune/text/load_tokenizer.hpp"
-#include "../../examples/finetune/text/same_tokenizer.hpp"
-#include "refusals.hpp"
+#include "../../tools/finetune/text/load_tokenizer.hpp"
+#include "../../tools/finetune/text/same_tokenizer.hpp"
+#include "../examples/refusals.hpp"
 
 namespace {
 
@@ -22,7 +22,7 @@ using nlohmann::json;
 using tigon::test::refusal;
 using ids_t = std::vector<std::int32_t>;
 
-const std::filesystem::path fixtures = std::filesystem::path(TIGON_EXAMPLES_FIXTURES) / "finetune_text";
+const std::filesystem::path fixtures = std::filesystem::path(TIGON_TOOLS_FIXTURES) / "finetune_text";
 
 testing::AssertionResult says(const std::string& sentence, const std::string& part) {
   if (sentence.find(part) != std::string::npos) return testing::AssertionSuccess();

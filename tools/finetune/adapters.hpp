@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "../support/output_file.hpp"
-#include "../support/safetensors.hpp"
+#include "../../support/output_file.hpp"
+#include "../../support/safetensors.hpp"
 #include "f32_values.hpp"
 #include "json_file.hpp"
 

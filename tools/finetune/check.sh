@@ -3,7 +3,7 @@
 # FIXTURES [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 fixtures=$4
-. "$(dirname "$0")/../support/check_refusals.sh"
+. "$(dirname "$0")/../../support/check_refusals.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 model=$fixtures/tiny
 

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "../support/output_file.hpp"
-#include "../support/safetensors.hpp"
+#include "../../support/output_file.hpp"
+#include "../../support/safetensors.hpp"
 #include "adapters.hpp"
 #include "model_lora.hpp"
 #include "trained.hpp"

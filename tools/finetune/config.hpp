@@ -151,7 +151,7 @@ inline void read_experts(const config_reader& c, architecture& a) {
 }
 
 /// Fields of other mathematics, which are refused unless they say that there is none. Fields that transformers keeps and
-/// does not compute with, for this model_type, are ignored (tests/examples/fixtures/finetune/make_fields.py).
+/// does not compute with, for this model_type, are ignored (tests/tools/fixtures/finetune/make_fields.py).
 inline void refuse_unknown(const config_reader& c, const architecture& a) {
   const auto refuse = [&](const std::string& key) {
     c.fail("has " + printable(key) + ", which this program does not know");

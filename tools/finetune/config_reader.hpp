@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 
 namespace example {
 

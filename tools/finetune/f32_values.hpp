@@ -8,7 +8,7 @@
 #include <cstring>
 #include <span>
 
-#include "../support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 
 namespace example {
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "../support/profile.hpp"
+#include "../../support/profile.hpp"
 #include "checkpoint.hpp"
 #include "model.hpp"
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <utility>
 
-#include "../support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 
 namespace example::finetune {
 

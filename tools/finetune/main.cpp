@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "../support/memory.hpp"
-#include "../support/output_file.hpp"
-#include "../support/ranks.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/output_file.hpp"
+#include "../../support/ranks.hpp"
 #include "checkpoint.hpp"
 #include "config.hpp"
 #include "input.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/router_balance.hpp"
+#include "../../support/router_balance.hpp"
 #include "model_lora.hpp"
 #include "model_memory.hpp"
 #include "model_operators.hpp"

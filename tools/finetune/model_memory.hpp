@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "../support/memory.hpp"
-#include "../support/products.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/products.hpp"
 #include "config.hpp"
 
 namespace example {

@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "../support/operators.hpp"
+#include "../../support/operators.hpp"
 #include "config.hpp"
 #include "objective_options.hpp"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "../support/products.hpp"
+#include "../../support/products.hpp"
 #include "config.hpp"
 #include "model_lora.hpp"
 #include "weights.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/options.hpp"
+#include "../../support/options.hpp"
 #include "model_lora.hpp"
 #include "objective_options.hpp"
 #include "schedule.hpp"

@@ -20,12 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "../support/output_file.hpp"
-#include "../support/profile.hpp"
-#include "../support/profile_table.hpp"
-#include "../support/progress.hpp"
-#include "../support/ranks.hpp"
-#include "../support/svg.hpp"
+#include "../../support/output_file.hpp"
+#include "../../support/profile.hpp"
+#include "../../support/profile_table.hpp"
+#include "../../support/progress.hpp"
+#include "../../support/ranks.hpp"
+#include "../../support/svg.hpp"
 #include "checkpoint.hpp"
 #include "packing.hpp"
 #include "trainer.hpp"

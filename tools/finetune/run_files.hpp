@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "../support/inventory.hpp"
+#include "../../support/inventory.hpp"
 #include "checkpoint.hpp"
 #include "model_lora.hpp"
 #include "options.hpp"

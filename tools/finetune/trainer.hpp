@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/profile.hpp"
+#include "../../support/profile.hpp"
 #include "frozen_model.hpp"
 #include "objective.hpp"
 #include "options.hpp"

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 #include "config.hpp"
 #include "f32_values.hpp"
 

@@ -127,7 +127,7 @@ struct known_chat_template {
   const chat_form* form;
 };
 
-/// Written by tests/examples/fixtures/finetune_text/make_chats.py, which compares each form with Jinja.
+/// Written by tests/tools/fixtures/finetune_text/make_chats.py, which compares each form with Jinja.
 inline constexpr known_chat_template known_chat_templates[] = {
     // BEGIN
     {"chatml", 196, 0x88bf4138d5c826f0u, &chat_forms::chatml},
