@@ -3,7 +3,7 @@
 #define TIGON_OPS_ATTN_RES_CONTRACT_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

@@ -5,7 +5,7 @@
 #include <tigon/core/division.hpp>
 #include <tigon/ops/qk_norm_rope_contract.hpp>
 #include <tigon/ops/qk_norm_rope_head.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

@@ -2,7 +2,6 @@
 #ifndef TIGON_OPS_SOFTMAX_PROGRAM_HPP
 #define TIGON_OPS_SOFTMAX_PROGRAM_HPP
 
-#include <tigon/rows/below_max.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 #include <array>
