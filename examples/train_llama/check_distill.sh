@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs the program at small sizes: check.sh refuses|learns|teacher PROGRAM FOLDER TRAIN_LLAMA
+# Runs the program at small sizes: check_distill.sh refuses|learns|teacher PROGRAM FOLDER TRAIN_LLAMA
 set -eu
 part=$1 program=$2 folder=$3 train_llama=$4
 . "$(dirname "$0")/../../support/check_refusals.sh"
-. "$(dirname "$0")/../train_llama/check_outputs.sh"
+. "$(dirname "$0")/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0

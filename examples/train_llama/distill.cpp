@@ -17,15 +17,15 @@
 
 #include "../../support/progress.hpp"
 #include "../../support/svg.hpp"
-#include "../train_llama/checkpoint.hpp"
-#include "../train_llama/fused_model.hpp"
-#include "../train_llama/parameters.hpp"
-#include "../train_llama/run_files.hpp"
-#include "../train_llama/text.hpp"
-#include "../train_llama/tokenizer.hpp"
-#include "../train_llama/trainer.hpp"
+#include "checkpoint.hpp"
+#include "distill_options.hpp"
 #include "distilled_model.hpp"
-#include "options.hpp"
+#include "fused_model.hpp"
+#include "parameters.hpp"
+#include "run_files.hpp"
+#include "text.hpp"
+#include "tokenizer.hpp"
+#include "trainer.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_DISTILL_OPTIONS_HPP
-#define EXAMPLE_DISTILL_OPTIONS_HPP
+#ifndef EXAMPLE_TRAIN_LLAMA_DISTILL_OPTIONS_HPP
+#define EXAMPLE_TRAIN_LLAMA_DISTILL_OPTIONS_HPP
 
 #include <CLI/CLI.hpp>
 
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "../../support/options.hpp"
-#include "../train_llama/options.hpp"
+#include "options.hpp"
 
 namespace example {
 

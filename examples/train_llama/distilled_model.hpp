@@ -1,12 +1,12 @@
-#ifndef EXAMPLE_DISTILL_DISTILLED_MODEL_HPP
-#define EXAMPLE_DISTILL_DISTILLED_MODEL_HPP
+#ifndef EXAMPLE_TRAIN_LLAMA_DISTILLED_MODEL_HPP
+#define EXAMPLE_TRAIN_LLAMA_DISTILLED_MODEL_HPP
 
 #include <tigon/losses/fused_linear_jsd.hpp>
 
 #include <cstdint>
 #include <span>
 
-#include "../train_llama/fused_model.hpp"
+#include "fused_model.hpp"
 
 namespace example {
 

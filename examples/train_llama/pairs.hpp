@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_PREFERENCE_PAIRS_HPP
-#define EXAMPLE_PREFERENCE_PAIRS_HPP
+#ifndef EXAMPLE_TRAIN_LLAMA_PAIRS_HPP
+#define EXAMPLE_TRAIN_LLAMA_PAIRS_HPP
 
 #include <algorithm>
 #include <cstddef>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "../train_llama/rng.hpp"
-#include "../train_llama/text.hpp"
+#include "rng.hpp"
+#include "text.hpp"
 
 namespace example {
 

@@ -19,16 +19,16 @@
 
 #include "../../support/progress.hpp"
 #include "../../support/svg.hpp"
-#include "../train_llama/checkpoint.hpp"
-#include "../train_llama/fused_model.hpp"
-#include "../train_llama/parameters.hpp"
-#include "../train_llama/run_files.hpp"
-#include "../train_llama/text.hpp"
-#include "../train_llama/tokenizer.hpp"
-#include "../train_llama/trainer.hpp"
-#include "options.hpp"
+#include "checkpoint.hpp"
+#include "fused_model.hpp"
 #include "pairs.hpp"
+#include "parameters.hpp"
 #include "preference_model.hpp"
+#include "preference_options.hpp"
+#include "run_files.hpp"
+#include "text.hpp"
+#include "tokenizer.hpp"
+#include "trainer.hpp"
 
 namespace {
 

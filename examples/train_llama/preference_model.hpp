@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_PREFERENCE_PREFERENCE_MODEL_HPP
-#define EXAMPLE_PREFERENCE_PREFERENCE_MODEL_HPP
+#ifndef EXAMPLE_TRAIN_LLAMA_PREFERENCE_MODEL_HPP
+#define EXAMPLE_TRAIN_LLAMA_PREFERENCE_MODEL_HPP
 
 #include <tigon/losses/fused_linear_dpo.hpp>
 #include <tigon/losses/fused_linear_kto.hpp>
@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "../train_llama/fused_model.hpp"
+#include "fused_model.hpp"
 #include "pairs.hpp"
 
 namespace example {

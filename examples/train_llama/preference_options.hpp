@@ -1,5 +1,5 @@
-#ifndef EXAMPLE_PREFERENCE_OPTIONS_HPP
-#define EXAMPLE_PREFERENCE_OPTIONS_HPP
+#ifndef EXAMPLE_TRAIN_LLAMA_PREFERENCE_OPTIONS_HPP
+#define EXAMPLE_TRAIN_LLAMA_PREFERENCE_OPTIONS_HPP
 
 #include <CLI/CLI.hpp>
 
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "../../support/options.hpp"
-#include "../train_llama/options.hpp"
+#include "options.hpp"
 #include "pairs.hpp"
 #include "preference_model.hpp"
 
