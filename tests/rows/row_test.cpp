@@ -213,16 +213,17 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
       saw(j);
       return v * g;
     };
-    const auto map = [&] { row.map(tigon::reads(a, w, tigon::columns), tigon::writes(out), f); };
-    const auto map_alone = [&] { row.map(tigon::reads(a, a, tigon::columns), tigon::writes(out), f); };
+    tigon::cached in_cache{a, false};
+    const auto map = [&] { row.map(tigon::reads(in_cache, w, tigon::columns), tigon::writes(out), f); };
+    const auto map_alone = [&] { row.map(tigon::reads(in_cache, a, tigon::columns), tigon::writes(out), f); };
     const auto map_and_sum = [&] {
-      (void)row.map_sum(tigon::reads(a, w, tigon::columns), tigon::writes(out), [&](auto v, auto g, auto j) {
+      (void)row.map_sum(tigon::reads(in_cache, w, tigon::columns), tigon::writes(out), [&](auto v, auto g, auto j) {
         saw(j);
         return pack{v * g, v};
       });
     };
     EXPECT_FALSE(backwards(map)) << "of a row that was not read before";
-    (void)row.sum(tigon::reads(a), [](auto v) { return v; });
+    in_cache.is = true;
     const bool every_row = B::row.cpu.order == tigon::row_order::lookahead;
     EXPECT_EQ(backwards(map), every_row || (B::row.cpu.order == tigon::row_order::interleaved && row.i % 2 != 0));
     EXPECT_EQ(backwards(map_alone), every_row) << "without a vector";
@@ -232,6 +233,16 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) * to_f64(weight(0, j)));
   EXPECT_TRUE(y.padding_intact());
+}
+
+TYPED_TEST(row, does_not_stream_what_is_cached) {
+  using T = typename TypeParam::element;
+  guarded_matrix<T> y(2, 64, 1);
+  const auto streams = [](auto output) { return tigon::simd::detail::sink(output, {1, 0}).streams(64); };
+  EXPECT_TRUE(streams(y.view()) && streams(tigon::cached{y.view(), false}));
+  EXPECT_FALSE(streams(tigon::cached{y.view()}));
+  const tigon::pair_columns<T> pairs{y.view()};
+  EXPECT_TRUE(streams(pairs) && !streams(tigon::cached{pairs}));
 }
 
 TYPED_TEST(row, reduces_with_any_monoid) {
@@ -322,29 +333,7 @@ TYPED_TEST(row, writes_what_is_often_zero) {
     }
 }
 
-TYPED_TEST(row, scans) {
-  using B = typename TypeParam::backend;
-  using A = accumulator_t<typename TypeParam::element>;
-  for (const std::size_t cols : lengths<B, A>()) {
-    auto x = whole_numbers<A>({2, cols, 1}, 4);
-    guarded_matrix<A> y(2, cols, 1);
-    const auto in = x.view(), out = y.view();
-    const auto turn = [](auto before, auto v) { return v + v - before; };  // not the same the other way round
-    for_rows<B, A>(tigon::default_context(), 2, cols,
-                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(out), A(5), turn); });
-    for (std::size_t i = 0; i < 2; ++i) {
-      double running = 5;
-      for (std::size_t j = 0; j < cols; ++j)
-        ASSERT_EQ(to_f64(y(i, j)), running = 2 * to_f64(x(i, j)) - running) << i << ", " << j;
-    }
-    EXPECT_TRUE(y.padding_intact());
-    for_rows<B, A>(tigon::default_context(), 2, cols,
-                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(in), A(5), turn); });
-    EXPECT_EQ(x.f64(), y.f64());
-  }
-}
-
-/// y = 2x + j and z = x * w + 1 with the sums of x and of one, written up or (after a pass that reads) down the row.
+/// y = 2x + j and z = x * w + 1 with the sums of x and of one, written up or (where x was just read) down the row.
 TYPED_TEST(row, maps_to_two_outputs_and_sums) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -360,11 +349,11 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
         const auto out = tigon::writes(y.view(), z.view());
         const vector_view<const T> g{w.view().data, cols};
         for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
-          if (after_reading && row.sum(tigon::reads(a), [](auto v) { return v; }) < 0) ADD_FAILURE();
-          const auto two = row.map_sum(
-              tigon::reads(a, tigon::columns, g, tigon::constant(A(1))), out, [](auto v, auto j, auto f, auto one) {
-                return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
-              });
+          const auto two =
+              row.map_sum(tigon::reads(tigon::cached{a, after_reading}, tigon::columns, g, tigon::constant(A(1))), out,
+                          [](auto v, auto j, auto f, auto one) {
+                            return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
+                          });
           sums[row.i] = two[0], counts[row.i] = two[1];
         });
         for (std::size_t i = 0; i < 3; ++i) {

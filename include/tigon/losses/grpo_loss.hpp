@@ -73,8 +73,7 @@ struct kernel<op::grpo_loss, backends::generic> {
       if (row.first()) logp[row.i] = log_p;
       if (u == A(0)) return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
       const A factor = -u * inverse / (A(1) + lse.rest);
-      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-      row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
+      row.map(reads(cached{e}), writes(cached{dlogits, in_place}), [=](auto p) { return normal_or_zero(p * factor); });
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });
   }

@@ -179,7 +179,7 @@ struct kernel<op::group_norm, backends::generic> {
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd);
     const auto at = [=](auto m, std::size_t j) {
-      return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
+      return static_cast<double>(row.at(channel(m, size, j / positions).part, j % positions));
     };
     const auto h = [=](std::size_t j) {
       return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
@@ -197,18 +197,17 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
         const double d = at(dy, j), v = centred(j), result = r * (h(j) - c2 - v * c1) * p;
         product += d * (v * r), sum += d;
-        row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
+        row.put(channel(dx, size, k).part, j % positions, static_cast<A>(result));
       }
       if (dw_share.data == nullptr) continue;
       row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
     }
   }
 
-  /// Every size-th row of m from row k on: row g is channel k of group g. Each is as wide as the group with its
-  /// padding, because maps decide by the bytes of an output whether to write it by non-temporal stores.
+  /// Every size-th row of m from row k on: row g is channel k of group g.
   template <class T>
-  static TIGON_INLINE matrix_view<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
-    return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
+  static TIGON_INLINE rows_of<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
+    return {{m.data + k * m.row_stride, m.rows / size, m.cols, size * m.row_stride}, m.rows * m.row_stride * sizeof(T)};
   }
 };
 

@@ -158,7 +158,7 @@ struct kernel<op::poly_norm, backends::generic> {
     const auto terms = detail::terms_of_parameters(r, s);
     const std::size_t wanted = of.terms.data == nullptr ? 0 : of.all ? 4 : 3;
     for (std::size_t k = 0; k < wanted && row.first(); ++k) of.terms.row(k)[i] = terms[k];
-    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
+    row.map(reads(cached{wide_dy}, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };

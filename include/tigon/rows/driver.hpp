@@ -39,7 +39,7 @@ struct rows_on_lanes {
 namespace rows {
 inline namespace TIGON_ABI {
 
-using simd::adds_to, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
+using simd::adds_to, simd::cached, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
 using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
 using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
@@ -147,6 +147,8 @@ template <class Operand, int Value>
 struct element_of<given_or<Operand, Value>> : element_of<Operand> {};
 template <class Operand>
 struct element_of<read_again<Operand>> : element_of<Operand> {};
+template <class Operand>
+struct element_of<cached<Operand>> : element_of<Operand> {};
 template <class Operand>
 struct element_of<in_f64<Operand>> {
   using type = double;

@@ -52,6 +52,18 @@ struct read_again {
   constexpr TIGON_INLINE explicit read_again(Operand o) : operand(o) {}
 };
 
+/// Operand or output of a map whose row is in the cache, if `is`: this worker has just read or written it. A row that was
+/// just read is mapped from its end where the plan says so, and an output in the cache is not streamed past it.
+template <class Operand>
+struct cached {
+  Operand operand;
+  bool is = true;
+};
+template <class Operand>
+cached(Operand) -> cached<Operand>;
+template <class Operand>
+cached(Operand, bool) -> cached<Operand>;
+
 /// Operand: the same numbers in lanes of f64; as the first operand of a pass it makes all of the pass f64.
 template <class Operand>
 struct in_f64 {
@@ -114,6 +126,7 @@ struct writes {
 }  // namespace tigon::simd
 
 namespace tigon {
+using simd::cached;
 using simd::columns;
 using simd::constant;
 using simd::even_columns;

@@ -86,7 +86,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       if constexpr (Weighted) {
         const A m = kind.top_of(row.max(reads(logits), [](auto v) { return v; }));
         const auto from = kind.from(m);
-        const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
+        const auto sums = row.map_sum(reads(cached{logits}, weight), writes(e), [=](auto v, auto w) {
           const auto s = from.distance(v);
           const auto p = simd::exp_of_distance<true>(s);
           const decltype(v) zero(A(0));
@@ -103,18 +103,17 @@ struct kernel<op::cross_entropy, backends::generic> {
       if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
       if (!write) return;
       const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
-      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-      const vector_view<const T> read{logits.row(row.i), row.cols};
+      const cached to{dlogits, in_place};
       if constexpr (Capped) {
         const auto from = kind.from(top);
-        row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {
+        row.map(reads(cached{e}, logits, weight), writes(to), [=](auto p, auto v, auto w) {
           return normal_or_zero((p * factor - w * subtract) * from.both(v).slope);
         });
       } else if constexpr (Weighted) {
-        row.map(reads(e, weight, read), writes(dlogits),
-                [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
+        row.map(reads(cached{e}, weight), writes(to),
+                [=](auto p, auto w) { return normal_or_zero(p * factor - w * subtract); });
       } else {
-        pieces.multiply(row, e, read, dlogits, factor);
+        pieces.multiply(row, e, to, factor);
       }
       if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
     });

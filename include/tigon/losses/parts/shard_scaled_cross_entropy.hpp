@@ -46,7 +46,7 @@ class shard_scaled_cross_entropy {
       const A top = row.max(reads(z), [](auto v) { return v; });
       const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
       const vector_view<A> e = row.scratch(0);
-      const auto sums = row.map_sum(reads(z), writes(e), [=](auto v) {
+      const auto sums = row.map_sum(reads(cached{z}), writes(e), [=](auto v) {
         const auto s = (v - from) * inverse;
         const auto p = exp_nonpositive(s);
         const decltype(v) zero(A(0));

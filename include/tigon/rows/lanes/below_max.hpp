@@ -57,7 +57,8 @@ void rows_on_lanes<B>::map_below_max(context& ctx, P program, reads<matrix_view<
   using A = accumulator_t<T>;
   const matrix_view<const T> x = std::get<0>(in.x);
   const matrix_view<T> y = std::get<0>(out.y);
-  const bool once = std::same_as<T, A> && x.data == y.data;  // what is kept takes the place of x
+  const bool in_place = x.data == y.data;
+  const bool once = std::same_as<T, A> && in_place;  // what is kept takes the place of x
   const auto kept = [=](const auto& part) TIGON_LAMBDA {
     if constexpr (std::same_as<T, A>)
       if (once) return vector_view<A>{y.row(part.i), part.cols};
@@ -73,9 +74,10 @@ void rows_on_lanes<B>::map_below_max(context& ctx, P program, reads<matrix_view<
         // The reference is the largest number of the parts so far. Where this part has a much larger one, it is reduced
         // again. In place it cannot be, so its maximum is found first.
         A top = sums.highest;
-        if (once || sums.count == 0) top = sums.reference(program, part.max(reads(x), [](auto v) { return v; }));
+        const bool looked = once || sums.count == 0;
+        if (looked) top = sums.reference(program, part.max(reads(x), [](auto v) { return v; }));
         for (;;) {
-          const auto [sum, largest] = part.map_sum_max(reads(x), writes(kept(part)), [=](auto v) {
+          const auto [sum, largest] = part.map_sum_max(reads(cached{x, looked}), writes(kept(part)), [=](auto v) {
             const auto e = program.reduce(top, v);
             return pack{e, e, v};
           });
@@ -87,8 +89,7 @@ void rows_on_lanes<B>::map_below_max(context& ctx, P program, reads<matrix_view<
       [=](auto& sums) { sums.finish(program); },
       [=] TIGON_FN(auto part, const auto& sums, std::size_t k) {
         const A value = sums.value(k);
-        // x is an operand, because y may be x: then its lines are cached, and stores to y are not streamed.
-        part.map(reads(kept(part), x), writes(y), [=](auto e, auto) { return program.map(value, e); });
+        part.map(reads(kept(part)), writes(cached{y, in_place}), [=](auto e) { return program.map(value, e); });
       });
 }
 

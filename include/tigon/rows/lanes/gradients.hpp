@@ -94,7 +94,7 @@ class partial_tasks_of {
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker(first + k, cols_, own, nullptr, stride_).prefetching(ahead_),
+      map_one(worker({first + k, 0, 1, ahead_, true}, cols_, {own, nullptr, stride_}),
               Reduction::template value<A>(now[k]));
   }
 
@@ -107,11 +107,11 @@ class partial_tasks_of {
         if constexpr (shares_loop) {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
-          map_one(worker(i, width, own, nullptr, stride_, column,
+          map_one(worker({i, column}, width, {own, nullptr, stride_},
                          reduction_.template side_work<B>(later, column, next[k].data())),
                   Reduction::template value<A>(now[k]));
         } else {
-          map_one(worker(i, width, own, nullptr, stride_, column), Reduction::template value<A>(now[k]));
+          map_one(worker({i, column}, width, {own, nullptr, stride_}), Reduction::template value<A>(now[k]));
         }
       }
   }

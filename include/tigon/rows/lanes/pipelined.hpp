@@ -44,7 +44,7 @@ void for_rows_pipelined(context& ctx, pipelined of, Gather gather, Close close, 
     const std::size_t begin = task * per_task, end = std::min(of.rows, begin + per_task);
     State states[2];
     const auto block = [&](std::size_t i, std::size_t k) TIGON_LAMBDA {
-      return row_worker<B, A>(i, cols, nullptr, own + i % 2 * scratch_stride, stride)
+      return row_worker<B, A>({i, 0}, cols, {nullptr, own + i % 2 * scratch_stride, stride})
           .part(k * width, std::min(width, cols - k * width));
     };
     // Row i is gathered and, if they overlap, row i - 1 is written.

@@ -138,6 +138,12 @@ TIGON_INLINE pair_sink<T, true> sink(often_zero<pair_columns<T>> z, place at) {
   return {whole.p, whole.bytes};
 }
 
+template <class Output>
+TIGON_INLINE auto sink(cached<Output> y, place at) {
+  auto to = sink(y.operand, at);
+  if (y.is) to.bytes = 0;
+  return to;
+}
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
   return {r.data + at.column, r.bytes};

@@ -138,9 +138,11 @@ struct f64_source : Source {
 };
 
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next; and how many rows further down these are.
+// come next; how many rows further down these are, and whether hardware would not see them, because rows are not read in
+// succession.
 struct place {
   std::size_t row, column, matrices = 1, ahead = 1;
+  bool leads = false;
 };
 
 // Bytes of a column of an operand that has a row of its own for every row.
@@ -160,6 +162,8 @@ template <class Operand>
 inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<cached<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<in_f64<Operand>> = matrix_bytes<Operand>;
 
@@ -249,9 +253,22 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   }
 }
 template <class B, class Operand>
+TIGON_INLINE auto source(cached<Operand> o, place at) {
+  return source<B>(o.operand, at);
+}
+template <class B, class Operand>
 TIGON_INLINE auto source(in_f64<Operand> o, place at) {
   const auto given = source<B>(o.operand, at);
   return f64_source<std::remove_const_t<decltype(given)>>{given};
+}
+// Whether the row of an operand was just read.
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const Operand&) {
+  return false;
+}
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const cached<Operand>& o) {
+  return o.is;
 }
 // An operand of an operator's own loads itself.
 template <class B, class Operand>
@@ -347,12 +364,12 @@ struct pair_source {
 };
 template <class B, class T>
 TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
   return {whole.p, whole.next};
 }
 template <class B, class T>
 TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
   return {whole.p, whole.next};
 }
 

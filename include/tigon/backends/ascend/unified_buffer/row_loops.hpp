@@ -108,8 +108,12 @@ struct block_of_operand<matrix_view<T>> {
 };
 template <class T>
 struct block_of_operand<vector_view<T>> : block_of_operand<matrix_view<T>> {};
+template <class T>
+struct block_of_operand<simd::rows_of<T>> : block_of_operand<matrix_view<T>> {};
 template <class Output>
 struct block_of_operand<simd::often_zero<Output>> : block_of_operand<Output> {};
+template <class Operand>
+struct block_of_operand<simd::cached<Operand>> : block_of_operand<Operand> {};
 template <class Operand>
 struct block_of_operand<simd::read_again<Operand>> : block_of_operand<Operand> {};
 template <class A>
@@ -193,6 +197,14 @@ class row_on_tiles {
   TIGON_INLINE vector_view<T> memory(vector_view<T> v, std::size_t j, std::size_t n) const {
     return {v.data + first_ + j, n};
   }
+  template <class T>
+  TIGON_INLINE vector_view<T> memory(simd::rows_of<T> r, std::size_t j, std::size_t n) const {
+    return memory(r.part, j, n);
+  }
+  template <class Operand>
+  TIGON_INLINE auto memory(simd::cached<Operand> y, std::size_t j, std::size_t n) const {
+    return memory(y.operand, j, n);
+  }
   template <class Output>
   TIGON_INLINE output_of<Output> memory(simd::often_zero<Output> y, std::size_t j, std::size_t n) const {
     return memory(y.output, j, n);
@@ -200,6 +212,8 @@ class row_on_tiles {
   static TIGON_INLINE std::size_t width_of(const auto& operand) {
     if constexpr (requires { operand.row_stride; })
       return operand.cols;
+    else if constexpr (requires { operand.part; })
+      return operand.part.cols;
     else
       return operand.size;
   }
@@ -216,6 +230,10 @@ class row_on_tiles {
   }
   template <class Operand>
   TIGON_INLINE input_of<Operand> input(simd::read_again<Operand> x, std::size_t j, std::size_t n) const {
+    return input(x.operand, j, n);
+  }
+  template <class Operand>
+  TIGON_INLINE input_of<Operand> input(simd::cached<Operand> x, std::size_t j, std::size_t n) const {
     return input(x.operand, j, n);
   }
   template <class T>
