@@ -387,7 +387,7 @@ TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
     const auto out = y.view();
     std::array<A, 2> got[7];
     for_rows<B, A>(tigon::default_context(), 7, cols, [&](auto row) {
-      got[row.i] = row.map_sum_max(tigon::reads(a), tigon::writes(out), [](auto v) {
+      got[row.i] = row.template map_sum<1>(tigon::reads(a), tigon::writes(out), [](auto v) {
         return pack{v + v, v, decltype(v)(A(0)) - v};
       });
     });
@@ -403,71 +403,6 @@ TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
     }
     EXPECT_TRUE(y.padding_intact());
   }
-}
-
-/// What a row of two steps has seen of its blocks.
-struct seen_blocks {
-  static constexpr std::size_t most = 3;
-  double sum = 0, closed = 0;
-  std::size_t gathered = 0;
-};
-
-/// y = x + the sum of the row, overlapping and not, with a copy of x in the row's scratch.
-TYPED_TEST(row, overlaps_rows) {
-  using B = typename TypeParam::backend;
-  using T = typename TypeParam::element;
-  using A = accumulator_t<T>;
-  constexpr std::size_t rows = 5;
-  for (const std::size_t cols : {1u, 255u, 256u, 257u, 600u, 768u, 1500u})
-    for (const bool overlap : {false, true}) {
-      SCOPED_TRACE(testing::Message() << cols << " columns" << (overlap ? ", overlapping" : ""));
-      const auto x = whole_numbers<T>({rows, cols, 1}, 5);
-      guarded_matrix<T> y(rows, cols, 2);
-      const auto a = x.view();
-      const auto out = y.view();
-      std::vector<int> order;  // 2 i: a block of row i is gathered, 2 i + 1: written
-      context& ctx = tigon::default_context();
-      ctx.workspace().expect("test", tigon::simd::pipelined_workspace<B, A>(cols, 1, ctx));
-      tigon::for_rows_pipelined<B, A, seen_blocks>(
-          ctx, {.rows = rows, .cols = cols, .block_cols = 256, .overlap = overlap},
-          [&](auto block, seen_blocks& seen) {
-            order.push_back(2 * static_cast<int>(block.i));
-            EXPECT_EQ(seen.closed, 0);
-            ++seen.gathered;
-            seen.sum += static_cast<double>(block.map_sum(tigon::reads(a), tigon::writes(block.scratch(0)), [](auto v) {
-              return pack{v, v};
-            }));
-          },
-          [](seen_blocks& seen) { ++seen.closed; },
-          [&](auto block, const seen_blocks& seen, std::size_t k) {
-            const int now = 2 * static_cast<int>(block.i) + 1;
-            const auto before = static_cast<std::size_t>(std::ranges::count(order, now));
-            order.push_back(now);
-            EXPECT_EQ(seen.closed, 1);
-            EXPECT_EQ(k, overlap ? before : seen.gathered - 1 - before);
-            block.map(tigon::reads(block.scratch(0)), tigon::writes(out),
-                      [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); });
-          });
-      for (std::size_t i = 0; i < rows; ++i) {
-        double sum = 0;
-        for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j));
-        for (std::size_t j = 0; j < cols; ++j)
-          ASSERT_EQ(to_f64(y(i, j)), to_f64(from_f64<T>(to_f64(x(i, j)) + sum))) << "row " << i << ", column " << j;
-      }
-      // At most three blocks a row, of at least 256 columns.
-      const std::size_t blocks = order.size() / (2 * rows);
-      EXPECT_EQ(blocks, cols <= 256 ? 1u : cols <= 512 ? 2u : cols <= 768 ? 3u : blocks);
-      EXPECT_LE(blocks, 3u);
-      EXPECT_EQ(order.size(), 2 * rows * blocks);
-      // Overlapping, the second row's first block comes right after the first row's last, and then the first row's first;
-      // where they are of one task.
-      const bool overlaps = overlap && tigon::simd::detail::pipelined_rows<B>(rows, cols) > 1;
-      EXPECT_EQ(order[blocks], overlaps ? 2 : 1);
-      if (overlaps) {
-        EXPECT_EQ(order[blocks + 1], 1);
-      }
-      EXPECT_TRUE(y.padding_intact());
-    }
 }
 
 TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
@@ -530,7 +465,7 @@ TYPED_TEST(row, narrows_reads_and_puts) {
   const auto out = y.view();
   const vector_view<const T> shared{a.row(1), cols};
   for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
-    row.narrow(cols - 3).map(tigon::reads(a), tigon::writes(out), [](auto v) { return v; });
+    row.part(0, cols - 3).map(tigon::reads(a), tigon::writes(out), [](auto v) { return v; });
     row.part(cols - 3, 2).map(tigon::reads(a, tigon::columns), tigon::writes(out), [](auto v, auto j) {
       return v + j;
     });
@@ -611,8 +546,8 @@ TYPED_TEST(row, imperative_reductions_take_whole_rows) {
     guarded_matrix<A> dw(1, cols);
     guarded<A> sums(rows);
     std::size_t calls[rows] = {};
-    tigon::for_rows_with_partials<B, A>(
-        tigon::default_context(), rows, cols,
+    tigon::for_rows<B, A>(
+        tigon::default_context(), rows, cols, tigon::adds_to(tigon::parameter_gradient<A>{{dw.view().data, cols}}),
         [&](auto row) {
           ++calls[row.i];
           ASSERT_EQ(row.cols, cols);
@@ -620,8 +555,7 @@ TYPED_TEST(row, imperative_reductions_take_whole_rows) {
           sums[row.i] = sum;
           const auto acc = row.partial(0);
           row.map(tigon::reads(a, acc), tigon::writes(to_y, acc), [](auto v, auto s) { return pack{v * v, s + v}; });
-        },
-        tigon::parameter_gradient<A>{{dw.view().data, cols}});
+        });
     for (std::size_t i = 0; i < rows; ++i) {
       ASSERT_EQ(calls[i], 1u) << "row " << i;
       double sum = 0;
@@ -933,7 +867,7 @@ TYPED_TEST(row, scratch_rows_are_apart) {
     const auto x = whole_numbers<T>({9, cols}, 12);
     const auto a = x.view();
     guarded<A> results(9);
-    tigon::for_rows_with_scratch<B, A>(tigon::default_context(), 9, cols, 2, [&](auto row) {
+    tigon::for_rows<B, A>(tigon::default_context(), 9, cols, {.scratch = 2}, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
       row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
       results[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });
@@ -954,22 +888,23 @@ TYPED_TEST(row, workspaces_are_enough) {
   guarded_matrix<A> x(rows, cols), y(rows, cols);
   const auto a = x.view(), out = y.view();
   const auto scratch = [&](context& ctx) {
-    tigon::for_rows_with_scratch<B, A>(ctx, rows, cols, 2, [=](auto row) {
+    tigon::for_rows<B, A>(ctx, rows, cols, {.scratch = 2}, [=](auto row) {
       row.map(tigon::reads(a), tigon::writes(row.scratch(1)), [](auto v) { return v; });
       row.map(tigon::reads(row.scratch(1)), tigon::writes(out), [](auto v) { return v; });
     });
   };
   guarded<A> dw(cols), db(cols);
   const auto partials = [&](context& ctx) {
-    tigon::for_row_parts_with_partials<B, A>(
-        ctx, rows, cols,
-        [=](auto row) {
-          const auto first = row.partial(0), second = row.partial(1);
-          row.map(tigon::reads(a, first, second), tigon::writes(first, second), [](auto v, auto s, auto t) {
-            return pack{s + v, t + v};
-          });
-        },
-        tigon::parameter_gradient<A>{{dw.data(), cols}}, tigon::parameter_gradient<A>{{db.data(), cols}});
+    tigon::for_rows<B, A>(ctx, rows, cols,
+                          tigon::adds_to(tigon::parameter_gradient<A>{{dw.data(), cols}},
+                                         tigon::parameter_gradient<A>{{db.data(), cols}}),
+                          [=](auto row) {
+                            const auto first = row.partial(0), second = row.partial(1);
+                            row.map(tigon::reads(a, first, second), tigon::writes(first, second),
+                                    [](auto v, auto s, auto t) {
+                                      return pack{s + v, t + v};
+                                    });
+                          });
   };
   for (const std::size_t threads : {1u, 3u})
     with_workspace_of(
@@ -1054,7 +989,7 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
                                           }; }, a),
         tigon::parameter_gradient<A>{{of_map.data(), s.cols}, gradient::overwrite});
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
-    tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
+    tigon::for_rows<B, A>(ctx, s.rows, s.cols, {.scratch = 2}, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
       row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
       tails[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });

@@ -40,10 +40,10 @@ struct kernel<op::distillation, backends::generic> {
   static void forward(matrix_view<A> z, matrix_view<A> teacher, const I* target, Soft soft,
                       detail::distillation_rows<A> rows, context& ctx) {
     const std::size_t vocab = rows.vocab;
-    for_rows_with_scratch<B, A>(ctx, z.rows, rows.width, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, z.rows, rows.width, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const bool kept = target == nullptr || static_cast<std::int64_t>(target[row.i]) != rows.ignored;
       const bool is_soft = rows.soft != nullptr && (kept || !rows.mask_soft), is_hard = rows.hard != nullptr && kept;
-      const auto student = row.narrow(vocab);
+      const auto student = row.part(0, vocab);
       const vector_view<A> v{z.row(row.i), row.cols}, t{teacher.row(row.i), row.cols};
       const cached to_z{z}, to_teacher{teacher};  // written in place
       const std::size_t column = is_hard ? static_cast<std::size_t>(target[row.i]) : 0;

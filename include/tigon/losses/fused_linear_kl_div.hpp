@@ -61,7 +61,7 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
                          matrix_view<accumulator_t<T>> all_elements, matrix_view<const accumulator_t<T>> upstreams,
                          detail::kl_div_rows<A> of, context& ctx) {
     const detail::kl_div_program<Log, A> program{of.lowest, A(0)};
-    for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, z.rows, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const vector_view<A> e = row.scratch(0);
       const cached v{z};  // written in place
       const auto teacher = detail::moved_to(all_teachers, of.row, row.i);

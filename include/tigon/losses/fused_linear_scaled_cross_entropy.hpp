@@ -20,7 +20,7 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
     const A inverse = static_cast<A>(1 / opt.temperature);
     const std::int64_t ignored = opt.ignore_index;
     const bool of_entropy = gradient && rows.upstream_entropy != nullptr;
-    for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, z.rows, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) rows.put(row.i, A(0), A(0), A(0));

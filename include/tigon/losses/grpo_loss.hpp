@@ -53,7 +53,7 @@ struct kernel<op::grpo_loss, backends::generic> {
     const A inverse = static_cast<A>(1 / temperature);
     const detail::tempered<A> by(temperature);
     const bool in_place = dlogits.data == logits.data;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       A u(0);
       lse_parts<A> lse;
       double log_p = 0;

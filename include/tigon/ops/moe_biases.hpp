@@ -114,14 +114,11 @@ class expert_bias_gradients {
   template <element T, element R>
   void add_down(matrix_view<const T> dy, moe_chunk c, matrix_view<const R> weights, context& ctx) {
     if (down_.data == nullptr) return;
-    for_rows_with_partials<B, A>(
-        ctx, c.rows, dy.cols,
-        [=] TIGON_FN(auto row) {
-          const A w = static_cast<A>(weights.row(c.token(row.i))[c.choice(row.i)]);
-          const auto so_far = row.partial(0);
-          row.map(reads(dy, so_far), writes(so_far), [=](auto d, auto s) { return fma(d, decltype(d)(w), s); });
-        },
-        down_sum_.next(ctx));
+    for_rows<B, A>(ctx, c.rows, dy.cols, adds_to(down_sum_.next(ctx)), [=] TIGON_FN(auto row) {
+      const A w = static_cast<A>(weights.row(c.token(row.i))[c.choice(row.i)]);
+      const auto so_far = row.partial(0);
+      row.map(reads(dy, so_far), writes(so_far), [=](auto d, auto s) { return fma(d, decltype(d)(w), s); });
+    });
   }
   void finish(context& ctx) {
     if (chunks_ == 0 && add_) return;

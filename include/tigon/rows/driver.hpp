@@ -28,8 +28,6 @@ struct rows_on_lanes {
                        Beside... beside);
   template <class P, class... X, class... Y, class F>
   static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept);
-  template <class P, class X, class T>
-  static void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out);
 };
 
 }  // namespace detail
@@ -59,18 +57,17 @@ template <class B>
 using driver_of = typename driver_of_backend<B>::type;
 
 /// The functions of a driver.
-enum class call { reduce_map, map_rows, map_below_max };
+enum class call { reduce_map, map_rows };
 
 /// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with static
 /// functions of these names. It has those that its operators call, and takes the groups that they have.
 template <class D, call Call, class P, class... Group>
 concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
-    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); }) ||
-    (Call == call::map_below_max && requires(context& ctx, P p, Group... of) { D::map_below_max(ctx, p, of...); });
+    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> and for_rows_with_scratch<A>
-/// with the arguments of those in rows/row.hpp, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of the
+/// second in rows/row.hpp, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
@@ -121,10 +118,6 @@ struct element_of {
 };
 template <>
 struct element_of<simd::columns_t> {
-  using type = void;
-};
-template <>
-struct element_of<simd::part_columns_t> {
   using type = void;
 };
 template <class A>
@@ -267,10 +260,7 @@ struct direct_and_reduce {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    if constexpr (requires { p.both(v...); })
-      return p.both(v...);
-    else
-      return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
 template <class P, class Reduction>

@@ -5,21 +5,14 @@
 #include <tigon/core/views.hpp>
 
 #include <cstddef>
-#include <limits>
 #include <tuple>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// Operand: the index of the column, as a number: exact below exact_columns<A>.
+/// Operand: the index of the column, as a number: exact below 2^24 in f32, 2^53 in f64.
 struct columns_t {};
 inline constexpr columns_t columns{};
-template <class A>
-inline constexpr std::size_t exact_columns = std::size_t{1} << std::numeric_limits<A>::digits;
-
-/// The same, counted from the beginning of the part of the row at hand.
-struct part_columns_t {};
-inline constexpr part_columns_t part_columns{};
 
 /// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
@@ -95,13 +88,8 @@ struct often_zero {
 template <class Output>
 often_zero(Output) -> often_zero<Output>;
 
-/// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
-/// all of it are. Some rows may also be an operand, whose next rows are prefetched as those of all of it are.
-template <class T>
-struct row_at {
-  T* data;
-  std::size_t bytes;
-};
+/// Some rows of a matrix of `bytes` bytes: an output, streamed past the caches as the rows of all of it are, or an operand,
+/// whose next rows are prefetched as those of all of it are.
 template <class T>
 struct rows_of {
   matrix_view<T> part;
@@ -130,17 +118,14 @@ using simd::cached;
 using simd::columns;
 using simd::constant;
 using simd::even_columns;
-using simd::exact_columns;
 using simd::in_f64;
 using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;
 using simd::or_zeros;
 using simd::pair_columns;
-using simd::part_columns;
 using simd::read_again;
 using simd::reads;
-using simd::row_at;
 using simd::rows_of;
 using simd::writes;
 }  // namespace tigon

@@ -67,7 +67,7 @@ template <class B, element T, token_id I, class Columns>
 void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const I* target, const Columns& columns,
                               context& ctx) {
   using A = accumulator_t<T>;
-  for_rows_with_scratch<B, A>(ctx, of.logits.rows, of.logits.cols, 3, [=] TIGON_FN(auto row) {
+  for_rows<B, A>(ctx, of.logits.rows, of.logits.cols, {.scratch = 3}, [=] TIGON_FN(auto row) {
     const I t = target[row.i];
     const bool write = of.dlogits.data != nullptr, diverges = of.divergence != nullptr;
     if (static_cast<std::int64_t>(t) == of.ignored) {

@@ -48,11 +48,10 @@ struct kernel<op::cross_entropy, backends::generic> {
     const std::int64_t ignored = opt.ignore_index;
     const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
     constexpr bool narrow = !std::same_as<T, A>;
-    // A row that is too long to prefetch the next one is cut into pieces that stay in L1.
-    constexpr std::size_t piece = 8192;
-    const bool in_pieces =
-        !Weighted && !narrow && !prefetches_rows_of<B>(logits.cols * sizeof(T)) && logits.cols > piece;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+    // A row that does not stay in L2 is cut into pieces that stay in L1.
+    constexpr std::size_t piece = 8192, in_l2 = std::size_t{1} << 18;
+    const bool in_pieces = !Weighted && !narrow && logits.cols * sizeof(T) > in_l2 && logits.cols > piece;
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) detail::put_ignored(out, row.i);

@@ -160,14 +160,12 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 }  // namespace detail
 
 template <class B, class A, class F, class... T>
-void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,
-                              out...);
-}
-
-template <class B, class A, class F, class... T>
-void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::no_reduction{}, fn, out...);
+void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
+  std::apply(
+      [&](auto... g) {
+        detail::run_with_sums<B, A>(ctx, rows, cols, gradients.wanted(), detail::imperative_reduction{}, fn, g...);
+      },
+      gradients.g);
 }
 
 }  // namespace TIGON_ABI

@@ -3,7 +3,6 @@
 #define TIGON_ROWS_LANES_PROGRAMS_HPP
 
 #include <tigon/rows/driver.hpp>
-#include <tigon/rows/lanes/below_max.hpp>
 #include <tigon/rows/lanes/gradients.hpp>
 
 #include <tuple>

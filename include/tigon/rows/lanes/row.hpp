@@ -42,8 +42,6 @@ class row_worker {
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
 
-  /// The same worker on a part of the row: a row of `width` columns.
-  TIGON_INLINE row_worker narrow(std::size_t width) const { return part(at_.column, width); }
   /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
   TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
     row_worker worker = *this;
@@ -52,10 +50,11 @@ class row_worker {
     return worker;
   }
 
-  /// The same worker on another row of its operands.
-  TIGON_INLINE row_worker on(std::size_t row) const {
+  /// The same worker on another row of its operands. The row that comes next is `ahead` rows further down.
+  TIGON_INLINE row_worker on(std::size_t row, std::size_t ahead = 1) const {
     row_worker worker = *this;
     worker.i = worker.at_.row = row;
+    worker.at_.ahead = ahead, worker.at_.leads = ahead != 1;
     return worker;
   }
 
@@ -64,12 +63,13 @@ class row_worker {
   /// The worker's k-th scratch row.
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {own_.scratch + k * own_.stride, cols}; }
 
-  /// Prefetches row k of m, to be read or written, where the hardware does not see the rows that come: they are short and
-  /// lie apart, or are visited out of order.
+  /// Prefetches elements where the hardware does not see what comes: they are short and lie apart, or are visited out of
+  /// order.
   template <class T>
-  TIGON_INLINE void prefetch(matrix_view<T> m, std::size_t k) const {
-    for (std::size_t j = 0; j < m.cols; j += 64 / sizeof(T))
-      __builtin_prefetch(m.row(k) + j, std::is_const_v<T> ? 0 : 1, 3);
+  TIGON_INLINE void prefetch(vector_view<T> v) const {
+    if constexpr (B::row.cpu.prefetch_row_bytes != 0)
+      for (std::size_t j = 0; j < v.size; j += 64 / sizeof(T))
+        __builtin_prefetch(v.data + j, std::is_const_v<T> ? 0 : 1, 4 - B::row.cpu.prefetch_into);
   }
 
   /// One element of the row.
@@ -98,27 +98,20 @@ class row_worker {
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed. Returns
-  /// the sum, or an array of them.
-  template <class... X, class... Y, class F>
+  /// the sum, or an array of them. Of the last so many the maximum is taken, in which a NaN may or may not be seen.
+  template <std::size_t Maxima = 0, class... X, class... Y, class F>
   TIGON_INLINE auto map_sum(reads<X...> in, writes<Y...> out, F f) const {
     return std::apply(
         [&](auto... x) TIGON_LAMBDA {
           using R = decltype(f(detail::source<B>(x, at_).template load<detail::vec_of<B, X...>>(0)...));
           constexpr std::size_t K = pack_size<R> - sizeof...(Y);
-          const auto total = write<K>(out, f, x...);
-          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
-        },
-        in.x);
-  }
-
-  /// Map, sum and maximum in one pass: f returns a pack of what goes to the output, a vector that is summed and one whose
-  /// maximum is taken. Returns the sum and the maximum, in which a NaN may or may not be seen.
-  template <class... X, class... Y, class F>
-  TIGON_INLINE auto map_sum_max(reads<X...> in, writes<Y...> out, F f) const {
-    return std::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          const auto total = write<2, 1>(out, f, x...);
-          return std::array{sum_lanes(total.v[0]), max_lanes(total.v[1])};
+          const auto total = write<K, Maxima>(out, f, x...);
+          return finish<K>([&](auto k) TIGON_LAMBDA {
+            if constexpr (k + Maxima < K)
+              return sum_lanes(total.v[k]);
+            else
+              return max_lanes(total.v[k]);
+          });
         },
         in.x);
   }
@@ -266,6 +259,11 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 
 }  // namespace detail
 
+template <class B, class A>
+std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
+  return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
+}
+
 template <class B, class A, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
   const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
@@ -276,19 +274,14 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
   });
 }
 
-template <class B, class A>
-std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
-  return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
-}
-
 template <class B, class A, class F>
-void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
-  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn) {
+  const std::size_t per_task = how.row_tasks ? 1 : detail::rows_per_task<B>(rows, cols);
   const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
-  A* scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
+  A* scratch = how.scratch == 0 ? nullptr : frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
-    A* own = scratch + worker * scratch_rows * stride;
+    A* own = scratch + worker * how.scratch * stride;
     const std::size_t end = std::min(rows, (task + 1) * per_task);
     for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>({i, 0}, cols, {nullptr, own, stride}));
     stream_fence();

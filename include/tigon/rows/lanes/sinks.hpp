@@ -144,9 +144,11 @@ TIGON_INLINE auto sink(cached<Output> y, place at) {
   if (y.is) to.bytes = 0;
   return to;
 }
-template <class T>
-TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
-  return {r.data + at.column, r.bytes};
+// An output of an operator's own says which word it is.
+template <class Output>
+  requires requires(Output y) { y.as_output(); }
+TIGON_INLINE auto sink(Output y, place at) {
+  return sink(y.as_output(), at);
 }
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {

@@ -280,10 +280,6 @@ template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
   return {at.column};
 }
-template <class B>
-TIGON_INLINE column_source source(part_columns_t, place) {
-  return {0};
-}
 
 // The vector of a loop that writes: as above, or by the first output where no operand has elements.
 template <class B, class Sinks, class... Source>

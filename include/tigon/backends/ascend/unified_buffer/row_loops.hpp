@@ -138,13 +138,14 @@ class row_on_tiles {
       : i(row), cols(width), tiles_(&tiles), scratch_(scratch), stride_(stride) {}
 
   TIGON_INLINE bool first() const { return true; }
-  TIGON_INLINE row_on_tiles narrow(std::size_t width) const { return part(first_, width); }
   TIGON_INLINE row_on_tiles part(std::size_t first, std::size_t width) const {
     row_on_tiles row = *this;
     row.first_ = first, row.cols = width;
     return row;
   }
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {scratch_ + k * stride_, cols}; }
+  template <class T>
+  TIGON_INLINE void prefetch(vector_view<T>) const {}
 
   template <class M>
   TIGON_INLINE auto at(M m, std::size_t j) const {
@@ -283,16 +284,12 @@ struct rows_on_tiles : on_tiles<B, Op, P> {
     using row_loops = void;
 
     template <class A, class F>
-    static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-      run<A>(ctx, rows, cols, fn, nullptr, {});
-    }
-    template <class A, class F>
-    static void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows,
-                                      F fn) {
+    static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
+      if (how.scratch == 0) return run<A>(ctx, rows, cols, fn, nullptr, {});
       const std::size_t stride = workspace::padded<A>(cols);
       workspace::frame frame(ctx.workspace());
-      A* const scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
-      run<A>(ctx, rows, cols, fn, scratch, {scratch_rows * stride, stride});
+      A* const scratch = frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
+      run<A>(ctx, rows, cols, fn, scratch, {how.scratch * stride, stride});
     }
 
    private:
