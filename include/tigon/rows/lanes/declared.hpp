@@ -21,7 +21,6 @@ namespace detail {
 template <class V, std::size_t K, class F, class... Source>
 struct reducing {
   static constexpr bool reduces = true, prefetches = false;
-  using number = typename V::value_type;
   struct state {
     pack<V, K> sum;
     TIGON_INLINE state() {
@@ -32,19 +31,13 @@ struct reducing {
   std::tuple<Source...> x;
   double* total;
 
-  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
-    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
+  template <class Ignore>
+  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more, Ignore ignore) const {
+    auto r =
+        std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more, ignore)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
       keep_in_register(r.v[k]);
-      s.sum.v[k] = s.sum.v[k] + r.v[k];
-    });
-  }
-  TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
-    const auto inside = V::iota() < V(static_cast<number>(n));
-    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
-    unrolled<K>([&](auto k) TIGON_LAMBDA {
-      keep_in_register(r.v[k]);
-      s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+      s.sum.v[k] = s.sum.v[k] + kept(r.v[k], V(0), ignore);
     });
   }
   // All of it, in the order in which a map does it.
@@ -52,9 +45,9 @@ struct reducing {
   TIGON_INLINE void run(std::size_t cols) const {
     constexpr std::size_t N = V::size;
     state s[U];
-    for_columns<U * N, N>(
-        cols, [&](std::size_t j) TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N); }); },
-        [&](std::size_t j, std::size_t n) TIGON_LAMBDA { add_n(s[0], j, n); });
+    for_columns<U * N, N>(cols, [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+      unrolled<vectors_of_step<decltype(ignore), U>>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N, ignore); });
+    });
     finish(s);
   }
   template <std::size_t U>
