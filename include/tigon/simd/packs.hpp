@@ -92,4 +92,10 @@ TIGON_INLINE V kept(V v, V other, ignore_from some) {
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
+namespace tigon {
+using simd::pack;
+using simd::round_computed_to;
+using simd::round_to;
+}  // namespace tigon
+
 #endif  // TIGON_SIMD_PACKS_HPP

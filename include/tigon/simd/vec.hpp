@@ -394,10 +394,4 @@ TIGON_INLINE pack<V, 2> add_compensated(V high, V low, V v) {
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::pack;
-using simd::round_computed_to;
-using simd::round_to;
-}  // namespace tigon
-
 #endif  // TIGON_SIMD_VEC_HPP

@@ -1,5 +1,4 @@
-// What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs
-// without sums over the rows.
+// What the driver on a CPU makes of a program: a reduction and a declared map.
 #ifndef TIGON_ROWS_LANES_DECLARED_HPP
 #define TIGON_ROWS_LANES_DECLARED_HPP
 
@@ -144,6 +143,22 @@ struct imperative_reduction : no_reduction {
   static constexpr reduction_kind reduction = reduction_kind::imperative;
 };
 
+// Reduction by the program itself, to the value that its declared map needs: f(row), by as many passes as it likes.
+template <class F>
+struct row_value : imperative_reduction {
+  F f;
+  explicit row_value(F function) : f(function) {}
+
+  template <class B, class A, bool>
+  TIGON_INLINE auto total(std::size_t row, std::size_t cols, std::size_t ahead) const {
+    return f(row_worker<B, A>({row, 0, 1, ahead, ahead != 1}, cols));
+  }
+  template <class A, class Value>
+  static TIGON_INLINE const Value& value(const Value& of_row) {
+    return of_row;
+  }
+};
+
 // Map of a row, which may add to parameter gradients. For row i and the value of its reduction,
 //   f(i, value)(x[j]..., sums[j]...)
 // is a pack of the outputs at column j, and of the sums with what this row adds to them.
@@ -219,52 +234,6 @@ constexpr row_shape program_shape(std::size_t sums) {
     shape.outputs = Map::outputs;
   }
   return shape;
-}
-
-// Rows of a program, in groups of `size` rows with an operand in common.
-struct grouped_rows {
-  std::size_t count, size;
-};
-
-// As for_rows, group by group: reduce(row) makes the value that a row's map needs, by as many passes as it likes, and
-// map_of(group), a declared_map, writes the row. Or it is no_reduction{}, and the map's value 0.
-template <class B, class A, class Reduce, class F>
-void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, F map_of) {
-  constexpr bool reduces = !std::same_as<Reduce, no_reduction>;
-  using reduction = std::conditional_t<reduces, imperative_reduction, no_reduction>;
-  using map_type = decltype(map_of(std::size_t{}));
-  using V = typename map_type::template vec_type<B>;
-  constexpr program_plan plan = plan_of<B, program_shape<V, reduction, map_type>(0)>;
-  constexpr std::size_t R = plan.rows;
-  const auto value_of = [=](const auto& row) TIGON_LAMBDA {
-    if constexpr (reduces)
-      return reduce(row);
-    else
-      return 0;
-  };
-  const std::size_t per_task = rows_per_task<B>(of.count, cols);
-  ctx.executor().run((of.count + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    const std::size_t end = std::min(of.count, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end;) {
-      const std::size_t group = i / of.size, last = std::min(end, (group + 1) * of.size);
-      const auto map = map_of(group);
-      if constexpr (R > 1) {
-        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>({at, 0, 1, R, true}, cols); };
-        for (; i + R <= last; i += R) {
-          std::array<decltype(value_of(row(i))), R> values;
-          for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));
-          const auto value = [&](std::size_t r) TIGON_LAMBDA { return values[r]; };
-          if (!map.template together<B, true, R>(i, cols, R, value))
-            for (std::size_t r = 0; r < R; ++r) map.one(row(i + r), values[r]);
-        }
-      }
-      for (; i < last; ++i) {
-        const row_worker<B, A> row(i, cols);
-        map.one(row, value_of(row));
-      }
-    }
-    stream_fence();
-  });
 }
 
 }  // namespace detail

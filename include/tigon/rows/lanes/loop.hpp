@@ -31,8 +31,6 @@ struct prefetching {
   struct state {};
   template <std::size_t>
   TIGON_INLINE void run(std::size_t) const {}
-  template <class Ignore>
-  TIGON_INLINE void add(state&, std::size_t, std::size_t, Ignore) const {}
   template <std::size_t U>
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };

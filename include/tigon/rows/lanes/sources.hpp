@@ -132,6 +132,11 @@ struct place {
 // Bytes of a column of an operand that has a row of its own for every row.
 template <class Operand>
 inline constexpr std::size_t matrix_bytes = 0;
+template <class Operand>
+  requires requires(Operand o) { o.operand; }
+inline constexpr std::size_t matrix_bytes<Operand> = matrix_bytes<decltype(Operand::operand)>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<row_of_group<Operand>> = 0;
 template <class T>
 inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
 template <class T>
@@ -140,16 +145,6 @@ template <class T>
 inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
 template <class T>
 inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
-template <class Operand, int Value>
-inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<cached<Operand>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<in_f64<Operand>> = matrix_bytes<Operand>;
 
 // The least of some widths of elements; 0 stands for what has none.
 constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
@@ -235,6 +230,21 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
 template <class B, class Operand>
 TIGON_INLINE auto source(cached<Operand> o, place at) {
   return source<B>(o.operand, at);
+}
+// The row of an operand that some rows in succession share.
+template <class T>
+TIGON_INLINE vector_view<T> vector_of(matrix_view<T> m, std::size_t i) {
+  if (m.data == nullptr) return {};
+  return {m.row(i), m.cols};
+}
+template <class Operand, int Value>
+TIGON_INLINE auto vector_of(given_or<Operand, Value> o, std::size_t i) {
+  using row = decltype(vector_of(o.operand, i));
+  return given_or<row, Value>(vector_of(o.operand, i));
+}
+template <class B, class Operand>
+TIGON_INLINE auto source(row_of_group<Operand> shared, place at) {
+  return source<B>(vector_of(shared.operand, at.row / shared.rows), at);
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(in_f64<Operand> o, place at) {
