@@ -13,9 +13,8 @@
 //   row.i, row.cols               its index and its width
 //   row.map(reads, writes, f)     y[j]... = f(x[j]...)
 //   row.sum(reads, f)             the sum of f(x[j]...), or an array of sums
-//   row.max(reads, f)             the maximum
+//   row.max, row.reduce           the maximum; any monoid
 //   row.map_sum(reads, writes, f) a map, and of further vectors that f returns the sums, or the maximum
-//   row.reduce                    any monoid
 //   row.at, row.put, row.first()  one element, read or written; whether this worker writes what belongs to the row
 //   row.part, row.on              the same worker on some columns, on another row
 //   row.prefetch(v)               elements that hardware does not see coming
@@ -50,7 +49,10 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F 
 }
 template <class B, class A = float, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-  for_rows<B, A>(ctx, rows, cols, row_loop{}, fn);
+  if constexpr (rows::loops_over_rows<B>)
+    B::rows::template for_rows<A>(ctx, rows, cols, fn);
+  else
+    for_rows<B, A>(ctx, rows, cols, row_loop{}, fn);
 }
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx);

@@ -157,7 +157,6 @@ TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, c
       operands);
 }
 
-// Rows of a program, and the rows of all that run beside it.
 struct extents_of_all {
   rows_of_all rows;
   std::size_t cols;

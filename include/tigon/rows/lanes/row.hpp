@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <limits>
 #include <tuple>
 #include <utility>
