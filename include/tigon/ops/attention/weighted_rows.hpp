@@ -3,6 +3,7 @@
 #define TIGON_OPS_ATTENTION_WEIGHTED_ROWS_HPP
 
 #include <tigon/core/element.hpp>
+#include <tigon/simd/packs.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
