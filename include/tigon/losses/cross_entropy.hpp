@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_CROSS_ENTROPY_HPP
 
 #include <tigon/core/arguments.hpp>
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
 
 namespace tigon {
 

@@ -2,10 +2,10 @@
 #ifndef TIGON_LOSSES_CROSS_ENTROPY_DIVERGENCE_HPP
 #define TIGON_LOSSES_CROSS_ENTROPY_DIVERGENCE_HPP
 
-#include <tigon/losses/parts/cross_entropy_divergence_contract.hpp>
-#include <tigon/losses/parts/cross_entropy_divergence_rows.hpp>
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/losses/divergence/divergence_rows.hpp>
+#include <tigon/losses/softmax/cross_entropy_divergence_options.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/divergence_of_row.hpp>
 
 namespace tigon {
 

@@ -2,10 +2,10 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
-#include <tigon/losses/parts/tiled_cross_entropy.hpp>
-#include <tigon/losses/parts/tiled_linear.hpp>
+#include <tigon/losses/linear/tiled_linear.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/fused_linear_cross_entropy_options.hpp>
+#include <tigon/losses/softmax/tiled_cross_entropy.hpp>
 
 namespace tigon {
 

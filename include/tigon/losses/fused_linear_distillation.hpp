@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/distillation_contract.hpp>
+#include <tigon/losses/divergence/distillation_options.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
 
 namespace tigon {
 

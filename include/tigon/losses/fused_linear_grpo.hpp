@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 
-#include <tigon/losses/parts/policy.hpp>
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/losses/sequence/policy.hpp>
+#include <tigon/losses/sequence/sequence_kernel.hpp>
 
 namespace tigon {
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 
+#include <tigon/losses/divergence/divergence_rows.hpp>
 #include <tigon/losses/fused_linear_distillation.hpp>
-#include <tigon/losses/parts/divergence_contract.hpp>
 #include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {

@@ -2,9 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP
 
-#include <tigon/losses/parts/fused_linear_kl_div_contract.hpp>
-#include <tigon/losses/parts/kl_div_program.hpp>
-#include <tigon/losses/parts/row_softmax.hpp>
+#include <tigon/losses/divergence/fused_linear_kl_div_options.hpp>
+#include <tigon/losses/divergence/kl_div_program.hpp>
+#include <tigon/losses/softmax/row_softmax.hpp>
 
 namespace tigon {
 

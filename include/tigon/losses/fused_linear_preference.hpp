@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
 
-#include <tigon/losses/parts/preference_contract.hpp>
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/losses/sequence/fused_linear_preference_options.hpp>
+#include <tigon/losses/sequence/sequence_kernel.hpp>
 
 namespace tigon {
 

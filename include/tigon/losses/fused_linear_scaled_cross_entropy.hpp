@@ -2,9 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/few_rows_linear.hpp>
-#include <tigon/losses/parts/scaled_cross_entropy_contract.hpp>
+#include <tigon/losses/linear/few_rows_linear.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/fused_linear_scaled_cross_entropy_options.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
-#include <tigon/losses/parts/grpo_loss_contract.hpp>
+#include <tigon/losses/sequence/grpo_loss_options.hpp>
 
 namespace tigon {
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_JSD_HPP
 #define TIGON_LOSSES_JSD_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/losses/parts/jsd_program.hpp>
+#include <tigon/losses/divergence/divergence_rows.hpp>
+#include <tigon/losses/divergence/jsd_program.hpp>
 
 namespace tigon {
 

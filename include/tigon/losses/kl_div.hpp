@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_KL_DIV_HPP
 #define TIGON_LOSSES_KL_DIV_HPP
 
-#include <tigon/losses/parts/kl_div_contract.hpp>
-#include <tigon/losses/parts/kl_div_program.hpp>
+#include <tigon/losses/divergence/kl_div_options.hpp>
+#include <tigon/losses/divergence/kl_div_program.hpp>
 
 namespace tigon {
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 #define TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 
-#include <tigon/losses/parts/selective_log_softmax_kernel.hpp>
+#include <tigon/losses/softmax/selective_log_softmax_kernel.hpp>
 
 namespace tigon {
 

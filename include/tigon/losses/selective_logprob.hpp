@@ -2,11 +2,11 @@
 #ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 #define TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 
-#include <tigon/losses/parts/gathered_linear.hpp>
-#include <tigon/losses/parts/partial_softmax.hpp>
-#include <tigon/losses/parts/selective_logprob_contract.hpp>
-#include <tigon/losses/parts/tiled_linear.hpp>
+#include <tigon/losses/linear/gathered_linear.hpp>
+#include <tigon/losses/linear/tiled_linear.hpp>
 #include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/losses/softmax/partial_softmax.hpp>
+#include <tigon/losses/softmax/selective_logprob_options.hpp>
 
 namespace tigon {
 

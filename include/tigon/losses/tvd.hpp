@@ -2,8 +2,8 @@
 #ifndef TIGON_LOSSES_TVD_HPP
 #define TIGON_LOSSES_TVD_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/losses/parts/tvd_program.hpp>
+#include <tigon/losses/divergence/divergence_rows.hpp>
+#include <tigon/losses/divergence/tvd_program.hpp>
 
 namespace tigon {
 

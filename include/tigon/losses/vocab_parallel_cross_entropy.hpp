@@ -2,9 +2,9 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/partial_softmax.hpp>
-#include <tigon/losses/parts/vocab_parallel_cross_entropy_contract.hpp>
+#include <tigon/losses/ranks/vocab_parallel_cross_entropy_options.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/partial_softmax.hpp>
 
 namespace tigon {
 

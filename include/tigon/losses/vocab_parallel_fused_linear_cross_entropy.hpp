@@ -2,10 +2,10 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
-#include <tigon/losses/parts/shard_cross_entropy.hpp>
-#include <tigon/losses/parts/vocab_parallel_fused_linear_cross_entropy_contract.hpp>
+#include <tigon/losses/ranks/shard_cross_entropy.hpp>
+#include <tigon/losses/ranks/vocab_parallel_fused_linear_cross_entropy_options.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
+#include <tigon/losses/softmax/fused_linear_cross_entropy_options.hpp>
 
 namespace tigon {
 

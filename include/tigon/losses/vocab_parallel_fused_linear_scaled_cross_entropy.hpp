@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/shard_scaled_cross_entropy.hpp>
+#include <tigon/losses/ranks/shard_scaled_cross_entropy.hpp>
 
 namespace tigon {
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_ADAMW_HPP
 #define TIGON_OPS_ADAMW_HPP
 
-#include <tigon/ops/adamw_program.hpp>
+#include <tigon/ops/optimizer/adamw_program.hpp>
 
 #include <cmath>
 #include <limits>

@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_ATTENTION_HPP
 #define TIGON_OPS_ATTENTION_HPP
 
-#include <tigon/ops/attention_backward.hpp>
-#include <tigon/ops/attention_forward.hpp>
-#include <tigon/ops/own_tasks.hpp>
+#include <tigon/ops/attention/backward_keys.hpp>
+#include <tigon/ops/attention/forward_part.hpp>
+#include <tigon/ops/attention/own_tasks.hpp>
 
 namespace tigon {
 

@@ -5,9 +5,9 @@
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
-#include <tigon/ops/attn_res_contract.hpp>
-#include <tigon/ops/attn_res_program.hpp>
-#include <tigon/ops/row_scale.hpp>
+#include <tigon/ops/depth/attn_res_options.hpp>
+#include <tigon/ops/depth/attn_res_program.hpp>
+#include <tigon/ops/norm/row_scale.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {

@@ -3,7 +3,7 @@
 #define TIGON_OPS_DYT_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/dyt_program.hpp>
+#include <tigon/ops/norm/dyt_program.hpp>
 
 namespace tigon {
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 #define TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 
-#include <tigon/ops/expert_exchange.hpp>
 #include <tigon/ops/moe.hpp>
+#include <tigon/ops/moe/expert_exchange.hpp>
 
 namespace tigon {
 

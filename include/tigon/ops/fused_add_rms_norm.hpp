@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
 #define TIGON_OPS_FUSED_ADD_RMS_NORM_HPP
 
-#include <tigon/ops/rms_norm_kernel.hpp>
+#include <tigon/ops/norm/rms_norm_kernel.hpp>
 #include <tigon/rows/matrices.hpp>
 
 namespace tigon {

@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_GEGLU_HPP
 #define TIGON_OPS_GEGLU_HPP
 
-#include <tigon/ops/gate.hpp>
-#include <tigon/ops/geglu_program.hpp>
+#include <tigon/ops/gate/gate_gradients.hpp>
+#include <tigon/ops/gate/geglu_program.hpp>
 
 namespace tigon {
 

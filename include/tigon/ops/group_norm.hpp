@@ -5,8 +5,8 @@
 #ifndef TIGON_OPS_GROUP_NORM_HPP
 #define TIGON_OPS_GROUP_NORM_HPP
 
-#include <tigon/ops/group_norm_contract.hpp>
-#include <tigon/ops/row_scale.hpp>
+#include <tigon/ops/norm/group_norm_options.hpp>
+#include <tigon/ops/norm/row_scale.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {

@@ -3,8 +3,8 @@
 #define TIGON_OPS_LAYER_NORM_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/layer_norm_program.hpp>
-#include <tigon/ops/norm_gradients.hpp>
+#include <tigon/ops/norm/layer_norm_program.hpp>
+#include <tigon/ops/norm/norm_gradients.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {

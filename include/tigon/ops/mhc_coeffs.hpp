@@ -4,9 +4,9 @@
 #define TIGON_OPS_MHC_COEFFS_HPP
 
 #include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/mhc_coeffs_contract.hpp>
-#include <tigon/ops/mhc_coeffs_program.hpp>
-#include <tigon/ops/rms_norm_program.hpp>
+#include <tigon/ops/depth/mhc_coeffs_options.hpp>
+#include <tigon/ops/depth/mhc_coeffs_program.hpp>
+#include <tigon/ops/norm/rms_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {

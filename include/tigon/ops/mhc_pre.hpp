@@ -3,7 +3,7 @@
 #define TIGON_OPS_MHC_PRE_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/mhc_sums.hpp>
+#include <tigon/ops/depth/stream_sums.hpp>
 
 namespace tigon {
 

@@ -3,8 +3,8 @@
 #define TIGON_OPS_MLP_HPP
 
 #include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/mlp_blocks.hpp>
-#include <tigon/ops/mlp_gates.hpp>
+#include <tigon/ops/mlp/gate_of_options.hpp>
+#include <tigon/ops/mlp/sum_blocks.hpp>
 #include <tigon/rows/matrices.hpp>
 
 #include <utility>

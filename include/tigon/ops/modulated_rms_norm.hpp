@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_MODULATED_RMS_NORM_HPP
 #define TIGON_OPS_MODULATED_RMS_NORM_HPP
 
-#include <tigon/ops/modulated_rms_norm_contract.hpp>
-#include <tigon/ops/modulated_rms_norm_program.hpp>
-#include <tigon/ops/rms_norm_kernel.hpp>
+#include <tigon/ops/norm/modulated_rms_norm_options.hpp>
+#include <tigon/ops/norm/modulated_rms_norm_program.hpp>
+#include <tigon/ops/norm/rms_norm_kernel.hpp>
 
 namespace tigon {
 

@@ -3,8 +3,8 @@
 #define TIGON_OPS_MOE_HPP
 
 #include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/moe_contract.hpp>
-#include <tigon/ops/moe_rows.hpp>
+#include <tigon/ops/moe/moe_options.hpp>
+#include <tigon/ops/moe/weight_gradients.hpp>
 #include <tigon/ops/swiglu.hpp>
 
 namespace tigon {

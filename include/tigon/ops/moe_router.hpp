@@ -3,7 +3,7 @@
 #define TIGON_OPS_MOE_ROUTER_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/moe_router_scores.hpp>
+#include <tigon/ops/moe/router_scores.hpp>
 #include <tigon/ops/moe_routing.hpp>
 
 namespace tigon {

@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_MULTI_TOKEN_ATTENTION_HPP
 #define TIGON_OPS_MULTI_TOKEN_ATTENTION_HPP
 
-#include <tigon/ops/multi_token_attention_contract.hpp>
-#include <tigon/ops/own_tasks.hpp>
-#include <tigon/ops/plane_gradients.hpp>
+#include <tigon/ops/attention/multi_token_attention_options.hpp>
+#include <tigon/ops/attention/own_tasks.hpp>
+#include <tigon/ops/attention/plane_gradients.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/sparsemax.hpp>
 

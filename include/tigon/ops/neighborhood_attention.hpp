@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
 #define TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
 
-#include <tigon/ops/neighborhood_attention_blocks.hpp>
-#include <tigon/ops/neighborhood_attention_contract.hpp>
-#include <tigon/ops/own_tasks.hpp>
+#include <tigon/ops/attention/key_windows.hpp>
+#include <tigon/ops/attention/neighborhood_attention_options.hpp>
+#include <tigon/ops/attention/own_tasks.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/rows/row.hpp>
 

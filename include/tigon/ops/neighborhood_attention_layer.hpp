@@ -4,9 +4,9 @@
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/gemm/kernel.hpp>
+#include <tigon/ops/attention/neighborhood_attention_layer_options.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/neighborhood_attention.hpp>
-#include <tigon/ops/neighborhood_attention_layer_contract.hpp>
 
 #include <algorithm>
 

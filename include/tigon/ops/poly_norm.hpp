@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_POLY_NORM_HPP
 #define TIGON_OPS_POLY_NORM_HPP
 
-#include <tigon/ops/poly_norm_contract.hpp>
-#include <tigon/ops/poly_norm_program.hpp>
+#include <tigon/ops/norm/poly_norm_options.hpp>
+#include <tigon/ops/norm/poly_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 namespace tigon {

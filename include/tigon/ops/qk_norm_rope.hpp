@@ -3,8 +3,8 @@
 #define TIGON_OPS_QK_NORM_ROPE_HPP
 
 #include <tigon/core/division.hpp>
-#include <tigon/ops/qk_norm_rope_contract.hpp>
-#include <tigon/ops/qk_norm_rope_head.hpp>
+#include <tigon/ops/rotary/normed_head.hpp>
+#include <tigon/ops/rotary/qk_norm_rope_options.hpp>
 #include <tigon/rows/gradients.hpp>
 
 namespace tigon {

@@ -2,7 +2,7 @@
 #ifndef TIGON_OPS_QWEN2VL_MROPE_HPP
 #define TIGON_OPS_QWEN2VL_MROPE_HPP
 
-#include <tigon/ops/rotary.hpp>
+#include <tigon/ops/rotary/rotation.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_RMS_NORM_HPP
 
 #include <tigon/core/arguments.hpp>
-#include <tigon/ops/rms_norm_kernel.hpp>
+#include <tigon/ops/norm/rms_norm_kernel.hpp>
 
 namespace tigon {
 

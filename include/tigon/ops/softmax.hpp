@@ -3,7 +3,7 @@
 #define TIGON_OPS_SOFTMAX_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/softmax_program.hpp>
+#include <tigon/ops/softmax/softmax_program.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_SPARSEMAX_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/ops/sparsemax_columns.hpp>
+#include <tigon/ops/softmax/axis_columns.hpp>
 #include <tigon/rows/row.hpp>
 
 namespace tigon {

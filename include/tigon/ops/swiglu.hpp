@@ -2,8 +2,8 @@
 #ifndef TIGON_OPS_SWIGLU_HPP
 #define TIGON_OPS_SWIGLU_HPP
 
-#include <tigon/ops/gate.hpp>
-#include <tigon/ops/swiglu_program.hpp>
+#include <tigon/ops/gate/gate_gradients.hpp>
+#include <tigon/ops/gate/swiglu_program.hpp>
 
 namespace tigon {
 

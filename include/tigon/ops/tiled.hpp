@@ -3,7 +3,7 @@
 #ifndef TIGON_OPS_TILED_HPP
 #define TIGON_OPS_TILED_HPP
 
-#include <tigon/ops/tiles.hpp>
+#include <tigon/ops/mlp/row_tiles.hpp>
 
 namespace tigon {
 

@@ -3,7 +3,7 @@
 #define TIGON_OPS_TILED_MLP_HPP
 
 #include <tigon/ops/mlp.hpp>
-#include <tigon/ops/tiles.hpp>
+#include <tigon/ops/mlp/row_tiles.hpp>
 
 #include <optional>
 

@@ -1,0 +1,31 @@
+// Where the backward of a norm with weight and bias writes: layer_norm, group_norm, poly_norm.
+#ifndef TIGON_OPS_NORM_NORM_GRADIENTS_HPP
+#define TIGON_OPS_NORM_NORM_GRADIENTS_HPP
+
+#include <tigon/core/views.hpp>
+
+namespace tigon {
+
+/// norm_gradients{dx, dw, db}, or with the names of the fields. dw and db are ranges of elements, or `absent`.
+template <class T, class DW, class DB>
+struct norm_gradients {
+  matrix_view<T> dx;
+  DW dw;
+  DB db;
+};
+template <class T, class DW, class DB>
+norm_gradients(matrix_view<T>, DW&&, DB&&) -> norm_gradients<T, DW, DB>;
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// Of gradients as views.
+template <class T, class DW, class DB>
+constexpr parameters trained(const norm_gradients<T, vector_view<DW>, vector_view<DB>>& to) {
+  return trained_if(to.dw.data != nullptr || to.db.data != nullptr);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_OPS_NORM_NORM_GRADIENTS_HPP
