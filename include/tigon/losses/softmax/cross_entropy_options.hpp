@@ -1,6 +1,6 @@
 // Cross entropy's contract, and what the losses over a vocabulary share: checks of labels, the way from rows to totals.
 //
-// The words of losses/parts/:
+// The words of the rooms of losses/:
 //   z, s      logits, and what the softmax is of: logits after temperature or softcap
 //   top       the largest s of a row, or of the columns that have been computed
 //   rest, d   sum_j exp(s_j - top) without the largest one's own 1
