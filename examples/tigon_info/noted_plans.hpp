@@ -6,7 +6,7 @@
 #ifndef TIGON_EXAMPLES_TIGON_INFO_NOTED_PLANS_HPP
 #define TIGON_EXAMPLES_TIGON_INFO_NOTED_PLANS_HPP
 
-#include <tigon/rows/schedule.hpp>
+#include <tigon/rows/lanes/schedule.hpp>
 #include <vector>
 
 struct noted_shape {

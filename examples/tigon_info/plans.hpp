@@ -1,4 +1,4 @@
-// The plans of the row kernels of every operator (tigon/rows/schedule.hpp), for the default backend and its core.
+// The plans of the row kernels of every operator (tigon/rows/lanes/schedule.hpp), for the default backend and its core.
 #ifndef TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
 #define TIGON_EXAMPLES_TIGON_INFO_PLANS_HPP
 

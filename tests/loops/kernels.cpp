@@ -1,8 +1,8 @@
 // The kernels with as many sums as registers hold, for .ci/loops, which reads what a compiler made of them. Not a test
 // program: it is compiled for many instruction sets and not linked.
 #include <tigon/gemm/gemm.hpp>
+#include <tigon/ops/attention/tap_sums.hpp>
 #include <tigon/ops/matmul_int8_int2.hpp>
-#include <tigon/rows/tap_sums.hpp>
 
 namespace {
 
@@ -21,7 +21,7 @@ const void* const* products() {
 template <class E, class A>
 const void* const* taps() {
   using V = tigon::simd::vec<E, A>;
-  return kernels<&tigon::simd::detail::sum_taps<V, 4, 2>, &tigon::simd::detail::add_products<V, 4, 2>>;
+  return kernels<&tigon::detail::sum_some_taps<V, 4, 2>, &tigon::detail::add_some_products<V, 4, 2>>;
 }
 
 template <std::size_t N>

@@ -2,8 +2,7 @@
 // every order and comparisons are equalities.
 #include <gtest/gtest.h>
 
-#include <tigon/rows/gradients.hpp>
-#include <tigon/rows/pipelined.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <numeric>
 

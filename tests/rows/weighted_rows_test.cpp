@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <tigon/core/context.hpp>
+#include <tigon/ops/attention/weighted_rows.hpp>
 #include <tigon/rows/row.hpp>
 
 #include "support/backends.hpp"
@@ -31,8 +32,8 @@ TYPED_TEST(weighted_rows, are_their_sum) {
       std::vector<double> want(cols);
       for (std::size_t t = 0; t < count; ++t)
         for (std::size_t j = 0; j < cols; ++j) want[j] += to_f64(weight[3 * (count - t)]) * to_f64(x(2 * t, j));
-      const tigon::weighted_rows<T> sum{x.view().row(0), 2 * static_cast<std::ptrdiff_t>(cols + 3),
-                                        weight.data() + 3 * count, -3, count};
+      const tigon::detail::weighted_rows<T> sum{x.view().row(0), 2 * static_cast<std::ptrdiff_t>(cols + 3),
+                                                weight.data() + 3 * count, -3, count};
       tigon::for_rows<B, A>(tigon::default_context(), 1, cols, [=, to = y.view()] TIGON_FN(auto row) {
         row.map(reads(sum), writes(to), [](auto v) { return v; });
       });
@@ -48,7 +49,7 @@ TYPED_TEST(weighted_rows, of_all_or_a_part_of_the_columns_have_the_same_bits) {
   const guarded_matrix<T> x = random_matrix<T>({count, cols}, 1);
   const guarded<A> weight = random_vector<A>(count, 2);
   guarded_matrix<A> whole(1, cols), part(1, cols);
-  const tigon::weighted_rows<T> sum{x.view().row(0), cols, weight.data(), 1, count};
+  const tigon::detail::weighted_rows<T> sum{x.view().row(0), cols, weight.data(), 1, count};
   tigon::for_rows<B, A>(tigon::default_context(), 1, cols,
                         [=, to_whole = whole.view(), to_part = part.view()] TIGON_FN(auto row) {
                           row.map(reads(sum), writes(to_whole), [](auto v) { return v; });
@@ -68,7 +69,7 @@ TYPED_TEST(weighted_rows, keep_their_error_over_many_rows) {
   guarded<A> weight(count);
   weight.assign(std::vector<double>(count, 1.0 / 3));
   guarded_matrix<A> y(1, 1);
-  const tigon::weighted_rows<T> sum{x.view().data, 1, weight.data(), 1, count};
+  const tigon::detail::weighted_rows<T> sum{x.view().data, 1, weight.data(), 1, count};
   tigon::for_rows<B, A>(tigon::default_context(), 1, 1, [=, to = y.view()] TIGON_FN(auto row) {
     row.map(reads(sum), writes(to), [](auto v) { return v; });
   });

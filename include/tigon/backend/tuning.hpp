@@ -8,7 +8,7 @@
 
 namespace tigon {
 
-/// Row kernels. What follows from the core: rows/schedule.hpp.
+/// Row kernels. What follows from the core: rows/lanes/schedule.hpp.
 struct row_tuning {
   core cpu = this_core;
   std::size_t unroll = 4;               ///< vectors in flight in a loop over a row: 1, 2 or 4

@@ -5,7 +5,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/core/division.hpp>
-#include <tigon/rows/sources.hpp>
+#include <tigon/simd/packs.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
@@ -170,24 +170,23 @@ class few_rows_products {
   static void add_dots(const double* x, std::size_t stride, const W* const (&w)[C], const W* const (&next)[C],
                        std::size_t depth, matrix_view<double> z) {
     V sum[R][C];
-    simd::detail::unrolled<R>(
-        [&](auto i) TIGON_LAMBDA { simd::detail::unrolled<C>([&](auto c) TIGON_LAMBDA { sum[i][c] = V(0); }); });
+    simd::unrolled<R>([&](auto i) TIGON_LAMBDA { simd::unrolled<C>([&](auto c) TIGON_LAMBDA { sum[i][c] = V(0); }); });
     const auto step = [&](std::size_t k, auto some) TIGON_LAMBDA {
       V b[C];
-      simd::detail::unrolled<C>([&](auto c) TIGON_LAMBDA {
+      simd::unrolled<C>([&](auto c) TIGON_LAMBDA {
         __builtin_prefetch(next[c] + k, 0, 3);
         b[c] = get(w[c] + k, some);
       });
-      simd::detail::unrolled<R>([&](auto i) TIGON_LAMBDA {
+      simd::unrolled<R>([&](auto i) TIGON_LAMBDA {
         const V a = simd::load<V>(x + i * stride + k);
-        simd::detail::unrolled<C>([&](auto c) TIGON_LAMBDA { sum[i][c] = fma(a, b[c], sum[i][c]); });
+        simd::unrolled<C>([&](auto c) TIGON_LAMBDA { sum[i][c] = fma(a, b[c], sum[i][c]); });
       });
     };
     std::size_t k = 0;
     for (; k + V::size <= depth; k += V::size) step(k, std::integral_constant<std::size_t, V::size>());
     if (k < depth) step(k, depth - k);
-    simd::detail::unrolled<R>([&](auto i) TIGON_LAMBDA {
-      simd::detail::unrolled<C>([&](auto c) TIGON_LAMBDA {
+    simd::unrolled<R>([&](auto i) TIGON_LAMBDA {
+      simd::unrolled<C>([&](auto c) TIGON_LAMBDA {
         if (i < z.rows && c < z.cols) z.row(i)[c] += sum_lanes(sum[i][c]);
       });
     });
@@ -208,22 +207,21 @@ class few_rows_products {
     for_pairs(w.cols, [&](std::size_t j, auto some) TIGON_LAMBDA {
       V sum[R][2];
       double* to = share + j;
-      simd::detail::unrolled<R>([&](auto i) TIGON_LAMBDA {
-        simd::detail::unrolled<2>([&](auto h)
-                                      TIGON_LAMBDA { sum[i][h] = simd::load<V>(to + i * stride + h * V::size); });
+      simd::unrolled<R>([&](auto i) TIGON_LAMBDA {
+        simd::unrolled<2>([&](auto h) TIGON_LAMBDA { sum[i][h] = simd::load<V>(to + i * stride + h * V::size); });
       });
       const bool both = some > V::size;
       for (std::size_t v = 0; v < w.rows; ++v) {
         const W* from = w.row(v) + j;
         __builtin_prefetch(next + v * w.row_stride + j, 0, 3);
         const V low = get(from, some), high = both ? get(from + V::size, some - V::size) : V(0);
-        simd::detail::unrolled<R>([&](auto i) TIGON_LAMBDA {
+        simd::unrolled<R>([&](auto i) TIGON_LAMBDA {
           const V by(of[i][v]);
           sum[i][0] = fma(by, low, sum[i][0]), sum[i][1] = fma(by, high, sum[i][1]);
         });
       }
-      simd::detail::unrolled<R>([&](auto i) TIGON_LAMBDA {
-        simd::detail::unrolled<2>([&](auto h) TIGON_LAMBDA { simd::store(sum[i][h], to + i * stride + h * V::size); });
+      simd::unrolled<R>([&](auto i) TIGON_LAMBDA {
+        simd::unrolled<2>([&](auto h) TIGON_LAMBDA { simd::store(sum[i][h], to + i * stride + h * V::size); });
       });
     });
   }
@@ -242,7 +240,7 @@ class few_rows_products {
     for_pairs(dw.cols, [&](std::size_t j, auto some) TIGON_LAMBDA {
       const bool both = some > V::size;
       V sum[R][2];
-      simd::detail::unrolled<R>([&](auto v) TIGON_LAMBDA {
+      simd::unrolled<R>([&](auto v) TIGON_LAMBDA {
         const G* from = dw.row(v) + j;
         sum[v][0] = add ? get(from, some) : V(0);
         sum[v][1] = add && both ? get(from + V::size, some - V::size) : V(0);
@@ -250,12 +248,12 @@ class few_rows_products {
       for (std::size_t i = 0; i < n; ++i) {
         const double *of = d[i] + first, *from = x + i * stride + j;
         const V low = simd::load<V>(from), high = simd::load<V>(from + V::size);
-        simd::detail::unrolled<R>([&](auto v) TIGON_LAMBDA {
+        simd::unrolled<R>([&](auto v) TIGON_LAMBDA {
           const V by(of[v]);
           sum[v][0] = fma(by, low, sum[v][0]), sum[v][1] = fma(by, high, sum[v][1]);
         });
       }
-      simd::detail::unrolled<R>([&](auto v) TIGON_LAMBDA {
+      simd::unrolled<R>([&](auto v) TIGON_LAMBDA {
         G* to = dw.row(v) + j;
         put(sum[v][0], to, some);
         if (both) put(sum[v][1], to + V::size, some - V::size);

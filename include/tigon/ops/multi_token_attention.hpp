@@ -146,9 +146,9 @@ struct kernel<op::multi_token_attention, backends::generic> {
             if constexpr (std::same_as<T, A>) {
               normaliser_backward<B, A>(dp, {p, 1, i + 1}, {out, 1, i + 1}, opt, own);
             } else {
-              simd::load_line<V>(p, 0, 1, i + 1, wide, i + 1);
+              detail::load_line<V>(p, 0, 1, i + 1, wide, i + 1);
               normaliser_backward<B, A>(dp, {wide, 1, i + 1}, dp, opt, own);
-              simd::store_line<V>(dp.data, out, i + 1);
+              detail::store_line<V>(dp.data, out, i + 1);
             }
             Plane::clear_above_diagonal(out, i, len);
           }

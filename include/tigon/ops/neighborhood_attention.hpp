@@ -5,6 +5,7 @@
 #include <tigon/ops/attention/key_windows.hpp>
 #include <tigon/ops/attention/neighborhood_attention_options.hpp>
 #include <tigon/ops/attention/own_tasks.hpp>
+#include <tigon/ops/attention/weighted_rows.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/rows/row.hpp>
 
@@ -147,7 +148,8 @@ struct kernel<op::neighborhood_attention, backends::generic> {
       const std::size_t i = at.first + row.i;
       const detail::neighbors n = window.of(i);
       row.prefetch(x, window.ahead(i, true)), row.prefetch(y, window.ahead(i, false));
-      const weighted_rows<T> seen{x.row(n.first), window.step(x.row_stride), weight.row(row.i) + n.tap, 1, n.count};
+      const detail::weighted_rows<T> seen{x.row(n.first), window.step(x.row_stride), weight.row(row.i) + n.tap, 1,
+                                          n.count};
       row.on(i).map(reads(seen), writes(y), [=](auto sum) { return sum * scale; });
     });
   }
@@ -168,8 +170,9 @@ struct kernel<op::neighborhood_attention, backends::generic> {
       row.prefetch(q, window.ahead(j, true)), row.prefetch(d_o, window.ahead(j, true));
       row.prefetch(dk, window.ahead(j, false)), row.prefetch(dv, window.ahead(j, false));
       const auto that_see = [=](matrix_view<const T> x, matrix_view<const A> w) TIGON_LAMBDA {
-        return weighted_rows<T>{x.row(n.first), window.step(x.row_stride), w.row(n.first) + (window.taps - 1 - n.tap),
-                                window.step(w.row_stride) - 1, n.count};
+        return detail::weighted_rows<T>{x.row(n.first), window.step(x.row_stride),
+                                        w.row(n.first) + (window.taps - 1 - n.tap), window.step(w.row_stride) - 1,
+                                        n.count};
       };
       row.on(j).map(reads(that_see(q, ds), that_see(d_o, p)), writes(dk, dv), [=](auto of_q, auto of_do) {
         return pack{of_q * scale, of_do};

@@ -5,7 +5,7 @@
 #include <tigon/core/division.hpp>
 #include <tigon/ops/rotary/normed_head.hpp>
 #include <tigon/ops/rotary/qk_norm_rope_options.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

@@ -1,20 +1,12 @@
-// What a row program reads and writes: operands, and the sources and sinks that its loops make of them.
+// What a row program reads and writes: operands and outputs. They are data; what reads and writes them is a driver's.
 #ifndef TIGON_ROWS_OPERANDS_HPP
 #define TIGON_ROWS_OPERANDS_HPP
 
 #include <tigon/core/views.hpp>
-#include <tigon/rows/schedule.hpp>
-#include <tigon/simd/vec.hpp>
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <tuple>
-#include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {

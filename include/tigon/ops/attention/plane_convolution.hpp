@@ -29,7 +29,7 @@ struct plane_convolution {
   std::size_t slices() const { return std::min(workspace::product(batch, output_blocks()), std::size_t{most_slices}); }
   /// Numbers of a row of the gradient of the input, whole tiles of vectors.
   std::size_t input_row() const {
-    return round_up(std::min(cols.in, std::size_t{workspace::most_bytes}), simd::tap_vectors * V::size);
+    return round_up(std::min(cols.in, std::size_t{workspace::most_bytes}), tap_vectors * V::size);
   }
 
   // Scratch memory, in numbers of A.
@@ -93,7 +93,7 @@ struct plane_convolution {
   void load_inputs(heads_view<const T> x, std::size_t b, std::size_t group, std::size_t first, std::size_t count,
                    std::size_t column, std::size_t n, A* to) const {
     const window_layout in = input_windows();
-    const std::size_t length = round_up(n, simd::tap_vectors * V::size) + cols.reach();
+    const std::size_t length = round_up(n, tap_vectors * V::size) + cols.reach();
     const std::size_t used = in.shared ? (count - 1) * rows.stride + rows.span() + 1 : count * rows.taps;
     for (std::size_t c = 0; c < inputs; ++c)
       for (std::size_t slot = 0; slot < used; ++slot) {
@@ -105,9 +105,8 @@ struct plane_convolution {
         const T* const row = x.at(b, group * inputs + c, y);
         for (std::size_t m = 0; m < in.phases; ++m) {
           const std::size_t at = cols.stride * column + cols.remainder(m);
-          simd::load_line<V>(row, static_cast<std::ptrdiff_t>(at) - static_cast<std::ptrdiff_t>(cols.padding),
-                             cols.stride, inside ? y + 1 : 0, to + c * in.channel() + slot * in.line() + m * in.width,
-                             length);
+          load_line<V>(row, static_cast<std::ptrdiff_t>(at) - static_cast<std::ptrdiff_t>(cols.padding), cols.stride,
+                       inside ? y + 1 : 0, to + c * in.channel() + slot * in.line() + m * in.width, length);
         }
       }
   }
@@ -126,11 +125,10 @@ struct plane_convolution {
       for (std::size_t r = 0; r < count; ++r) {
         if (first + r < column) continue;
         const std::size_t some = std::min(n, first + r + 1 - column);
-        simd::sum_taps<V>(taps.of(group, outputs, scratch + r * in.by_row * in.line()), 0,
-                          start == nullptr ? nullptr : start + group * outputs,
-                          simd::line_list<A>{sums, in.tile, outputs}, some);
+        sum_taps<V>(taps.of(group, outputs, scratch + r * in.by_row * in.line()), 0,
+                    start == nullptr ? nullptr : start + group * outputs, line_list<A>{sums, in.tile, outputs}, some);
         for (std::size_t o = 0; o < outputs; ++o)
-          simd::store_line<V>(sums + o * in.tile, y.at(b, group * outputs + o, first + r) + column, some);
+          store_line<V>(sums + o * in.tile, y.at(b, group * outputs + o, first + r) + column, some);
       }
     }
     for (std::size_t o = 0; o < outputs; ++o)

@@ -45,14 +45,14 @@ struct plane_gradients : plane_convolution<V> {
             of.shared ? padded / rows.stride - (in.first + rows.padding) / rows.stride : r * of.by_row;
         for (std::size_t k = 0; k < cols.remainders(); ++k) {
           const std::size_t* const range = starts + m * cols.remainders() + k;
-          simd::tap_list<A> part = taps.of(in.group, inputs, scratch + slot * of.line());
+          tap_list<A> part = taps.of(in.group, inputs, scratch + slot * of.line());
           part.offset += range[0], part.weight += range[0] * inputs, part.count = range[1] - range[0];
           if (cols.stride == 1) {
-            simd::sum_taps<V>(part, in.channel, nullptr,
-                              simd::line_list<A>{to + r * length + column, block * length, in.some}, some);
+            sum_taps<V>(part, in.channel, nullptr, line_list<A>{to + r * length + column, block * length, in.some},
+                        some);
             continue;
           }
-          simd::sum_taps<V>(part, in.channel, nullptr, simd::line_list<A>{sums, of.tile, in.some}, some);
+          sum_taps<V>(part, in.channel, nullptr, line_list<A>{sums, of.tile, in.some}, some);
           for (std::size_t c = 0; c < in.some; ++c)
             spread(sums + c * of.tile, some, (base_column + column) * cols.stride + cols.remainder(k), y,
                    to + (c * block + r) * length);
@@ -83,8 +83,8 @@ struct plane_gradients : plane_convolution<V> {
         for (std::size_t i = std::max(first, column); i < first + count; ++i) {
           const std::size_t some = std::min(n, i + 1 - column), vectors = ceil_div(some, V::size);
           for (std::size_t o = 0; o < outputs; ++o)
-            simd::load_line<V>(dy.at(b, group * outputs + o, i), static_cast<std::ptrdiff_t>(column), 1, i + 1,
-                               lines + o * in.tile, vectors * V::size);
+            load_line<V>(dy.at(b, group * outputs + o, i), static_cast<std::ptrdiff_t>(column), 1, i + 1,
+                         lines + o * in.tile, vectors * V::size);
           for (std::size_t k = 0; k < vectors; k += plain) {
             const std::size_t terms = std::min(plain, vectors - k), at = k * V::size;
             if (added + terms > plain) {
@@ -92,12 +92,12 @@ struct plane_gradients : plane_convolution<V> {
               added = 0;
             }
             added += terms;
-            const simd::line_list<const A> d{lines + at, in.tile, outputs};
+            const line_list<const A> d{lines + at, in.tile, outputs};
             const std::size_t none = 0;
             if (of_weights)
-              simd::add_tap_products<V>(scratch + (i - first) * in.by_row * in.line() + at, offset, taps, d, sums,
-                                        taps + 1, terms);
-            simd::add_tap_products<V>(ones, &none, 1, d, sums + taps * V::size, taps + 1, terms);
+              add_tap_products<V>(scratch + (i - first) * in.by_row * in.line() + at, offset, taps, d, sums, taps + 1,
+                                  terms);
+            add_tap_products<V>(ones, &none, 1, d, sums + taps * V::size, taps + 1, terms);
           }
         }
       }
@@ -131,7 +131,7 @@ struct plane_gradients : plane_convolution<V> {
   template <class T>
   void load_outputs(heads_view<const T> dy, input_rows in, std::size_t column, std::size_t n, A* to) const {
     const window_layout of = this->output_windows();
-    const std::size_t out = rows.out(), length = round_up(n, simd::tap_vectors * V::size) + cols.reach();
+    const std::size_t out = rows.out(), length = round_up(n, tap_vectors * V::size) + cols.reach();
     const std::size_t low = (in.first + rows.padding) / rows.stride,
                       high = (in.first + in.count - 1 + rows.padding) / rows.stride;
     const std::size_t used = of.shared ? high - low + 1 + rows.reach() : in.count * rows.taps;
@@ -141,9 +141,9 @@ struct plane_gradients : plane_convolution<V> {
                           less = of.shared ? rows.reach() : rows.steps(slot % rows.taps);
         const bool inside = to_row >= less && to_row - less < out;
         const std::size_t i = inside ? to_row - less : 0;
-        simd::load_line<V>(dy.at(in.b, in.group * outputs + o, i),
-                           static_cast<std::ptrdiff_t>(column) - static_cast<std::ptrdiff_t>(cols.reach()), 1,
-                           inside ? i + 1 : 0, to + o * of.channel() + slot * of.line(), length);
+        load_line<V>(dy.at(in.b, in.group * outputs + o, i),
+                     static_cast<std::ptrdiff_t>(column) - static_cast<std::ptrdiff_t>(cols.reach()), 1,
+                     inside ? i + 1 : 0, to + o * of.channel() + slot * of.line(), length);
       }
   }
 };

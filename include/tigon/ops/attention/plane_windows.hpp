@@ -5,7 +5,7 @@
 
 #include <tigon/core/division.hpp>
 #include <tigon/core/workspace.hpp>
-#include <tigon/rows/tap_sums.hpp>
+#include <tigon/ops/attention/tap_sums.hpp>
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ struct window_layout {
 /// Columns that are computed at a time, so that what they read stays in L2: a multiple of tap_vectors vectors.
 template <class V>
 constexpr std::size_t tile_columns(std::size_t columns, std::size_t lines) {
-  constexpr std::size_t step = simd::tap_vectors * V::size, most = 1024, least = 256, cached = std::size_t{1} << 16;
+  constexpr std::size_t step = tap_vectors * V::size, most = 1024, least = 256, cached = std::size_t{1} << 16;
   std::size_t tile = most;
   while (tile > least && workspace::product(tile, lines) > cached) tile /= 2;
   return columns < tile ? round_up(columns, step) : tile;
@@ -103,7 +103,7 @@ struct packed_taps {
   A* weight;
   std::size_t count;  ///< taps of a group
 
-  TIGON_INLINE simd::tap_list<A> of(std::size_t group, std::size_t channels, const A* x) const {
+  TIGON_INLINE tap_list<A> of(std::size_t group, std::size_t channels, const A* x) const {
     return {x, offset, weight + group * count * channels, channels, count};
   }
 };

@@ -3,7 +3,7 @@
 #define TIGON_OPS_DEPTH_ATTN_RES_OPTIONS_HPP
 
 #include <tigon/backend/operator.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

@@ -4,7 +4,7 @@
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/ops/moe/chunk.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {

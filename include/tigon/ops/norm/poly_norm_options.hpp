@@ -4,7 +4,7 @@
 
 #include <tigon/backend/operator.hpp>
 #include <tigon/ops/norm/norm_gradients.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 namespace tigon {
 

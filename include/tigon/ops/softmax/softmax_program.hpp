@@ -1,8 +1,7 @@
-// Softmax of a row, forward (rows/below_max.hpp) and backward (rows/reduce_map.hpp), as structs of reduce, finish and map.
+// Softmax of a row, forward (rows/reduce_map.hpp) and backward, as structs of reduce, finish and map.
 #ifndef TIGON_OPS_SOFTMAX_SOFTMAX_PROGRAM_HPP
 #define TIGON_OPS_SOFTMAX_SOFTMAX_PROGRAM_HPP
 
-#include <tigon/rows/below_max.hpp>
 #include <tigon/rows/reduce_map.hpp>
 
 #include <array>

@@ -61,19 +61,18 @@ struct tile_map {
   TIGON_INLINE auto operator()(V first, X... x) const {
     const auto mapped = std::apply(
         [&](const auto&... of_row) TIGON_LAMBDA {
-          if constexpr (simd::detail::prepares<P, V>)
-            return simd::detail::as_pack(p.map(of_row..., p.prepare(first), first, x...));
+          if constexpr (tigon::rows::prepares<P, V>)
+            return simd::as_pack(p.map(of_row..., p.prepare(first), first, x...));
           else
-            return simd::detail::as_pack(p.map(of_row..., first, x...));
+            return simd::as_pack(p.map(of_row..., first, x...));
         },
         value);
     if constexpr (Direct == 0)
       return mapped;
     else
-      return simd::detail::joined(
-          std::apply([&](auto... v) TIGON_LAMBDA { return simd::detail::as_pack(p.direct(v...)); },
-                     some<0, Direct>(std::tuple<V, X...>(first, x...))),
-          mapped);
+      return simd::joined(std::apply([&](auto... v) TIGON_LAMBDA { return simd::as_pack(p.direct(v...)); },
+                                     some<0, Direct>(std::tuple<V, X...>(first, x...))),
+                          mapped);
   }
 };
 
@@ -115,7 +114,7 @@ void map_strips(context& ctx, F f, const std::tuple<simd::parameter_gradient<W>.
   using A = typename Plan::accumulator;
   using V = simd::vec<typename B::engine, A>;
   constexpr std::size_t K = sizeof...(W), Y = sizeof...(Operand) - X;
-  const simd::detail::extents of = simd::detail::first_extents(operand...);
+  const tigon::rows::extents of = tigon::rows::first_extents(operand...);
   const std::size_t rows = of.rows, cols = of.cols;
   const std::size_t stride = workspace::padded<A>(cols);
   cut by = Plan::cut_of(cols);

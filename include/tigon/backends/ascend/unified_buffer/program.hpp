@@ -35,7 +35,7 @@ template <class P>
 struct state_of {
   using type = no_row_state;
 };
-template <simd::detail::has_state P>
+template <tigon::rows::has_state P>
 struct state_of<P> {
   using type = typename P::state;
 };
@@ -45,19 +45,19 @@ template <class B, class P, class Numbers, class Saves, class... X>
 struct program_types;
 template <class B, class P, class... N, class... S, class... X>
 struct program_types<B, P, simd::of_rows<N...>, simd::saves<S...>, X...> {
-  static constexpr bool has_state = simd::detail::has_state<P>;
-  using vector = simd::detail::vec_of<B, X...>;
+  static constexpr bool has_state = tigon::rows::has_state<P>;
+  using vector = tigon::rows::vec_of<B, X...>;
   using number = typename vector::value_type;
-  using bound = simd::detail::bound_program<P, simd::of_rows<N...>, simd::saves<S...>>;
+  using bound = tigon::rows::bound_program<P, simd::of_rows<N...>, simd::saves<S...>>;
   template <class>
   using lanes = vector;
   using state = typename state_of<P>::type;
   using first_reduction = decltype(std::declval<bound>().template reduction<sizeof...(X)>(0));
   using last_reduction =
-      std::conditional_t<has_state, simd::detail::row_reduction<P, sizeof...(X), state>, first_reduction>;
+      std::conditional_t<has_state, tigon::rows::row_reduction<P, sizeof...(X), state>, first_reduction>;
   template <class Reduction>
   static constexpr std::size_t count =
-      simd::detail::pack_size<decltype(std::declval<Reduction>()(std::declval<lanes<X>>()...))>;
+      simd::pack_size<decltype(std::declval<Reduction>()(std::declval<lanes<X>>()...))>;
   template <class Reduction>
   using sum_of = std::conditional_t<count<Reduction> == 1, number, std::array<number, count<Reduction>>>;
   using first_sum = sum_of<first_reduction>;
@@ -102,7 +102,7 @@ struct program_on_tiles {
     const auto numbers = some<X + M, N>(tiles);
     const auto saved = some<X + M + N, S>(tiles);
     std::apply([&](auto&... t) TIGON_LAMBDA { (core.fetch(t), ...); }, numbers);
-    const simd::detail::bound_program bound(
+    const tigon::rows::bound_program bound(
         p, std::apply([](auto&... t) TIGON_LAMBDA { return simd::of_rows(t.data...); }, numbers),
         std::apply([](auto&... t) TIGON_LAMBDA { return simd::saves(t.data...); }, saved));
     core.each_row([=](std::size_t i) TIGON_LAMBDA {
@@ -114,7 +114,7 @@ struct program_on_tiles {
       static_assert(D == 0);
       const auto from_state = [=, this](std::size_t i) TIGON_LAMBDA {
         using state = typename Types::state;
-        return simd::detail::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
+        return tigon::rows::row_reduction<P, X, state>{p, std::tuple<state>(rows[i].after)};
       };
       if constexpr (std::same_as<first_sum, last_sum>) {
         while (any_again(core, rows)) add<0>(core, rows, tiles, from_state);
@@ -141,7 +141,7 @@ struct program_on_tiles {
     for_views(core, in, some<X + M + N + S, Y>(tiles), [=, this](auto row, const auto& views) TIGON_LAMBDA {
       using value = typename Types::value;
       const tile_map<P, Direct ? X : 0, value> f{p, std::tuple<value>(rows[row.i].made)};
-      if constexpr (simd::detail::skips_rows<P, value>) {
+      if constexpr (tigon::rows::skips_rows<P, value>) {
         const bool skipped = p.skips(rows[row.i].made);
         if (!skipped) map_views<X + M, K>(row, f, views);
         return !skipped;
@@ -168,7 +168,7 @@ struct program_on_tiles {
                                 return row.sum(tigon::reads(in...), reduction(row.i));
                               else
                                 return row.map_sum(tigon::reads(in...), tigon::writes(out...),
-                                                   simd::detail::direct_and_reduce{p, reduction(row.i)});
+                                                   tigon::rows::direct_and_reduce{p, reduction(row.i)});
                             },
                             some<X, D>(views));
                       },

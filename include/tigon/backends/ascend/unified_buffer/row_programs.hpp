@@ -12,7 +12,7 @@
 #include <tigon/backend/kernel.hpp>
 #include <tigon/backends/ascend/unified_buffer/program.hpp>
 #include <tigon/backends/generic/backend.hpp>
-#include <tigon/rows/below_max.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 #include <limits>
 
@@ -63,7 +63,7 @@ struct on_tiles : B {
   struct rows {
     template <class Program, class... Group>
     static void reduce_map(context& ctx, Program program, Group... groups) {
-      using simd::detail::group;
+      using tigon::rows::group;
       run(ctx, program, group<simd::reads>(groups...), group<simd::map_reads>(groups...),
           group<simd::of_rows>(groups...), group<simd::saves>(groups...),
           program_outputs{group<simd::reduce_writes>(groups...), group<simd::writes>(groups...),
@@ -74,7 +74,7 @@ struct on_tiles : B {
     template <class Program, class... X, class... Y, class... T>
     static void map_rows(context& ctx, Program program, simd::reads<X...> in, simd::writes<Y...> out,
                          simd::adds_to<T...> gradients) {
-      using A = typename simd::detail::vec_of<B, X...>::value_type;
+      using A = typename tigon::rows::vec_of<B, X...>::value_type;
       using plan = unified_buffer::plan<B, Op, P, A>;
       const tile_map<Program, 0> f{program, {}};
       constexpr bool flat = sizeof...(T) == 0 && (is_matrix<decltype(tile_input(std::declval<X>()))> && ...);
@@ -102,9 +102,9 @@ struct on_tiles : B {
     template <class Program, class... X, class... Y, class F>
     static void map_rows(context& ctx, Program program, simd::reads<X...> in, simd::writes<Y...> out,
                          simd::kept_rows<F> kept) {
-      using plan = unified_buffer::plan<B, Op, P, typename simd::detail::vec_of<B, X...>::value_type>;
+      using plan = unified_buffer::plan<B, Op, P, typename tigon::rows::vec_of<B, X...>::value_type>;
       const tile_map<Program, 0> f{program, {}};
-      const auto of = std::apply([](auto... x) { return simd::detail::first_extents(x...); }, in.x);
+      const auto of = std::apply([](auto... x) { return tigon::rows::first_extents(x...); }, in.x);
       std::apply(
           [&](auto... operand) {
             for_row_blocks<plan>(
@@ -173,7 +173,7 @@ struct on_tiles : B {
       constexpr bool has_direct = sizeof...(D) != 0, maps = sizeof...(Y) != 0, may_skip = sizeof...(F) != 0;
       static_assert(!may_skip || (!maps && K == 0), "tigon: a program with a map keeps all rows");
       const program_on_tiles<types, Program, sizeof...(X), sizeof...(M), sizeof...(N), sizeof...(S)> on{program};
-      const auto of = std::apply([](auto... x) { return simd::detail::first_extents(x...); }, in.x);
+      const auto of = std::apply([](auto... x) { return tigon::rows::first_extents(x...); }, in.x);
       cut by = cut_of_rows<plan, Op, P>(of.rows, of.cols);
       if (may_skip) by.rows = 1;
       const auto inputs =

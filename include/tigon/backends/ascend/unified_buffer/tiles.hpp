@@ -4,7 +4,7 @@
 
 #include <tigon/backend/tiling.hpp>
 #include <tigon/core/division.hpp>
-#include <tigon/rows/gradients.hpp>
+#include <tigon/rows/row.hpp>
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // What the loops over a row write: a sink for every output.
-#ifndef TIGON_ROWS_SINKS_HPP
-#define TIGON_ROWS_SINKS_HPP
+#ifndef TIGON_ROWS_LANES_SINKS_HPP
+#define TIGON_ROWS_LANES_SINKS_HPP
 
-#include <tigon/rows/sources.hpp>
+#include <tigon/rows/lanes/sources.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -151,4 +151,4 @@ TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_ROWS_SINKS_HPP
+#endif  // TIGON_ROWS_LANES_SINKS_HPP

@@ -2,13 +2,13 @@
 //
 //   partial row       sums over the rows of a task, a number for every column; one for each parameter gradient
 //   running total     of a task of more than plain_rows rows: its partial rows are added to compensated totals
-#ifndef TIGON_ROWS_PARTIAL_SUMS_HPP
-#define TIGON_ROWS_PARTIAL_SUMS_HPP
+#ifndef TIGON_ROWS_LANES_PARTIAL_SUMS_HPP
+#define TIGON_ROWS_LANES_PARTIAL_SUMS_HPP
 
 #include <tigon/backend/kernel.hpp>
 #include <tigon/core/division.hpp>
-#include <tigon/rows/loop.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/lanes/loop.hpp>
+#include <tigon/rows/lanes/row.hpp>
 #include <tigon/simd/totals.hpp>
 
 #include <algorithm>
@@ -17,14 +17,6 @@
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
-
-/// Rows of a program with parameter gradients, and the rows of all such programs that run side by side: the more there
-/// are, the fewer tasks is each of them cut into.
-struct rows_of_all {
-  std::size_t count, all;
-  constexpr rows_of_all(std::size_t rows) : rows_of_all(rows, rows) {}
-  constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
-};
 
 namespace detail {
 
@@ -82,14 +74,6 @@ A* half_a_page_on(A* p) {
 
 }  // namespace detail
 
-/// A parameter gradient that the partial rows of all tasks add up to; not written where `out` is empty.
-template <class T>
-struct parameter_gradient {
-  vector_view<T> out;
-  gradient mode = gradient::overwrite;
-};
-
-/// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
   return tigon::detail::most_of_parts<B>([=]<class P>() {
@@ -100,7 +84,7 @@ constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std
   });
 }
 
-/// The same for any number of rows up to `rows`: a few less may have more partial rows, most where each sums as many.
+// A few rows less than `rows` may have more partial rows, most where each sums as many.
 template <class B, class A>
 constexpr std::size_t most_partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
   return tigon::detail::most_of_parts<B>([=]<class P>() {
@@ -174,8 +158,4 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::parameter_gradient;
-}  // namespace tigon
-
-#endif  // TIGON_ROWS_PARTIAL_SUMS_HPP
+#endif  // TIGON_ROWS_LANES_PARTIAL_SUMS_HPP

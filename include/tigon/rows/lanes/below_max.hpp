@@ -1,22 +1,8 @@
-// Row programs below the maximum of their row, whose map takes what the reduction made of each column:
-//
-//   /// e = exp(x - top),   y = e / sum_j e
-//   template <class A>
-//   struct softmax_program {
-//     TIGON_INLINE auto reduce(A top, auto x) const { return exp_nonpositive(x - top); }   // summed, and kept for map
-//     TIGON_INLINE bool exceeds(A largest, A top) const { return largest - top > 1; }      // too far above for reduce
-//     TIGON_INLINE A weight(A top, A highest) const { return exp_nonpositive(top - highest); }
-//     TIGON_INLINE A finish(A sum, A weight) const { return weight / sum; }                // once for a part of the row
-//     TIGON_INLINE auto map(A factor, auto e) const { return e * factor; }                 // every column
-//   };
-//   map_below_max<B>(ctx, softmax_program<A>{}, reads(x), writes(y));
-//
-// A row is taken in parts. Each is reduced below a top of its own, the largest number so far or one that this does not
-// exceed; `weight` is by what its sum is multiplied below the row's highest top, and 1 for that one.
-#ifndef TIGON_ROWS_BELOW_MAX_HPP
-#define TIGON_ROWS_BELOW_MAX_HPP
+// Programs below the maximum of their row, part by part, each below a top of its own.
+#ifndef TIGON_ROWS_LANES_BELOW_MAX_HPP
+#define TIGON_ROWS_LANES_BELOW_MAX_HPP
 
-#include <tigon/rows/pipelined.hpp>
+#include <tigon/rows/lanes/pipelined.hpp>
 #include <tigon/rows/program.hpp>
 
 #include <concepts>
@@ -58,15 +44,16 @@ struct part_sums {
 
 }  // namespace detail
 
-/// Bytes that map_below_max takes from the workspace.
 template <class B, class A>
 std::size_t below_max_workspace(std::size_t cols, const context& ctx) {
   return pipelined_workspace<B, A>(cols, 1, ctx);
 }
 
-/// Runs such a program over all rows: y may be x.
-template <class B, class P, class X, class T>
-void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out) {
+namespace detail {
+
+template <class B>
+template <class P, class X, class T>
+void rows_on_lanes<B>::map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out) {
   using A = accumulator_t<T>;
   const matrix_view<const T> x = std::get<0>(in.x);
   const matrix_view<T> y = std::get<0>(out.y);
@@ -78,7 +65,7 @@ void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<mat
   };
   const pipelined blocks{.rows = x.rows,
                          .cols = x.cols,
-                         .block_cols = once ? columns_in_place<B>() : columns_per_block<B>(),
+                         .block_cols = once ? B::row.cpu.in_place_cols : B::row.block_cols,
                          .overlap = !once};
   for_rows_pipelined<B, A, detail::part_sums<A>>(
       ctx, blocks,
@@ -105,17 +92,8 @@ void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<mat
       });
 }
 
-template <class B, class P, class X, class T>
-  requires detail::brings_driver<B>
-void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out) {
-  B::rows::map_below_max(ctx, program, in, out);
-}
-
+}  // namespace detail
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::map_below_max;
-}  // namespace tigon
-
-#endif  // TIGON_ROWS_BELOW_MAX_HPP
+#endif  // TIGON_ROWS_LANES_BELOW_MAX_HPP

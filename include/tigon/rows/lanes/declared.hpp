@@ -1,10 +1,10 @@
 // What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs
 // without sums over the rows.
-#ifndef TIGON_ROWS_DECLARED_HPP
-#define TIGON_ROWS_DECLARED_HPP
+#ifndef TIGON_ROWS_LANES_DECLARED_HPP
+#define TIGON_ROWS_LANES_DECLARED_HPP
 
-#include <tigon/rows/map_together.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/lanes/map_together.hpp>
+#include <tigon/rows/lanes/row.hpp>
 #include <tigon/simd/registers.hpp>
 
 #include <algorithm>
@@ -279,4 +279,4 @@ void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_ROWS_DECLARED_HPP
+#endif  // TIGON_ROWS_LANES_DECLARED_HPP

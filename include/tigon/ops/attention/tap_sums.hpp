@@ -1,16 +1,17 @@
 // The inner loops of a convolution: a tap is a number times a shifted line of numbers. Lines are accumulators in
 // scratch memory, so long that whole vectors may be read behind what is wanted.
-#ifndef TIGON_ROWS_TAP_SUMS_HPP
-#define TIGON_ROWS_TAP_SUMS_HPP
+#ifndef TIGON_OPS_ATTENTION_TAP_SUMS_HPP
+#define TIGON_OPS_ATTENTION_TAP_SUMS_HPP
 
-#include <tigon/rows/loop.hpp>
+#include <tigon/simd/packs.hpp>
 #include <tigon/simd/registers.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
-namespace tigon::simd {
+namespace tigon::detail {
 inline namespace TIGON_ABI {
 
 /// Columns that sum_taps computes at a time are a divisor of so many vectors.
@@ -34,16 +35,16 @@ template <class V, class T, class A = typename V::value_type>
     return;
   }
   std::size_t t = begin;
-  for (; t + V::size <= end; t += V::size, from += V::size) store(load<V>(from), to + t);
-  if (t < end) store_n(load_n<V>(from, end - t), to + t, end - t);
+  for (; t + V::size <= end; t += V::size, from += V::size) simd::store(simd::load<V>(from), to + t);
+  if (t < end) simd::store_n(simd::load_n<V>(from, end - t), to + t, end - t);
 }
 
 /// y[j] = line[j] for j < n, each rounded once.
 template <class V, class T, class A = typename V::value_type>
 [[gnu::noinline]] void store_line(const A* line, T* y, std::size_t n) {
   std::size_t j = 0;
-  for (; j + V::size <= n; j += V::size) store(load<V>(line + j), y + j);
-  if (j < n) store_n(load_n<V>(line + j, n - j), y + j, n - j);
+  for (; j + V::size <= n; j += V::size) simd::store(simd::load<V>(line + j), y + j);
+  if (j < n) simd::store_n(simd::load_n<V>(line + j, n - j), y + j, n - j);
 }
 
 /// Tap t of output o is weight[t * outputs + o] times the line that begins at x + offset[t].
@@ -62,34 +63,34 @@ struct line_list {
   std::size_t stride, count;
 };
 
-namespace detail {
-
-// y[o * y_stride + j] = start[o] + sum_t weight x for O outputs and U vectors of columns at a time. 64 terms are added
-// one after the other, and then their sums, in y: the rounding error grows with the number of these.
+/// y[o * y_stride + j] = start[o] + sum_t weight x for O outputs and U vectors of columns at a time. 64 terms are added
+/// one after the other, and then their sums, in y: the rounding error grows with the number of these.
 template <class V, std::size_t O, std::size_t U, class A = typename V::value_type>
-[[gnu::noinline]] void sum_taps(tap_list<A> taps, const A* start, A* y, std::size_t y_stride, std::size_t n) {
+[[gnu::noinline]] void sum_some_taps(tap_list<A> taps, const A* start, A* y, std::size_t y_stride, std::size_t n) {
   constexpr std::size_t plain = 64, N = V::size;
   for (std::size_t j = 0; j < n; j += U * N) {
     std::size_t first = 0;
     do {
-      pack<pack<V, U>, O> part;
-      unrolled<O>([&](auto o) TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = V(A(0)); }); });
+      simd::pack<simd::pack<V, U>, O> part;
+      simd::unrolled<O>(
+          [&](auto o) TIGON_LAMBDA { simd::unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = V(A(0)); }); });
       const std::size_t end = std::min(taps.count, first + plain);
       const A* w = taps.weight + first * taps.outputs;
       for (std::size_t t = first; t < end; ++t, w += taps.outputs) {
         const A* const x = taps.x + taps.offset[t] + j;
-        pack<V, U> of;
-        unrolled<U>([&](auto u) TIGON_LAMBDA { of.v[u] = load_once<V>(x + u * N); });
-        unrolled<O>([&](auto o) TIGON_LAMBDA {
+        simd::pack<V, U> of;
+        simd::unrolled<U>([&](auto u) TIGON_LAMBDA { of.v[u] = simd::load_once<V>(x + u * N); });
+        simd::unrolled<O>([&](auto o) TIGON_LAMBDA {
           const V factor(w[o]);
-          unrolled<U>([&](auto u) TIGON_LAMBDA { part.v[o].v[u] = fma_in_registers(factor, of.v[u], part.v[o].v[u]); });
+          simd::unrolled<U>(
+              [&](auto u) TIGON_LAMBDA { part.v[o].v[u] = simd::fma_in_registers(factor, of.v[u], part.v[o].v[u]); });
         });
       }
-      unrolled<O>([&](auto o) TIGON_LAMBDA {
-        unrolled<U>([&](auto u) TIGON_LAMBDA {
+      simd::unrolled<O>([&](auto o) TIGON_LAMBDA {
+        simd::unrolled<U>([&](auto u) TIGON_LAMBDA {
           A* const to = y + o * y_stride + j + u * N;
-          const V before = first != 0 ? load<V>(to) : V(start == nullptr ? A(0) : start[o]);
-          store(before + part.v[o].v[u], to);
+          const V before = first != 0 ? simd::load<V>(to) : V(start == nullptr ? A(0) : start[o]);
+          simd::store(before + part.v[o].v[u], to);
         });
       });
       first = end;
@@ -97,31 +98,30 @@ template <class V, std::size_t O, std::size_t U, class A = typename V::value_typ
   }
 }
 
-// sums[o * sums_stride + k * N + lane] += d[o * d_stride + j] * x[offset[k] + j], a lane a sum of its own.
+/// sums[o * sums_stride + k * N + lane] += d[o * d_stride + j] * x[offset[k] + j], a lane a sum of its own.
 template <class V, std::size_t O, std::size_t K, class A = typename V::value_type>
-[[gnu::noinline]] void add_products(const A* x, const std::size_t* offset, const A* d, std::size_t d_stride, A* sums,
-                                    std::size_t sums_stride, std::size_t vectors) {
+[[gnu::noinline]] void add_some_products(const A* x, const std::size_t* offset, const A* d, std::size_t d_stride,
+                                         A* sums, std::size_t sums_stride, std::size_t vectors) {
   constexpr std::size_t N = V::size;
-  pack<pack<V, K>, O> acc;
-  unrolled<O>([&](auto o) TIGON_LAMBDA {
-    unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[o].v[k] = load<V>(sums + o * sums_stride + k * N); });
+  simd::pack<simd::pack<V, K>, O> acc;
+  simd::unrolled<O>([&](auto o) TIGON_LAMBDA {
+    simd::unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[o].v[k] = simd::load<V>(sums + o * sums_stride + k * N); });
   });
   const A* line[K];
-  unrolled<K>([&](auto k) TIGON_LAMBDA { line[k] = x + offset[k]; });
+  simd::unrolled<K>([&](auto k) TIGON_LAMBDA { line[k] = x + offset[k]; });
   for (std::size_t j = 0; j < vectors * N; j += N) {
-    pack<V, O> of;
-    unrolled<O>([&](auto o) TIGON_LAMBDA { of.v[o] = load_once<V>(d + o * d_stride + j); });
-    unrolled<K>([&](auto k) TIGON_LAMBDA {
-      const V a = load<V>(line[k] + j);
-      unrolled<O>([&](auto o) TIGON_LAMBDA { acc.v[o].v[k] = fma_in_registers(a, of.v[o], acc.v[o].v[k]); });
+    simd::pack<V, O> of;
+    simd::unrolled<O>([&](auto o) TIGON_LAMBDA { of.v[o] = simd::load_once<V>(d + o * d_stride + j); });
+    simd::unrolled<K>([&](auto k) TIGON_LAMBDA {
+      const V a = simd::load<V>(line[k] + j);
+      simd::unrolled<O>([&](auto o)
+                            TIGON_LAMBDA { acc.v[o].v[k] = simd::fma_in_registers(a, of.v[o], acc.v[o].v[k]); });
     });
   }
-  unrolled<O>([&](auto o) TIGON_LAMBDA {
-    unrolled<K>([&](auto k) TIGON_LAMBDA { store(acc.v[o].v[k], sums + o * sums_stride + k * N); });
+  simd::unrolled<O>([&](auto o) TIGON_LAMBDA {
+    simd::unrolled<K>([&](auto k) TIGON_LAMBDA { simd::store(acc.v[o].v[k], sums + o * sums_stride + k * N); });
   });
 }
-
-}  // namespace detail
 
 /// Line o of y at column j = start[first + o] + the taps of output first + o. The width is rounded up to tap_vectors
 /// vectors. Where start is null, sums begin at 0.
@@ -134,9 +134,9 @@ void sum_taps(tap_list<A> taps, std::size_t first, const std::type_identity_t<A>
     of.weight += first + o;
     const A* const from = start == nullptr ? nullptr : start + first + o;
     if (four)
-      detail::sum_taps<V, 4, 2>(of, from, y.first + o * y.stride, y.stride, width);
+      sum_some_taps<V, 4, 2>(of, from, y.first + o * y.stride, y.stride, width);
     else
-      detail::sum_taps<V, 1, tap_vectors>(of, from, y.first + o * y.stride, y.stride, width);
+      sum_some_taps<V, 1, tap_vectors>(of, from, y.first + o * y.stride, y.stride, width);
     o += four ? 4 : 1;
   }
 }
@@ -153,21 +153,19 @@ void add_tap_products(const A* x, const std::size_t* offset, std::size_t taps, l
     std::size_t t = 0;
     if (d.count - o >= 4) {
       for (; t + 2 <= taps; t += 2)
-        detail::add_products<V, 4, 2>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
-      for (; t < taps; ++t)
-        detail::add_products<V, 4, 1>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
+        add_some_products<V, 4, 2>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
+      for (; t < taps; ++t) add_some_products<V, 4, 1>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
       o += 4;
     } else {
       for (; t + 4 <= taps; t += 4)
-        detail::add_products<V, 1, 4>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
-      for (; t < taps; ++t)
-        detail::add_products<V, 1, 1>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
+        add_some_products<V, 1, 4>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
+      for (; t < taps; ++t) add_some_products<V, 1, 1>(x, offset + t, of, d.stride, to + t * V::size, stride, vectors);
       ++o;
     }
   }
 }
 
 }  // namespace TIGON_ABI
-}  // namespace tigon::simd
+}  // namespace tigon::detail
 
-#endif  // TIGON_ROWS_TAP_SUMS_HPP
+#endif  // TIGON_OPS_ATTENTION_TAP_SUMS_HPP

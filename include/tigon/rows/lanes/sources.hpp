@@ -1,8 +1,11 @@
 // What the loops over a row read: a source for every operand.
-#ifndef TIGON_ROWS_SOURCES_HPP
-#define TIGON_ROWS_SOURCES_HPP
+#ifndef TIGON_ROWS_LANES_SOURCES_HPP
+#define TIGON_ROWS_LANES_SOURCES_HPP
 
-#include <tigon/rows/operands.hpp>
+#include <tigon/rows/driver.hpp>
+#include <tigon/rows/lanes/schedule.hpp>
+#include <tigon/simd/packs.hpp>
+#include <tigon/simd/vec.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +17,10 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
+
+using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::element_of, rows::extents;
+using rows::first_element, rows::first_extents, rows::group, rows::has_state, rows::prepares, rows::skips_rows;
+using rows::vec_of, rows::with_wanted_sums, rows::without_sums;
 
 // What a loop reads: load(j, more) is a vector at column j + more, `more` within the vectors of one unrolled step.
 template <class T, bool Matrix>
@@ -111,6 +118,7 @@ inline constexpr bool is_constant<constant_source<A>> = true;
 // every vector, so that the rows are in the cache when they are mapped.
 template <class Operand>
 struct touched {
+  using element_type = void;
   Operand operand;
   constexpr TIGON_INLINE explicit touched(Operand o) : operand(o) {}
 };
@@ -245,6 +253,12 @@ TIGON_INLINE auto source(in_f64<Operand> o, place at) {
   const auto given = source<B>(o.operand, at);
   return f64_source<std::remove_const_t<decltype(given)>>{given};
 }
+// An operand of an operator's own loads itself.
+template <class B, class Operand>
+  requires requires(Operand x) { x.source(0, 0); }
+TIGON_INLINE auto source(Operand x, place at) {
+  return x.source(at.row, at.column);
+}
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
   return {at.column};
@@ -253,22 +267,6 @@ template <class B>
 TIGON_INLINE column_source source(part_columns_t, place) {
   return {0};
 }
-
-template <class B, class Operand>
-using source_element = typename decltype(source<B>(std::declval<Operand>(), place{}))::element_type;
-
-template <class... Ts>
-struct first_element;
-template <class T, class... Ts>
-struct first_element<T, Ts...> {
-  using type = T;
-};
-template <class... Ts>
-struct first_element<void, Ts...> : first_element<Ts...> {};
-
-// The vector of a loop: lanes of the engine, in the accumulator type of the first operand that has elements.
-template <class B, class... Operands>
-using vec_of = vec<typename B::engine, accumulator_t<typename first_element<source_element<B, Operands>...>::type>>;
 
 // The vector of a loop that writes: as above, or by the first output where no operand has elements.
 template <class B, class Sinks, class... Source>
@@ -282,21 +280,9 @@ struct write_vec_of<B, std::tuple<Sink...>, Source...> {
 template <class B, class Sinks, class... Source>
 using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
 
-template <class R>
-inline constexpr std::size_t pack_size = 1;
-template <class V, std::size_t N>
-inline constexpr std::size_t pack_size<pack<V, N>> = N;
-
 template <class V>
 TIGON_INLINE V larger(V a, V b) {
   return max(a, b);
-}
-
-// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
-template <std::size_t N, class F>
-TIGON_INLINE void unrolled(F f) {
-  [&]<std::size_t... K>(std::index_sequence<K...>)
-      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
 }
 
 // f(the elements of a tuple): std::apply, always inlined.
@@ -304,24 +290,6 @@ template <class F, class... T>
 TIGON_INLINE decltype(auto) apply(F f, const std::tuple<T...>& values) {
   return [&]<std::size_t... K>(std::index_sequence<K...>)
              TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
-}
-
-// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
-template <std::size_t U, class F>
-TIGON_INLINE void halve(F f) {
-  if constexpr (U > 1) {
-    unrolled<U / 2>([&](auto u) TIGON_LAMBDA { f(u, std::integral_constant<std::size_t, U / 2>{}); });
-    halve<U / 2>(f);
-  }
-}
-
-template <class V>
-TIGON_INLINE pack<V, 1> as_pack(V v) {
-  return {{v}};
-}
-template <class V, std::size_t N>
-TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
-  return p;
 }
 
 // Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
@@ -392,4 +360,4 @@ TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_ROWS_SOURCES_HPP
+#endif  // TIGON_ROWS_LANES_SOURCES_HPP

@@ -1,14 +1,9 @@
-// Row programs with parameter gradients: every row adds to sums over all rows.
-//
-//   for_rows_with_partials<B, A>(ctx, rows, cols, [=] TIGON_FN(auto row) {
-//     const auto sum = row.partial(0);
-//     row.map(reads(x, sum), writes(y, sum), [](auto v, auto s) { return pack{v * v, s + v}; });
-//   }, parameter_gradient{dw, mode});
-#ifndef TIGON_ROWS_GRADIENTS_HPP
-#define TIGON_ROWS_GRADIENTS_HPP
+// Programs with parameter gradients: every row adds to sums over all rows.
+#ifndef TIGON_ROWS_LANES_GRADIENTS_HPP
+#define TIGON_ROWS_LANES_GRADIENTS_HPP
 
-#include <tigon/rows/declared.hpp>
-#include <tigon/rows/partial_sums.hpp>
+#include <tigon/rows/lanes/declared.hpp>
+#include <tigon/rows/lanes/partial_sums.hpp>
 
 #include <algorithm>
 #include <array>
@@ -139,7 +134,7 @@ class partial_tasks_of {
 
 // Reduces every row, and maps it by a declared_map, or by fn(row, value) with one map, of the row or of parts of it;
 // without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
-// (rows/schedule.hpp).
+// (rows/lanes/schedule.hpp).
 template <class B, class A, class Reduction, class F, class... T>
 void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_sums, Reduction reduction, F fn,
                    parameter_gradient<T>... out) {
@@ -164,19 +159,12 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 
 }  // namespace detail
 
-/// Calls fn(row) for every row, as for_rows. row.partial(k) is a row of A in which the task sums up its share of the
-/// k-th parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into
-/// `out`. Without rows the gradients are zero. The rounding error of the sums in A does not grow with the number of
-/// rows. Takes partials_workspace<B, A>(rows, cols, gradients) from the workspace. Where no gradient has memory,
-/// nothing is summed up and no workspace is taken: then row.partial(k) has no memory either.
 template <class B, class A, class F, class... T>
 void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
   detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,
                               out...);
 }
 
-/// The same where no column needs anything of the others: fn(part) is called for parts of rows, so that a part of the
-/// partial rows stays in L1 from row to row.
 template <class B, class A, class F, class... T>
 void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
   detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::no_reduction{}, fn, out...);
@@ -185,9 +173,4 @@ void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t col
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::for_row_parts_with_partials;
-using simd::for_rows_with_partials;
-}  // namespace tigon
-
-#endif  // TIGON_ROWS_GRADIENTS_HPP
+#endif  // TIGON_ROWS_LANES_GRADIENTS_HPP

@@ -1,9 +1,9 @@
 // Maps of R rows together: out = f(x..., sums...), one row after the other in every few columns, with their sums over the
 // rows in registers.
-#ifndef TIGON_ROWS_MAP_TOGETHER_HPP
-#define TIGON_ROWS_MAP_TOGETHER_HPP
+#ifndef TIGON_ROWS_LANES_MAP_TOGETHER_HPP
+#define TIGON_ROWS_LANES_MAP_TOGETHER_HPP
 
-#include <tigon/rows/loop.hpp>
+#include <tigon/rows/lanes/loop.hpp>
 
 #include <algorithm>
 #include <array>
@@ -160,4 +160,4 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_ROWS_MAP_TOGETHER_HPP
+#endif  // TIGON_ROWS_LANES_MAP_TOGETHER_HPP

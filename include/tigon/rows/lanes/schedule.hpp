@@ -6,11 +6,10 @@
 //   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without
 //   group      rows of a program that are reduced before the first of them is mapped
 //   block      columns of a row that are mapped in one go, the same of every row of a group
-#ifndef TIGON_ROWS_SCHEDULE_HPP
-#define TIGON_ROWS_SCHEDULE_HPP
+#ifndef TIGON_ROWS_LANES_SCHEDULE_HPP
+#define TIGON_ROWS_LANES_SCHEDULE_HPP
 
 #include <tigon/backend/tuning.hpp>
-#include <tigon/simd/vec.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -160,76 +159,8 @@ inline namespace TIGON_ABI {
 template <class B, row_shape Shape>
 inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
 
-// For operators: extents of blocks, and prefetching.
-
-/// Columns of a block of a row: a few rows of so many numbers stay in L1.
-template <class B>
-constexpr std::size_t columns_per_block() {
-  return B::row.block_cols;
-}
-/// Columns of a block of a row whose intermediate values take the place of the row itself: they stay in L2.
-template <class B>
-constexpr std::size_t columns_in_place() {
-  return B::row.cpu.in_place_cols;
-}
-/// Columns of one step of an unrolled loop in accumulator type A.
-template <class B, class A>
-constexpr std::size_t columns_per_step() {
-  return B::row.unroll * vec<typename B::engine, A>::size;
-}
-/// Elements of the rows of a task.
-template <class B>
-constexpr std::size_t elements_per_task() {
-  return B::row.task_elements;
-}
-/// Most tasks of a program with sums over the rows.
-template <class B>
-constexpr std::size_t most_tasks_with_sums() {
-  return B::row.partials;
-}
-/// Whether a row of so many bytes can be prefetched while another is computed.
-template <class B>
-constexpr bool prefetches_rows_of(std::size_t bytes) {
-  return bytes <= B::row.cpu.prefetch_row_bytes;
-}
-/// Prefetches n elements into L2, where rows are prefetched at all.
-template <class B, class T>
-TIGON_INLINE void prefetch_elements(const T* from, std::size_t n) {
-  if constexpr (B::row.cpu.prefetch_row_bytes != 0)
-    for (std::size_t j = 0; j < n; j += 64 / sizeof(T)) __builtin_prefetch(from + j, 0, 2);
-}
-
-/// B, with a task for every row.
-template <class B>
-struct with_row_tasks : B {
-  static constexpr row_tuning row = [] {
-    row_tuning one = B::row;
-    one.task_elements = 1;
-    return one;
-  }();
-};
-/// B, with whole rows for blocks: programs with sums over the rows see whole rows.
-template <class B>
-struct with_whole_rows : B {
-  static constexpr row_tuning row = [] {
-    row_tuning whole = B::row;
-    whole.block_cols = std::size_t{1} << 48;
-    return whole;
-  }();
-};
-
 }  // namespace TIGON_ABI
 }  // namespace simd
-
-using simd::columns_in_place;
-using simd::columns_per_block;
-using simd::columns_per_step;
-using simd::elements_per_task;
-using simd::most_tasks_with_sums;
-using simd::prefetch_elements;
-using simd::prefetches_rows_of;
-using simd::with_row_tasks;
-using simd::with_whole_rows;
 }  // namespace tigon
 
-#endif  // TIGON_ROWS_SCHEDULE_HPP
+#endif  // TIGON_ROWS_LANES_SCHEDULE_HPP

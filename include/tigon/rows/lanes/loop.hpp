@@ -6,12 +6,12 @@
 //   tail        columns that no step covers, with vectors that are not full
 //   head        columns before the first at which a vector of the output is aligned, where it is stored past the caches
 //   side work   what a map does beside its own work in every step: prefetching, or the reduction of a later row
-#ifndef TIGON_ROWS_LOOP_HPP
-#define TIGON_ROWS_LOOP_HPP
+#ifndef TIGON_ROWS_LANES_LOOP_HPP
+#define TIGON_ROWS_LANES_LOOP_HPP
 
 #include <tigon/backend/backend.hpp>
-#include <tigon/rows/sinks.hpp>
-#include <tigon/rows/sources.hpp>
+#include <tigon/rows/lanes/sinks.hpp>
+#include <tigon/rows/lanes/sources.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -340,4 +340,4 @@ TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Si
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_ROWS_LOOP_HPP
+#endif  // TIGON_ROWS_LANES_LOOP_HPP

@@ -1,10 +1,8 @@
-// Row programs of two steps, software-pipelined: the second step of a row overlaps the first step of the next.
-//
-//   for_rows_pipelined<B, A, State>(ctx, {.rows = rows, .cols = cols, .block_cols = width}, gather, close, write);
-#ifndef TIGON_ROWS_PIPELINED_HPP
-#define TIGON_ROWS_PIPELINED_HPP
+// Rows of two steps, software-pipelined: the second step of a row overlaps the first step of the next.
+#ifndef TIGON_ROWS_LANES_PIPELINED_HPP
+#define TIGON_ROWS_LANES_PIPELINED_HPP
 
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/lanes/row.hpp>
 
 #include <algorithm>
 
@@ -27,33 +25,18 @@ constexpr std::size_t pipelined_rows(std::size_t rows, std::size_t cols) {
 
 }  // namespace detail
 
-/// Bytes that for_rows_pipelined takes from the workspace.
 template <class B, class A>
 std::size_t pipelined_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
   return scratch_workspace<B, A>(cols, 2 * scratch_rows, ctx);
 }
 
-/// What for_rows_pipelined runs over.
-struct pipelined {
-  std::size_t rows, cols;
-  std::size_t block_cols;        ///< columns of a block, about
-  std::size_t scratch_rows = 1;  ///< rows of A that belong to a row: block.scratch(k), k < scratch_rows
-  bool overlap = true;           ///< false: a row is written before the next is gathered
-};
-
-/// Calls for every row gather(block, state) with its blocks of columns, one after the other, then close(state), then
-/// write(block, state, k) with the k-th block for all k. A block is a row_worker on a part of the row. A State begins
-/// as State{} for every row and takes at most State::most blocks.
-///
-/// Where two rows and their scratch stay in L2, a block of one row is written, then a block of the next row is
-/// gathered, and so on: stores drain while lanes compute. Results do not depend on it.
 template <class B, class A, class State, class Gather, class Close, class Write>
 void for_rows_pipelined(context& ctx, pipelined of, Gather gather, Close close, Write write) {
   const std::size_t cols = of.cols, per_task = detail::pipelined_rows<B>(of.rows, cols);
   const std::size_t stride = workspace::padded<A>(cols), scratch_stride = of.scratch_rows * stride;
   const std::size_t width = detail::pipelined_columns(cols, of.block_cols, State::most);
   const std::size_t blocks = (cols + width - 1) / width;
-  const bool overlap = of.overlap && prefetches_rows_of<B>(cols * sizeof(A));
+  const bool overlap = of.overlap && cols * sizeof(A) <= B::row.cpu.prefetch_row_bytes;
   workspace::frame frame(ctx.workspace());
   A* scratch = frame.template take<A>(ctx.executor().workers() * 2 * scratch_stride);
   ctx.executor().run((of.rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
@@ -84,8 +67,4 @@ void for_rows_pipelined(context& ctx, pipelined of, Gather gather, Close close, 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-namespace tigon {
-using simd::for_rows_pipelined;
-}  // namespace tigon
-
-#endif  // TIGON_ROWS_PIPELINED_HPP
+#endif  // TIGON_ROWS_LANES_PIPELINED_HPP

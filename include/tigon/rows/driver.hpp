@@ -1,0 +1,358 @@
+// What a driver of row programs needs of them, on whatever device: the groups among its arguments, the extents, types and
+// functions of a program, and what a driver is. An operator needs none of it.
+#ifndef TIGON_ROWS_DRIVER_HPP
+#define TIGON_ROWS_DRIVER_HPP
+
+#include <tigon/core/context.hpp>
+#include <tigon/rows/program.hpp>
+#include <tigon/simd/packs.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace tigon {
+namespace simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+/// The driver of backends that state none: rows on the lanes of a CPU (rows/lanes/programs.hpp).
+template <class B>
+struct rows_on_lanes {
+  template <class P, class... Group>
+  static void reduce_map(context& ctx, P program, Group... groups);
+  template <class P, class... X, class... Y, class... T, class... Beside>
+  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
+                       Beside... beside);
+  template <class P, class... X, class... Y, class F>
+  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept);
+  template <class P, class X, class T>
+  static void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out);
+};
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace simd
+
+namespace rows {
+inline namespace TIGON_ABI {
+
+using simd::adds_to, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
+using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
+using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
+
+// Drivers.
+
+template <class B>
+struct driver_of_backend {
+  using type = simd::detail::rows_on_lanes<B>;
+};
+template <class B>
+  requires requires { typename B::rows; }
+struct driver_of_backend<B> {
+  using type = typename B::rows;
+};
+/// The driver that runs the rows of a backend: its type `rows`, or that of the CPU.
+template <class B>
+using driver_of = typename driver_of_backend<B>::type;
+
+/// The functions of a driver.
+enum class call { reduce_map, map_rows, map_below_max };
+
+/// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with static
+/// functions of these names. It has those that its operators call, and takes the groups that they have.
+template <class D, call Call, class P, class... Group>
+concept row_driver =
+    (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
+    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); }) ||
+    (Call == call::map_below_max && requires(context& ctx, P p, Group... of) { D::map_below_max(ctx, p, of...); });
+
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> and for_rows_with_scratch<A>
+/// with the arguments of those in rows/row.hpp, and says so by a type `row_loops`.
+template <class B>
+concept loops_over_rows = requires { typename B::rows::row_loops; };
+
+// Arguments.
+
+/// The group of this kind among the arguments of a driver, or an empty one.
+template <template <class...> class Kind>
+TIGON_INLINE Kind<> group() {
+  return Kind<>();
+}
+template <template <class...> class Kind, class... X, class... Rest>
+TIGON_INLINE Kind<X...> group(Kind<X...> found, Rest...) {
+  return found;
+}
+template <template <class...> class Kind, class First, class... Rest>
+TIGON_INLINE auto group(First, Rest... rest) {
+  return group<Kind>(rest...);
+}
+
+/// Rows and columns of a program: those of its first matrix.
+struct extents {
+  std::size_t rows, cols;
+};
+template <class T>
+constexpr extents extents_of(matrix_view<T> m) {
+  return {m.rows, m.cols};
+}
+template <class T>
+constexpr extents extents_of(rows_of<T> r) {
+  return {r.part.rows, r.part.cols};
+}
+template <class T>
+constexpr extents extents_of(even_columns<T> x) {
+  return {x.pairs.rows, x.pairs.cols / 2};
+}
+template <class First, class... Rest>
+constexpr extents first_extents(First first, Rest... rest) {
+  if constexpr (requires { extents_of(first); })
+    return extents_of(first);
+  else
+    return first_extents(rest...);
+}
+
+/// The type of an operand's elements; void: it has none.
+template <class Operand>
+struct element_of {
+  using type = typename Operand::element_type;
+};
+template <>
+struct element_of<simd::columns_t> {
+  using type = void;
+};
+template <>
+struct element_of<simd::part_columns_t> {
+  using type = void;
+};
+template <class A>
+struct element_of<simd::constant<A>> {
+  using type = void;
+};
+template <class T>
+struct element_of<matrix_view<T>> {
+  using type = std::remove_const_t<T>;
+};
+template <class T>
+struct element_of<vector_view<T>> : element_of<matrix_view<T>> {};
+template <class T>
+struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
+template <class T>
+struct element_of<even_columns<T>> : element_of<matrix_view<T>> {};
+template <class T>
+struct element_of<odd_columns<T>> : element_of<matrix_view<T>> {};
+template <class Operand, int Value>
+struct element_of<given_or<Operand, Value>> : element_of<Operand> {};
+template <class Operand>
+struct element_of<read_again<Operand>> : element_of<Operand> {};
+template <class Operand>
+struct element_of<in_f64<Operand>> {
+  using type = double;
+};
+
+template <class... T>
+struct first_element;
+template <class T, class... Rest>
+struct first_element<T, Rest...> {
+  using type = T;
+};
+template <class... Rest>
+struct first_element<void, Rest...> : first_element<Rest...> {};
+
+template <class B, class... Operands>
+struct loop_vector {
+  using element = typename first_element<typename element_of<Operands>::type...>::type;
+  using type = simd::vec<typename B::engine, accumulator_t<element>>;
+};
+/// The vector of a loop over these operands: lanes of B's engine, in the accumulator type of the first operand that has
+/// elements.
+template <class B, class... Operands>
+using vec_of = typename loop_vector<B, Operands...>::type;
+
+// Programs.
+
+template <class P>
+concept has_state = requires { typename P::state; };
+template <class P, class V>
+concept prepares = requires(const P& p, V v) { p.prepare(v); };
+template <class P, class... Argument>
+concept reduces = requires(const P& p, Argument... a) { p.reduce(a...); };
+template <class P, class... Argument>
+concept finishes = requires(const P& p, Argument... a) { p.finish(a...); };
+template <class P, class... Value>
+concept skips_rows = requires(const P& p, Value... v) { p.skips(v...); };
+
+/// reduce of the first X operands, behind what is known of the row; the others are rows that only map reads.
+template <class P, std::size_t X, class... Known>
+struct row_reduction {
+  P p;
+  std::tuple<Known...> known;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    if constexpr (sizeof...(V) == X) {
+      return std::apply(
+          [&](const auto&... of_row) TIGON_LAMBDA {
+            if constexpr (reduces<P, Known..., V...>)
+              return p.reduce(of_row..., x...);
+            else
+              return p.reduce(x...);
+          },
+          known);
+    } else {
+      const std::tuple<V...> all(x...);
+      return [&]<std::size_t... k>(std::index_sequence<k...>)
+                 TIGON_LAMBDA { return (*this)(std::get<k>(all)...); }(std::make_index_sequence<X>{});
+    }
+  }
+};
+
+/// A program of K sums over the rows where none of its parameter gradients has memory: the sums are zeros before every
+/// row, and what it adds to them is dropped.
+template <std::size_t K, class P>
+struct without_sums : P {
+  template <class... X>
+  TIGON_INLINE auto map(X... x) const {
+    using V = std::tuple_element_t<sizeof...(X) - 1, std::tuple<X...>>;
+    const V zero(typename V::value_type(0));
+    const auto all = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return as_pack(this->P::map(x..., (static_cast<void>(k), zero)...));
+    }(std::make_index_sequence<K>{});
+    constexpr std::size_t Y = pack_size<std::remove_const_t<decltype(all)>> - K;
+    pack<V, Y> outputs;
+    unrolled<Y>([&](auto k) TIGON_LAMBDA { outputs.v[k] = all.v[k]; });
+    return outputs;
+  }
+};
+template <class Group>
+TIGON_INLINE Group without_gradients(Group group) {
+  return group;
+}
+template <class... T>
+TIGON_INLINE adds_to<> without_gradients(adds_to<T...>) {
+  return adds_to<>();
+}
+/// run(program, groups...) of a program with outputs: without sums where nobody wants them.
+template <class Run, class P, class... Group>
+void with_wanted_sums(Run run, P program, Group... groups) {
+  constexpr std::size_t sums = std::tuple_size_v<decltype(group<adds_to>(groups...).g)>;
+  if constexpr (sums != 0 && std::tuple_size_v<decltype(group<writes>(groups...).y)> != 0)
+    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without_gradients(groups)...);
+  run(program, groups...);
+}
+/// direct of the first X operands, and map of all.
+template <std::size_t X, class Mapping>
+struct direct_and_map {
+  Mapping of_row;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    const std::tuple<V...> all(v...);
+    return joined(first(all, std::make_index_sequence<X>{}), of_row(v...));
+  }
+  template <class... V, std::size_t... k>
+  TIGON_INLINE auto first(const std::tuple<V...>& all, std::index_sequence<k...>) const {
+    return as_pack(of_row.p.direct(std::get<k>(all)...));
+  }
+};
+/// direct and reduce of the same operands.
+template <class P, class Reduction>
+struct direct_and_reduce {
+  P p;
+  Reduction reduction;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... v) const {
+    if constexpr (requires { p.both(v...); })
+      return p.both(v...);
+    else
+      return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+  }
+};
+template <class P, class Reduction>
+direct_and_reduce(P, Reduction) -> direct_and_reduce<P, Reduction>;
+
+/// A program with its numbers of every row.
+template <class P, class Numbers, class Saves>
+struct bound_program;
+template <class P, class... N, class... S>
+struct bound_program<P, of_rows<N...>, saves<S...>> {
+  P p;
+  of_rows<N...> numbers;
+  saves<S...> to;
+
+  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
+
+  TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
+    return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
+  }
+
+  // The sums of row i, and the value that finish makes of them. Saves what is saved.
+  template <std::size_t X>
+  TIGON_INLINE auto reduction(std::size_t i) const {
+    if constexpr (has_state<P>)
+      return row_reduction<P, X>{p, {}};
+    else
+      return row_reduction<P, X, N...>{p, numbers_of(i)};
+  }
+  template <class Sum, class... State>
+  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
+    const auto value = std::apply(
+        [&](const auto&... of_row) TIGON_LAMBDA {
+          if constexpr (finishes<P, State..., Sum, N...>)
+            return p.finish(state..., sum, of_row...);
+          else
+            return sum;
+        },
+        numbers_of(i));
+    if constexpr (sizeof...(S) == 1) {
+      std::get<0>(to.p)[i] = p.save(value);
+    } else if constexpr (sizeof...(S) > 1) {
+      const auto saved = p.save(value);
+      [&]<std::size_t... k>(std::index_sequence<k...>)
+          TIGON_LAMBDA { ((std::get<k>(to.p)[i] = saved[k]), ...); }(std::make_index_sequence<sizeof...(S)>{});
+    }
+    return value;
+  }
+
+  // The value of a row that was reduced once, to `sum`.
+  template <class Row, class Sum, class... X>
+  TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
+    if constexpr (has_state<P>) {
+      typename P::state state{};
+      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
+        while (p.again(state, sum)) sum = reduced_again(row, state, in);
+        return finished(row.i, sum, state);
+      } else {
+        (void)p.again(state, sum);
+        return finished(row.i, reduced_from(row, state, in), state);
+      }
+    } else {
+      return finished(row.i, sum);
+    }
+  }
+  template <class Row, class State, class... X>
+  TIGON_INLINE auto reduced_from(const Row& row, State state, reads<X...> in) const {
+    return row.sum(in, row_reduction<P, sizeof...(X), State>{p, std::tuple<State>(state)});
+  }
+  // Out of line: most rows are reduced once.
+  template <class Row, class State, class... X>
+  TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
+    return reduced_from(row, state, in);
+  }
+  template <class Row, class... X>
+  TIGON_INLINE auto value_of(const Row& row, reads<X...> in) const {
+    return value_after(row, row.sum(in, reduction<sizeof...(X)>(row.i)), in);
+  }
+};
+
+template <class P, class... N, class... S>
+bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
+
+}  // namespace TIGON_ABI
+}  // namespace rows
+}  // namespace tigon
+
+#endif  // TIGON_ROWS_DRIVER_HPP

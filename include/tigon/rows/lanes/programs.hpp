@@ -1,0 +1,384 @@
+// The CPU's driver of row programs: what it makes of a program and its groups of operands.
+#ifndef TIGON_ROWS_LANES_PROGRAMS_HPP
+#define TIGON_ROWS_LANES_PROGRAMS_HPP
+
+#include <tigon/rows/driver.hpp>
+#include <tigon/rows/lanes/below_max.hpp>
+#include <tigon/rows/lanes/gradients.hpp>
+
+#include <tuple>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+namespace detail {
+
+// The rows of a program, and of all that run beside it, if they are given.
+inline rows_of_all rows_beside(std::size_t rows) { return rows; }
+template <class... Rest>
+TIGON_INLINE rows_of_all rows_beside(std::size_t, rows_of_all given, Rest...) {
+  return given;
+}
+template <class First, class... Rest>
+TIGON_INLINE rows_of_all rows_beside(std::size_t rows, First, Rest... rest) {
+  return rows_beside(rows, rest...);
+}
+
+// Rows that share a row of an operand, the same number for all such operands; all rows, if there is none.
+inline std::size_t group_size(std::size_t rows) { return rows; }
+template <class Operand, class... Rest>
+TIGON_INLINE std::size_t group_size(std::size_t, row_of_group<Operand> shared, Rest...) {
+  return shared.rows;
+}
+template <class First, class... Rest>
+TIGON_INLINE std::size_t group_size(std::size_t rows, First, Rest... rest) {
+  return group_size(rows, rest...);
+}
+// The operand of a group of rows.
+template <class T>
+TIGON_INLINE vector_view<T> vector_of(matrix_view<T> m, std::size_t i) {
+  if (m.data == nullptr) return {};
+  return {m.row(i), m.cols};
+}
+template <class Operand, int Value>
+TIGON_INLINE auto vector_of(given_or<Operand, Value> o, std::size_t i) {
+  using row = decltype(vector_of(o.operand, i));
+  return given_or<row, Value>(vector_of(o.operand, i));
+}
+template <class X>
+TIGON_INLINE X of_group(X x, std::size_t) {
+  return x;
+}
+template <class Operand>
+TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
+  return vector_of(shared.operand, group);
+}
+
+template <class Y>
+TIGON_INLINE Y sole_output(writes<Y> out) {
+  return std::get<0>(out.y);
+}
+template <class... Y>
+TIGON_INLINE writes<Y...> sole_output(writes<Y...> out) {
+  return out;
+}
+
+// A row of zeros in each output.
+template <class Row, class T>
+TIGON_INLINE void clear_output(const Row& row, matrix_view<T> y) {
+  row.map(reads(constant(accumulator_t<T>(0))), writes(y), [](auto zero) TIGON_LAMBDA { return zero; });
+}
+template <class Row, class Output>
+TIGON_INLINE void clear_output(const Row& row, often_zero<Output> y) {
+  clear_output(row, y.output);
+}
+template <class Row, class... Y>
+TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
+  std::apply([&](auto... y) TIGON_LAMBDA { (clear_output(row, y), ...); }, outputs);
+}
+
+// map behind the value of the row, if there is one.
+template <class P, class... Value>
+struct row_mapping;
+template <class P, class Value>
+struct row_mapping<P, Value> {
+  P p;
+  Value value;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    return as_pack(p.map(value, x...));
+  }
+  TIGON_INLINE bool skipped() const {
+    if constexpr (skips_rows<P, Value>)
+      return p.skips(value);
+    else
+      return false;
+  }
+};
+template <class P>
+struct row_mapping<P> {
+  P p;
+
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    return as_pack(p.map(x...));
+  }
+};
+template <class V, class P, class... Value>
+TIGON_INLINE auto mapping(const P& p, const Value&... value) {
+  if constexpr (prepares<P, V>)
+    return prepared_map{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
+                        [=](auto prepared, auto... x)
+                            TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
+  else
+    return row_mapping<P, Value...>{p, value...};
+}
+
+template <class Group>
+inline constexpr bool is_adds_to = false;
+template <class... T>
+inline constexpr bool is_adds_to<adds_to<T...>> = true;
+
+// A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
+// It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
+template <class P, class... N, class... S, class... X>
+constexpr bool is_backward(const bound_program<P, of_rows<N...>, saves<S...>>&, const reads<X...>&) {
+  return !has_state<P> && sizeof...(N) != 0 && matrices_of<X...> > 1;
+}
+
+// Matrices that map reads again.
+template <class X>
+TIGON_INLINE auto reduced_first(X x) {
+  if constexpr (matrix_bytes<X> != 0)
+    return read_again(x);
+  else
+    return x;
+}
+
+// Matrices that map alone reads: the reduction pulls them into the cache with its own.
+template <class X>
+TIGON_INLINE auto touched_matrix(X x) {
+  if constexpr (matrix_bytes<X> != 0)
+    return std::tuple(touched<X>(x));
+  else
+    return std::tuple<>();
+}
+
+template <class T, class X>
+TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
+  if constexpr (requires { x.data; })
+    return static_cast<const void*>(y.data) == static_cast<const void*>(x.data);
+  else if constexpr (requires { x.operand; })
+    return begins_with(y, x.operand);
+  else
+    return false;
+}
+
+// The plan of a program with an output that needs no reduction.
+template <class B, class V, class T, std::size_t Sums, class Out, class... X>
+inline constexpr row_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                             .matrices = matrices_of<X...>,
+                                                             .vectors = sizeof...(X) - matrices_of<X...>,
+                                                             .sums = Sums,
+                                                             .element_bytes = sizeof(T),
+                                                             .lanes = V::size,
+                                                             .reduction = reduction_kind::imperative,
+                                                             .outputs = 1 + output_rows<Out>}>;
+
+// Whether there are rows and each begins at a cache line: a sum that map_sum makes while it writes them has the bits of
+// one that is made alone, whether they are written past the caches or not.
+template <class T>
+bool rows_begin_lines(matrix_view<T> m) {
+  constexpr std::size_t line = 64;
+  return m.data != nullptr && reinterpret_cast<std::uintptr_t>(m.data) % line == 0 &&
+         m.row_stride * sizeof(T) % line == 0;
+}
+
+// Whether the reduction may store that output: no operand begins there, nor another output, which would be overwritten.
+template <class T, class... X>
+bool reduction_may_write(matrix_view<T> first, const std::tuple<X...>& others) {
+  return rows_begin_lines(first) && std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, others);
+}
+
+// The sums of a row whose reduction stores what needs none.
+template <class Bound, class Row, class... X, class... Y>
+TIGON_INLINE auto reduced_and_written(const Bound& bound, const Row& row, reads<X...> in, writes<Y...> direct) {
+  return row.map_sum(in, direct, direct_and_reduce{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
+}
+
+// row.map to these outputs and to the row's partial sums.
+template <class Row, class... X, class... Y, class F, std::size_t... k>
+TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f,
+                                    std::index_sequence<k...>) {
+  const auto operands = std::tuple_cat(x, std::make_tuple(row.partial(k)...));
+  const auto outputs = std::tuple_cat(y, std::make_tuple(row.partial(k)...));
+  std::apply(
+      [&](auto... from) TIGON_LAMBDA {
+        std::apply([&](auto... to) TIGON_LAMBDA { row.map(reads(from...), writes(to...), f); }, outputs);
+      },
+      operands);
+}
+
+// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so.
+template <class B, class Bound, class... X, class... M, class... Y, class T>
+void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                       reduce_writes<matrix_view<T>> direct, extents of) {
+  using V = vec_of<B, X...>;
+  constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
+  const matrix_view<T> first = std::get<0>(direct.y);
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+  constexpr std::index_sequence<> no_partials;
+  [[maybe_unused]] const bool early = reduction_may_write(first, std::tuple_cat(operands, out.y));
+  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if constexpr (plan.reduce_writes) {
+      if (early) {
+        const auto sum = reduced_and_written(bound, row, in, writes(first));
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), no_partials);
+        return;
+      }
+    }
+    const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
+    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      no_partials);
+  });
+}
+
+// The same with parameter gradients.
+struct extents_of_all {
+  rows_of_all rows;
+  std::size_t cols;
+};
+template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
+void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
+  using V = vec_of<B, X...>;
+  using A = typename V::value_type;
+  constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  const matrix_view<T> first = std::get<0>(direct.y);
+  const auto operands = std::tuple_cat(in.x, more.x);
+  const auto both = std::tuple_cat(direct.y, out.y);
+  constexpr std::make_index_sequence<sizeof...(G)> partials;
+  const auto run = [&](auto reduction, auto program) {
+    std::apply([&](auto... g) { run_with_partials<B, A>(ctx, of.rows, of.cols, reduction, program, g...); },
+               gradients.g);
+  };
+  if constexpr (plan.reduce_writes)
+    if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
+      return run(imperative_reduction{}, [=] TIGON_FN(auto row) {
+        const auto sum = reduced_and_written(bound, row, in, writes(first));
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
+      });
+  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+  run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
+      [=] TIGON_FN(auto row, auto sum) {
+        const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
+        map_with_partials(row, operands, both,
+                          direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row}, partials);
+      });
+}
+
+// The map of a program: map_of(i, what the reduction made) is its function for row i.
+template <class MapOf, class... Y, class... X>
+auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
+  return std::apply([&](auto... x) { return declared_map(sole_output(out), map_of, x...); }, operands);
+}
+
+// No map: the reduction alone, which stores what needs no reduction.
+template <class B, class Bound, class... X, class... Y, class... F>
+void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes<Y...> direct, kept_rows<F...> kept,
+                 extents of) {
+  for_rows<B, typename vec_of<B, X...>::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if (!kept.keeps(row.i)) return clear_outputs(row, direct.y);
+    if constexpr (sizeof...(Y) == 0) {
+      (void)bound.value_of(row, in);
+    } else {
+      const auto output = std::apply([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
+      (void)bound.value_after(row, reduced_and_written(bound, row, in, output), in);
+    }
+  });
+}
+
+template <class B, class Bound, class... X, class... M, class... Y>
+void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                     extents of) {
+  using V = vec_of<B, X...>;
+  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+  const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
+  const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
+  const auto maps_of = [=](std::size_t group) TIGON_LAMBDA {
+    const auto shared =
+        std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
+    return map_program(map_of, out, std::tuple_cat(in.x, shared));
+  };
+  std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);  // not const: nvcc
+  const grouped_rows rows{of.rows, std::max<std::size_t>(size, 1)};
+  map_groups<B, typename V::value_type>(ctx, rows, of.cols, value, maps_of);
+}
+
+template <class B, class Bound, class... X, class... M, class... Y, class... T>
+void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                       adds_to<T...> gradients, rows_of_all rows, std::size_t cols) {
+  using V = vec_of<B, X...>;
+  const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
+  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+  const auto sums =
+      std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, std::tuple_cat(in.x, touched));
+  const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
+  const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
+  std::apply([&](auto... g) { run_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
+             gradients.g);
+}
+
+template <class B>
+template <class P, class... Group>
+void rows_on_lanes<B>::reduce_map(context& ctx, P program, Group... groups) {
+  const auto in = group<reads>(groups...);
+  const auto more = group<map_reads>(groups...);
+  const auto out = group<writes>(groups...);
+  const auto gradients = group<adds_to>(groups...);
+  const auto direct = group<reduce_writes>(groups...);
+  const auto kept = group<kept_rows>(groups...);
+  const bound_program bound(program, group<of_rows>(groups...), group<saves>(groups...));
+  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const rows_of_all rows = rows_beside(of.rows, groups...);
+  constexpr bool adds = (is_adds_to<Group> || ...);
+  constexpr bool maps = std::tuple_size_v<decltype(out.y)> != 0 || adds;
+  static_assert(!maps || std::tuple_size_v<decltype(kept.flags)> == 0, "tigon: a program with a map keeps all rows");
+  if constexpr (!maps)
+    reduce_rows<B>(ctx, bound, in, direct, kept, of);
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
+    reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
+  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
+    reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
+  else if constexpr (adds || is_backward(bound, in))
+    reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
+  else
+    reduce_map_rows<B>(ctx, bound, in, more, out, of);
+}
+
+template <class B>
+template <class P, class... X, class... Y, class... T, class... Beside>
+void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
+                                Beside... beside) {
+  using V =
+      write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
+  using A = typename V::value_type;
+  const auto of_columns = mapping<V>(program);
+  const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
+  const auto maps = map_program(map_of, out, in.x);
+  const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  constexpr row_shape shape = program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(sizeof...(T));
+  if constexpr (sizeof...(T) != 0)
+    std::apply(
+        [&](auto... g) {
+          const rows_of_all rows = rows_beside(of.rows, beside...);
+          run_with_partials<B, A>(ctx, rows, of.cols, no_reduction{}, maps, g...);
+        },
+        gradients.g);
+  else if constexpr (matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
+    map_groups<B, A>(ctx, {of.rows, of.rows}, of.cols, no_reduction{}, [=](std::size_t) TIGON_LAMBDA { return maps; });
+  else
+    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
+}
+
+template <class B>
+template <class P, class... X, class... Y, class F>
+void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
+  using V =
+      write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
+  const auto of_columns = mapping<V>(program);
+  const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+    if (!kept.keeps(row.i)) return clear_outputs(row, out.y);
+    row.map(in, out, of_columns);
+  });
+}
+
+}  // namespace detail
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_ROWS_LANES_PROGRAMS_HPP

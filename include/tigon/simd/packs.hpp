@@ -1,0 +1,58 @@
+// Packs of vectors, and loops over them whose indices are constants.
+#ifndef TIGON_SIMD_PACKS_HPP
+#define TIGON_SIMD_PACKS_HPP
+
+#include <tigon/simd/vec.hpp>
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+namespace tigon::simd {
+inline namespace TIGON_ABI {
+
+/// Vectors that a function of a column returns: those of a pack, or one.
+template <class R>
+inline constexpr std::size_t pack_size = 1;
+template <class V, std::size_t N>
+inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+/// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
+template <std::size_t N, class F>
+TIGON_INLINE void unrolled(F f) {
+  [&]<std::size_t... K>(std::index_sequence<K...>)
+      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
+}
+
+/// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.
+template <std::size_t U, class F>
+TIGON_INLINE void halve(F f) {
+  if constexpr (U > 1) {
+    unrolled<U / 2>([&](auto u) TIGON_LAMBDA { f(u, std::integral_constant<std::size_t, U / 2>{}); });
+    halve<U / 2>(f);
+  }
+}
+
+/// What a function of a column returned, as a pack.
+template <class V>
+TIGON_INLINE pack<V, 1> as_pack(V v) {
+  return {{v}};
+}
+template <class V, std::size_t N>
+TIGON_INLINE pack<V, N> as_pack(pack<V, N> p) {
+  return p;
+}
+
+/// The vectors of a, then those of b.
+template <class V, std::size_t N, std::size_t M>
+TIGON_INLINE pack<V, N + M> joined(pack<V, N> a, pack<V, M> b) {
+  pack<V, N + M> all;
+  unrolled<N>([&](auto k) TIGON_LAMBDA { all.v[k] = a.v[k]; });
+  unrolled<M>([&](auto k) TIGON_LAMBDA { all.v[N + k] = b.v[k]; });
+  return all;
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::simd
+
+#endif  // TIGON_SIMD_PACKS_HPP
