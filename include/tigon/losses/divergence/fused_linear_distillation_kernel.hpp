@@ -1,15 +1,14 @@
-// A student's linear layer learns from labels and from a teacher's linear layer; neither's logits exist as a whole.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
+// The generic kernel of fused_linear_distillation.
+#ifndef TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_DISTILLATION_KERNEL_HPP
+#define TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_DISTILLATION_KERNEL_HPP
 
-#include <tigon/losses/divergence/distillation_options.hpp>
+#include <tigon/losses/divergence/fused_linear_distillation_options.hpp>
 #include <tigon/losses/softmax/cross_entropy_kernel.hpp>
 
 namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// log sum_j exp(s_j) = top / temperature + log1p(d) for s = z / temperature, d the sum of exp((z_j - top) / temperature)
 /// without the maximal element's own 1.
 template <class A>
@@ -27,7 +26,6 @@ TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) 
   }
   return {top, d, math::log1p(d)};
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -165,7 +163,6 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the doors of distillation are called with; losses is null in backward.
 template <layer_types T, class Target>
 struct distillation_arguments {
@@ -201,44 +198,9 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
     if (of.student.x.rows <= few_rows) return door.template run<in_f64<T>>(ctx, kernel);
   door.template run<T>(ctx, kernel);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Losses and gradients in one call, with a soft loss of your own. See fused_linear_distillation_options for the
-/// contract, soft_loss_row for the soft loss.
-template <class B = default_backend, class T, class Target, class Soft>
-void fused_linear_distillation_forward(const linear_layer<T>& student,
-                                       const std::type_identity_t<distillation_teacher<T>>& teacher,
-                                       const Target& target, const Soft& soft,
-                                       std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
-                                       std::type_identity_t<linear_gradients<T>> gradients = {},
-                                       fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
-  detail::distil<B, T, Target, op_list<>>(
-      "fused_linear_distillation_forward",
-      {student, teacher, target, &losses, gradients, opt, opt.upstream, Soft::takes_neg_inf}, ctx,
-      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(call, labels, soft, rows, ctx);
-      });
-}
-
-/// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
-template <class B = default_backend, class T, class Target, class Soft>
-void fused_linear_distillation_backward(const linear_layer<T>& student,
-                                        const std::type_identity_t<distillation_teacher<T>>& teacher,
-                                        const Target& target, const Soft& soft, double upstream,
-                                        std::type_identity_t<linear_gradients<T>> gradients,
-                                        fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
-  detail::distil<B, T, Target, op_list<>>(
-      "fused_linear_distillation_backward",
-      {student, teacher, target, nullptr, gradients, opt, upstream, Soft::takes_neg_inf}, ctx,
-      [&]<class I>(const auto& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_distillation, B>::template backward<B, T, I>(call, labels, soft, rows, ctx);
-      });
-}
-
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
+#endif  // TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_DISTILLATION_KERNEL_HPP

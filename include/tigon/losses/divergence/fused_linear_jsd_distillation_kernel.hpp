@@ -1,30 +1,13 @@
-// Distillation by labels and by the generalised Jensen-Shannon divergence from a teacher's probabilities.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
+// The generic kernel of fused_linear_jsd_distillation.
+#ifndef TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_JSD_DISTILLATION_KERNEL_HPP
+#define TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_JSD_DISTILLATION_KERNEL_HPP
 
 #include <tigon/losses/divergence/divergence_rows.hpp>
-#include <tigon/losses/fused_linear_distillation.hpp>
+#include <tigon/losses/divergence/fused_linear_distillation_kernel.hpp>
+#include <tigon/losses/divergence/fused_linear_jsd_distillation_options.hpp>
 #include <tigon/simd/math/divergence.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_jsd_distillation {
-  static constexpr std::string_view name = "fused_linear_jsd_distillation";
-};
-}  // namespace op
-
-/// fused_linear_distillation with, for P = softmax(t_i / temperature) of the teacher, Q = softmax(z_i / temperature)
-/// and M = beta P + (1 - beta) Q,
-///
-///   soft_i = beta KL(P || M) + (1 - beta) KL(Q || M);   beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
-///
-/// Everything else as fused_linear_distillation_options. Edges: soft is inf where KL(P || Q) or KL(Q || P) is; there is
-/// no factor temperature^2.
-struct fused_linear_jsd_distillation_options {
-  fused_linear_distillation_options distillation;
-  double beta = 0.5;  ///< in [0, 1]
-};
 
 /// The soft loss: `Divergence` is one of divergence.hpp.
 template <class A, class Divergence>
@@ -99,42 +82,6 @@ struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
   }
 };
 
-/// Losses and gradients in one call. See fused_linear_jsd_distillation_options and fused_linear_distillation_options
-/// for the contract.
-template <class B = default_backend, class T, class Target>
-void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
-                                           const std::type_identity_t<distillation_teacher<T>>& teacher,
-                                           const Target& target,
-                                           std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
-                                           std::type_identity_t<linear_gradients<T>> gradients = {},
-                                           fused_linear_jsd_distillation_options opt = {},
-                                           context& ctx = default_context()) {
-  constexpr std::string_view name = "fused_linear_jsd_distillation_forward";
-  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
-  detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(
-      name, {student, teacher, target, &losses, gradients, opt.distillation, opt.distillation.upstream, true}, ctx,
-      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, L, I>(call, labels, opt, rows, ctx);
-      });
-}
-
-/// dx, dw and dbias for an upstream gradient of the loss; everything is computed again.
-template <class B = default_backend, class T, class Target>
-void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
-                                            const std::type_identity_t<distillation_teacher<T>>& teacher,
-                                            const Target& target, double upstream,
-                                            std::type_identity_t<linear_gradients<T>> gradients,
-                                            fused_linear_jsd_distillation_options opt = {},
-                                            context& ctx = default_context()) {
-  constexpr std::string_view name = "fused_linear_jsd_distillation_backward";
-  detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
-  detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(
-      name, {student, teacher, target, nullptr, gradients, opt.distillation, upstream, true}, ctx,
-      [&]<layer_types L, class I>(const detail::distillation_call<L>& call, const I* labels, const auto& rows) {
-        kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, L, I>(call, labels, opt, rows, ctx);
-      });
-}
-
 }  // namespace tigon
 
-#endif  // TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
+#endif  // TIGON_LOSSES_DIVERGENCE_FUSED_LINEAR_JSD_DISTILLATION_KERNEL_HPP

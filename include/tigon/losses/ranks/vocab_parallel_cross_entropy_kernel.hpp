@@ -1,6 +1,6 @@
-// Cross entropy of logits whose vocabulary is split over ranks.
-#ifndef TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
-#define TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
+// The generic kernel of vocab_parallel_cross_entropy.
+#ifndef TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_KERNEL_HPP
+#define TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_KERNEL_HPP
 
 #include <tigon/losses/ranks/vocab_parallel_cross_entropy_options.hpp>
 #include <tigon/losses/softmax/cross_entropy_kernel.hpp>
@@ -146,79 +146,6 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
   }
 };
 
-/// Bytes of workspace that vocab_parallel_cross_entropy_forward takes for a shard of so many rows and columns on one of
-/// so many ranks.
-template <class B = default_backend, class T>
-std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t cols, std::size_t ranks,
-                                                   vocab_parallel_cross_entropy_options opt = {},
-                                                   const context& ctx = default_context()) {
-  using A = accumulator_t<T>;
-  const detail::vocab_message numbers(opt);
-  const std::size_t scratch = simd::scratch_workspace<B, A>(cols, 1, ctx);
-  const std::size_t all = ranks == 1 ? 0 : workspace::bytes_for<A>(ranks, numbers.sent, rows);
-  return workspace::bytes_for<A>(numbers.kept, rows) + all + scratch;
-}
-
-/// Loss of every row, and what backward needs. All ranks call it together. See
-/// vocab_parallel_cross_entropy_options for the contract.
-template <class B = default_backend, class X, class Target, class T = std::remove_const_t<X>>
-void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> logits, vocab_shard shard,
-                                          const Target& target,
-                                          std::type_identity_t<vocab_parallel_results<accumulator_t<T>>> to,
-                                          vocab_parallel_cross_entropy_options opt = {},
-                                          context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  const std::span labels(target);
-  using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
-  const std::span<const I> targets(labels);
-  constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
-  const auto record = detail::vocab_record(logits.rows, logits.cols, shard, element_number<T>(), targets, opt);
-  const auto ranks = comm::agree(comm, record, [&] {
-    arguments args(name);
-    detail::declare_vocab_shard<A>(args, name, logits, shard, targets, opt);
-    args.out("rest", to.rest, logits.rows);
-    args.out("top", to.top, logits.rows);
-    args.out("loss", to.loss, logits.rows);
-    args.check();
-    ctx.workspace().expect(
-        name, vocab_parallel_cross_entropy_workspace<B, T>(logits.rows, logits.cols, comm.size(), opt, ctx));
-  });
-  detail::expect_vocab_shards(name, ranks);
-  kernel_for<op::vocab_parallel_cross_entropy, B>::template forward<B, T, I>(comm, ranks, logits, targets, to, opt,
-                                                                             ctx);
-}
-
-/// dlogits of this rank's columns, from what forward left of the same logits. Sends nothing; may be
-/// called again.
-template <class B = default_backend, class T, class Target>
-void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shard, const Target& target,
-                                           std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                                           std::type_identity_t<vocab_parallel_statistics<accumulator_t<T>>> saved,
-                                           matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt = {},
-                                           context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const std::span labels(target);
-  using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
-  const std::span<const I> targets(labels);
-  constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
-  arguments args(name);
-  detail::declare_vocab_shard<accumulator_t<T>>(args, name, logits, shard, targets, opt);
-  args.in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
-  args.in("top", saved.top, logits.rows);
-  args.in("rest", saved.rest, logits.rows);
-  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
-  args.check();
-  kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream, saved,
-                                                                              dlogits, opt, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
-
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_VOCAB_PARALLEL_CROSS_ENTROPY_HPP
+#endif  // TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_KERNEL_HPP

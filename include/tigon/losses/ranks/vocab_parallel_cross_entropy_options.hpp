@@ -1,4 +1,4 @@
-// Contract of cross entropy over a split vocabulary, and what ranks exchange before they write.
+// The tag, options, operands and checks of vocab_parallel_cross_entropy.
 #ifndef TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_OPTIONS_HPP
 #define TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_OPTIONS_HPP
 
@@ -18,35 +18,7 @@ enum class smoothing_formula { pytorch, megatron };
 /// Which K classes: those of all ranks, or those of this rank.
 enum class smoothing_classes { global, partition };
 
-/// Cross entropy of each row, where every rank has some columns of the logits s: those of its shard, the shards of all
-/// ranks one behind the other in the order of ranks. With m = max_j s_j and d = sum_j exp(s_j - m) over the columns of
-/// all ranks, without the maximal element's own 1, and a row's target t:
-///
-///   lse  = m + log1p(d),   p_j = exp(s_j - m) / (1 + d),   -log p_t = (m - s_t) + log1p(d)
-///   loss = (1 - a) (-log p_t) + a / K sum_j (lse - s_j)             the sum over the K columns of `classes`
-///   dlogits_j = upstream (p_j - a / K - (1 - a) [j = t])            for the columns of this rank
-///   a    = l (pytorch) or l K / (K - 1) (megatron)                  l = label_smoothing
-///
-/// Formula    docs/formulas/vocab_parallel_cross_entropy.md. One gather of three numbers a row and rank (four with
-///            global smoothing), merged in the order of ranks; backward sends nothing.
-/// Shapes     logits, dlogits [rows, columns of this rank]; target [rows], the same on all ranks, in the whole
-///            vocabulary; loss, top, rest [rows]; upstream one number or [rows]. A shard may be empty; rows may be 0.
-/// Types      logits and dlogits one of f32, bf16, f16, f64, the same on all ranks; loss, top, rest and upstream f32
-///            (f64 for f64); target std::int32_t or std::int64_t.
-/// Precision  f32 (f64 for f64); one rounding at dlogits.
-/// Options    backward: as in forward.
-/// Writes     loss, top (m) and rest (d), which backward needs, the same bits on all ranks (with partition smoothing
-///            each rank has a loss of its own); dlogits. A row whose target is ignore_index is not read: loss and
-///            gradient are 0.
-/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no written element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
-///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write. From
-///            forward all ranks throw the same error, whichever of them found it; state where ranks differ in what has
-///            to be equal.
-/// Edges      NaN or +inf in a row on any rank: that row is NaN on all. -inf at the target: loss inf, finite gradient.
-///            All -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
-/// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
-///            same (tests/losses/vocab_parallel_cross_entropy_test.cpp). The ranks' parts are put together in f64.
+/// The contract is in losses/vocab_parallel_cross_entropy.hpp.
 struct vocab_parallel_cross_entropy_options {
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;  ///< l, from 0 to below 1
@@ -77,7 +49,6 @@ struct vocab_shard {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the ranks exchange before the first write; from `rows` on it is equal on all ranks.
 struct vocab_record {
   std::size_t first, cols, rows, vocab;
@@ -127,28 +98,6 @@ struct vocab_message {
       : kept(opt.label_smoothing == 0 ? 3 : 4), sent(opt.classes == smoothing_classes::global ? kept : 3) {}
 };
 
-/// Declares what both doors read of one rank, and checks what it says.
-template <class A, class I>
-void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vocab_shard shard,
-                         std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
-  args.at_least_one("vocab", shard.vocab);
-  args.in("logits", logits);
-  if (logits.cols > shard.vocab || shard.first > shard.vocab - logits.cols)
-    fail_argument(error_code::shape, op, "shard",
-                  std::to_string(logits.cols) + " columns from " + std::to_string(shard.first) + " on",
-                  "to end within the vocab of " + std::to_string(shard.vocab));
-  args.in("target", target, logits.rows);
-  args.number<A>(opt.label_smoothing >= 0 && opt.label_smoothing < 1, "label_smoothing", opt.label_smoothing,
-                 "a number from 0 to below 1");
-  const bool global = opt.classes == smoothing_classes::global, others = opt.formula == smoothing_formula::megatron;
-  const std::size_t k = global ? shard.vocab : logits.cols;
-  if (opt.label_smoothing > 0 && k < (others ? 2u : 1u))
-    fail_argument(
-        error_code::argument, op, "label_smoothing", number_text(opt.label_smoothing),
-        "0 where it is spread over " + std::to_string(k) + (others ? " classes, the target among them" : " classes"));
-  expect_labels(op, target, shard.vocab, opt.ignore_index);
-}
-
 /// Fails because a rank has another value of `name` than rank 0.
 [[noreturn]] inline void fail_of_ranks(std::string_view op, std::string_view name, std::size_t rank) {
   fail_argument(error_code::state, op, name, "another on rank " + std::to_string(rank), "the same as on rank 0");
@@ -169,23 +118,9 @@ void expect_order_of_shards(std::string_view op, std::span<const Record> ranks, 
     fail_argument(error_code::state, op, "vocab", std::to_string(vocab),
                   std::to_string(next) + ", the columns of all ranks");
 }
-
-/// Checks that the shards are the vocabulary, and that the ranks agree in all else.
-inline void expect_vocab_shards(std::string_view op, std::span<const vocab_record> ranks) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const auto same = [&](std::string_view name, auto vocab_record::*field) {
-      if (ranks[r].*field != ranks[0].*field) fail_of_ranks(op, name, r);
-    };
-    same("rows", &vocab_record::rows), same("vocab", &vocab_record::vocab);
-    same("type", &vocab_record::type), same("ignore_index", &vocab_record::ignore_index);
-    same("label_smoothing", &vocab_record::label_smoothing), same("formula", &vocab_record::formula);
-    same("classes", &vocab_record::classes), same("target", &vocab_record::target_hash);
-  }
-  expect_order_of_shards(op, ranks, ranks[0].vocab);
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_RANKS_VOCAB_PARALLEL_CROSS_ENTROPY_OPTIONS_HPP

@@ -1,63 +1,14 @@
-// Direct preference optimisation and its relatives, from hidden states.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_DPO_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_DPO_HPP
+// The generic kernel of fused_linear_dpo.
+#ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_DPO_KERNEL_HPP
+#define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_DPO_KERNEL_HPP
 
-#include <tigon/losses/fused_linear_preference.hpp>
+#include <tigon/losses/sequence/fused_linear_dpo_options.hpp>
+#include <tigon/losses/sequence/fused_linear_preference_kernel.hpp>
 
 namespace tigon {
 
-namespace op {
-struct fused_linear_dpo {
-  static constexpr std::string_view name = "fused_linear_dpo";
-};
-}  // namespace op
-
-/// The loss of a pair, as a function of u = beta ((c - c0) - (r - r0)) or of its two parts.
-enum class dpo_loss {
-  sigmoid,    ///< Rafailov et al., 2023; with label_smoothing the conservative form
-  hinge,      ///< Zhao et al., 2023 (SLiC)
-  exo_pair,   ///< Ji et al., 2024; label_smoothing above 0
-  nca_pair,   ///< Chen et al., 2024
-  robust,     ///< Chowdhury et al., 2024; label_smoothing below 1/2
-  bco_pair,   ///< Jung et al., 2024, without the running mean
-  sppo_hard,  ///< Wu et al., 2024
-  apo_zero,   ///< D'Oosterlinck et al., 2024
-  apo_down,   ///< the same
-  discopop,   ///< Lu et al., 2024
-  ipo,        ///< Azar et al., 2023; always on means over tokens
-};
-
-/// Direct preference optimisation and its relatives on pairs of sequences. With xi = c - c0, nu = r - r0,
-/// u = beta (xi - nu), s = 1 / (1 + e^-x) and sp = log(1 + e^x):
-///
-///   sigmoid    (1 - e) sp(-u) + e sp(u)                    e = label_smoothing
-///   hinge      max(0, 1 - u)
-///   exo_pair   KL of (s(u), s(-u)) from (1 - e, e)
-///   nca_pair   sp(-beta xi) + sp(beta xi) / 2 + sp(beta nu) / 2
-///   robust     ((1 - e) sp(-u) - e sp(u)) / (1 - 2 e)
-///   bco_pair   sp(-beta xi) + sp(beta nu)
-///   sppo_hard  (xi - 1 / (2 beta))^2 + (nu + 1 / (2 beta))^2
-///   apo_zero   s(-beta xi) + s(beta nu)
-///   apo_down   s(beta xi) + s(-u)
-///   discopop   (1 - h) sp(-u) + h e^-u,   h = s(u / discopop_tau)
-///   ipo        (xi / tokens - nu / tokens - 1 / (2 beta))^2
-///
-/// Everything else (shapes, memory, the nll) as preference_options has it; the derivatives are in
-/// docs/formulas/preference.md. Without a reference c0 = r0 = 0. label_smoothing is refused where the form above has no
-/// e. e^-u h is made in the exponent, and e^-u alone does not exceed the largest f32.
-struct fused_linear_dpo_options {
-  preference_options pairs{};
-  dpo_loss loss = dpo_loss::sigmoid;
-  double beta = 0.1;           ///< above 0
-  double label_smoothing = 0;  ///< sigmoid: [0, 1/2]; robust: [0, 1/2); exo_pair: (0, 1/2)
-  double discopop_tau = 0.05;  ///< above 0
-  bool compute_nll_loss = false;
-  bool average_log_prob = false;
-};
-
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// KL of a Bernoulli distribution with probability s(u) from one with s(v), without a difference of large numbers.
 inline double coin_divergence(double u, double v) {
   double delta = u - v;
@@ -121,49 +72,12 @@ struct dpo_pair {
     return {distance * distance, 2 * distance / p.chosen_tokens, -2 * distance / p.rejected_tokens};
   }
 };
-
-template <class A>
-void expect_dpo(std::string_view op, const fused_linear_dpo_options& opt) {
-  const expects expect(op);
-  const double e = opt.label_smoothing;
-  expect.above_zero<A>("discopop_tau", opt.discopop_tau);
-  const auto smoothing = [&](bool holds, const char* expected) {
-    expect.number<A>(holds, "label_smoothing", e, expected);
-  };
-  switch (opt.loss) {
-    case dpo_loss::sigmoid: return smoothing(e >= 0 && e <= 0.5, "a number from 0 to 1/2");
-    case dpo_loss::robust: return smoothing(e >= 0 && e < 0.5, "at least 0 and below 1/2");
-    case dpo_loss::exo_pair: return smoothing(e > 0 && e < 0.5, "above 0 and below 1/2");
-    default: return smoothing(e == 0, "0: only sigmoid, robust and exo_pair have it");
-  }
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
 template <>
 struct kernel<op::fused_linear_dpo, backends::generic> : detail::pair_kernel {};
 
-/// Loss, results and all gradients in one call. See fused_linear_dpo_options
-/// for the contract.
-template <class B = default_backend, class T>
-void fused_linear_dpo_forward(const linear_layer<T>& layer, const preference_batch& batch,
-                              const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
-                              const std::type_identity_t<linear_gradients<T>>& gradients = {},
-                              fused_linear_dpo_options opt = {},
-                              const std::type_identity_t<reference_model<T>>& reference = {},
-                              context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_dpo, B>;
-  constexpr std::string_view op = "fused_linear_dpo_forward";
-  detail::expect_dpo<accumulator_t<T>>(op, opt);
-  const detail::dpo_pair f{opt};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
-                          {layer, batch, to, gradients, opt.pairs, reference}, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_DPO_HPP
+#endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_DPO_KERNEL_HPP

@@ -1,61 +1,15 @@
-// Kahneman-Tversky optimisation, from hidden states.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_KTO_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_KTO_HPP
+// The generic kernel of fused_linear_kto.
+#ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_KTO_KERNEL_HPP
+#define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_KTO_KERNEL_HPP
 
-#include <tigon/losses/fused_linear_unpaired_preference.hpp>
+#include <tigon/losses/sequence/fused_linear_kto_options.hpp>
+#include <tigon/losses/sequence/fused_linear_unpaired_preference_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_kto {
-  static constexpr std::string_view name = "fused_linear_kto";
-};
-}  // namespace op
-
-/// Kahneman-Tversky optimisation on sequences that are desirable (g = 1) or not (g = -1):
-///
-///   u_b = beta g_b (s_b - s0_b - kl_b),   f_b = weight_b / (1 + e^u_b),   df/ds = -weight g beta s(u) s(-u)
-///
-/// with s(x) = 1 / (1 + e^-x). kl is a constant: one number for the batch, one a sequence, or none. Everything else as
-/// unpaired_options has it. Ethayarajh et al., 2024.
-struct fused_linear_kto_options {
-  unpaired_options sequences{};
-  double beta = 0.1;  ///< above 0
-  double desirable_weight = 1, undesirable_weight = 1;
-  bool average_log_prob = false;
-};
 
 template <>
 struct kernel<op::fused_linear_kto, backends::generic> : detail::unpaired_kernel {};
 
-/// Loss, results and all gradients in one call. See fused_linear_kto_options for the contract; kl is one number, one a
-/// sequence, or without memory.
-template <class B = default_backend, class T>
-void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch& batch,
-                              std::type_identity_t<std::span<const accumulator_t<T>>> kl,
-                              const std::type_identity_t<unpaired_results<accumulator_t<T>>>& to,
-                              const std::type_identity_t<linear_gradients<T>>& gradients = {},
-                              fused_linear_kto_options opt = {},
-                              const std::type_identity_t<reference_model<T>>& reference = {},
-                              context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_kto, B>;
-  constexpr std::string_view op = "fused_linear_kto_forward";
-  const expects expect(op);
-  expect.finite<accumulator_t<T>>("desirable_weight", opt.desirable_weight);
-  expect.finite<accumulator_t<T>>("undesirable_weight", opt.undesirable_weight);
-  const auto f = [&](const preference_sequence& s) -> sequence_value {
-    const double baseline = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : s.index]);
-    const double sign = s.desirable ? 1 : -1, weight = s.desirable ? opt.desirable_weight : opt.undesirable_weight;
-    const double u = opt.beta * sign * (s.ratio - baseline), against = detail::logistic(-u);
-    return {weight * against, -weight * opt.beta * sign * detail::logistic(u) * against};
-  };
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
-                              {layer, batch, to, gradients, opt.sequences, reference, kl}, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_KTO_HPP
+#endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_KTO_KERNEL_HPP

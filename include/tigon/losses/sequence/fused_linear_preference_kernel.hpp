@@ -1,6 +1,6 @@
-// Losses on pairs of sequences, one preferred to the other, from hidden states: the base of DPO, ORPO, CPO and SimPO.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
+// The generic kernel of fused_linear_preference.
+#ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_PREFERENCE_KERNEL_HPP
+#define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_PREFERENCE_KERNEL_HPP
 
 #include <tigon/losses/sequence/fused_linear_preference_options.hpp>
 #include <tigon/losses/sequence/sequence_kernel.hpp>
@@ -9,9 +9,7 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 using pair_kernel = named_sequence_kernel<op::fused_linear_preference>;
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -31,7 +29,6 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the doors of the losses on pairs are called with.
 template <layer_types T>
 struct pair_arguments {
@@ -126,28 +123,9 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   };
   put(out.chosen_logits_mean, 0, mean_of(0)), put(out.rejected_logits_mean, 0, mean_of(half));
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, results and all gradients in one call. See preference_options for the contract; f is called once a pair, by
-/// the calling thread. For another upstream gradient: fused_linear_backward.
-template <class B = default_backend, class T>
-void fused_linear_preference_forward(const linear_layer<T>& layer, const preference_batch& batch, pair_loss f,
-                                     const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
-                                     const std::type_identity_t<linear_gradients<T>>& gradients = {},
-                                     fused_linear_preference_options opt = {},
-                                     const std::type_identity_t<reference_model<T>>& reference = {},
-                                     context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_preference, B>;
-  constexpr std::string_view op = "fused_linear_preference_forward";
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
-                          {layer, batch, to, gradients, opt.pairs, reference}, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP
+#endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_PREFERENCE_KERNEL_HPP

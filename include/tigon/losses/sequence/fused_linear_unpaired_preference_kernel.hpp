@@ -1,6 +1,6 @@
-// Losses on sequences that are liked or not, each for itself, from hidden states: the base of KTO.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
+// The generic kernel of fused_linear_unpaired_preference.
+#ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_KERNEL_HPP
+#define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_KERNEL_HPP
 
 #include <tigon/losses/sequence/fused_linear_unpaired_preference_options.hpp>
 #include <tigon/losses/sequence/sequence_kernel.hpp>
@@ -9,9 +9,7 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 using unpaired_kernel = named_sequence_kernel<op::fused_linear_unpaired_preference>;
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -32,7 +30,6 @@ std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, st
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// An unpaired loss with the numbers it needs.
 struct unpaired_terms {
   sequence_loss f;
@@ -121,29 +118,9 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   for (std::size_t b = 0; b < sequences; ++b) sums.add(b * length, length, logits[desirable[b] != 0]);
   put(out.chosen_logits_sum, logits[1]), put(out.rejected_logits_sum, logits[0]);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Loss, results and all gradients in one call. See unpaired_options for the contract; f is called once a sequence, by
-/// the calling thread. For another upstream gradient: fused_linear_backward.
-template <class B = default_backend, class T>
-void fused_linear_unpaired_preference_forward(const linear_layer<T>& layer, const unpaired_batch& batch,
-                                              sequence_loss f,
-                                              const std::type_identity_t<unpaired_results<accumulator_t<T>>>& to,
-                                              const std::type_identity_t<linear_gradients<T>>& gradients = {},
-                                              fused_linear_unpaired_preference_options opt = {},
-                                              const std::type_identity_t<reference_model<T>>& reference = {},
-                                              context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using K = kernel_for<op::fused_linear_unpaired_preference, B>;
-  constexpr std::string_view op = "fused_linear_unpaired_preference_forward";
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
-                              {layer, batch, to, gradients, opt.sequences, reference}, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
+#endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_KERNEL_HPP

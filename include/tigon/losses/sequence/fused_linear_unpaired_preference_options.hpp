@@ -1,4 +1,4 @@
-// The contract of the losses on single sequences, and the way from log-probabilities to the loss and its derivatives.
+// The tag, options and operands of fused_linear_unpaired_preference.
 #ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP
 #define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP
 
@@ -27,35 +27,7 @@ struct sequence_value {
 /// sequence_value f(const preference_sequence&)
 using sequence_loss = detail::function_ref<sequence_value(const preference_sequence&)>;
 
-/// For B sequences with a label each and token log-probabilities log p of z = x w^T + bias at the targets that are not
-/// ignore_index:
-///
-///   s_b  = sum of log p over the tokens of sequence b, or their mean (average_log_prob);   s0: the reference's, or 0
-///   loss = 1/B sum_b f(s_b, s_b - s0_b, desirable_b)
-///   D_tj = u_t ([j = target_t] - p_tj),   u = f' / B / tokens,   dx = D w, dw = D^T x, db = sum D
-///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj is times 1 - (s_tj / softcap)^2
-///
-/// Formula    docs/formulas/preference.md.
-/// Shapes     x, dx [B len, hidden], row b * len + t for token t of sequence b; target [B, len]; desirable [B]; w, dw
-///            [vocab, hidden]; bias, dbias [vocab], or none; reference_model and unpaired_results as there.
-///            vocab >= 1; B may be 0.
-/// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
-///            (f64 for f64); target std::int32_t or std::int64_t; desirable std::uint8_t, 0 or not.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
-/// Precision  as a loss on pairs.
-/// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
-///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums
-///            of logits are requested; their dx is 0.
-/// Aliasing   none: any layout in which no written element is shared.
-/// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
-/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range, sums of logits with a
-///            softcap), workspace, and index (in every build) for a target outside [0, vocab) that is not ignore_index;
-///            before the first write.
-/// Edges      B = 0: loss 0, gradients 0. A sequence without a token that counts: log-probability 0, no gradient,
-///            counted in empty_sequences. NaN or +inf in a row of logits: its sequence, and the loss, are NaN.
-/// Max error  loss and results 2e-7, in bf16 too, gradients f32 2e-6, bf16 8e-3 of |reference| + their root mean
-///            square (tests/losses/fused_linear_kto_test.cpp).
+/// The contract is in losses/fused_linear_unpaired_preference.hpp.
 struct unpaired_options {
   std::int64_t ignore_index = -100;
   double upstream = 1;     ///< gradients are those of the loss times this
@@ -90,7 +62,6 @@ struct unpaired_results {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// From log-probabilities of tokens to the loss, the results and the tokens' u.
 template <class A>
 struct unpaired_losses {
@@ -116,9 +87,9 @@ struct unpaired_losses {
     }
   }
 };
-
 }  // namespace TIGON_ABI
 }  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP

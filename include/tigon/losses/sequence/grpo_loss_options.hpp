@@ -1,4 +1,4 @@
-// What the doors of grpo_loss share: checks, and log-probabilities from what forward saved.
+// The tag and checks of grpo_loss.
 #ifndef TIGON_LOSSES_SEQUENCE_GRPO_LOSS_OPTIONS_HPP
 #define TIGON_LOSSES_SEQUENCE_GRPO_LOSS_OPTIONS_HPP
 
@@ -14,7 +14,6 @@ struct grpo_loss {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
 template <element T, class A = accumulator_t<T>>
 void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,
@@ -24,21 +23,6 @@ void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, 
       logp[i] = column[i] < 0 ? 0 : lse[i].log_p(static_cast<A>(logits.row(i)[column[i]]), of.opt.temperature);
   });
 }
-
-/// Declares logits and what a policy loss reads beside them.
-template <class A>
-token_rows declare_grpo(arguments& args, std::string_view op, extent logits, const policy_batch<A>& batch,
-                        const policy_options& opt, const token_loss* own = nullptr) {
-  args.at_least_one("vocab", logits.cols);
-  args.in("logits", logits);
-  return declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr, own);
-}
-/// The gradient of the loss, with dlogits not yet declared.
-template <class A>
-void declare_upstream(arguments& args, token_rows at, const policy_options& opt, std::span<const A> upstream) {
-  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 

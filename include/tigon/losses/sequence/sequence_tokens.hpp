@@ -3,8 +3,8 @@
 #define TIGON_LOSSES_SEQUENCE_SEQUENCE_TOKENS_HPP
 
 #include <tigon/core/function_ref.hpp>
-#include <tigon/losses/selective_logprob.hpp>
 #include <tigon/losses/softmax/cross_entropy_options.hpp>
+#include <tigon/losses/softmax/selective_logprob_kernel.hpp>
 
 #include <cmath>
 

@@ -3,9 +3,11 @@
 #ifndef TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 #define TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/losses/softmax/cross_entropy_options.hpp>
 #include <tigon/losses/softmax/label_terms.hpp>
 #include <tigon/rows/row.hpp>
+
+#include <cstdint>
 
 namespace tigon {
 

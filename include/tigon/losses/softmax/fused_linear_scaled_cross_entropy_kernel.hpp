@@ -1,6 +1,6 @@
-// Negative log-likelihood and entropy of every token, of a linear layer's output that never exists as a whole.
-#ifndef TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
-#define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
+// The generic kernel of fused_linear_scaled_cross_entropy.
+#ifndef TIGON_LOSSES_SOFTMAX_FUSED_LINEAR_SCALED_CROSS_ENTROPY_KERNEL_HPP
+#define TIGON_LOSSES_SOFTMAX_FUSED_LINEAR_SCALED_CROSS_ENTROPY_KERNEL_HPP
 
 #include <tigon/losses/linear/few_rows_linear.hpp>
 #include <tigon/losses/softmax/cross_entropy_kernel.hpp>
@@ -109,120 +109,6 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   }
 };
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Whether calls of few rows are computed in f64.
-template <class B, layer_types T>
-inline constexpr bool few_scaled_cross_entropy_in_f64 = few_rows_in_f64<B, T, op::fused_linear_scaled_cross_entropy> &&
-                                                        few_rows_in_f64<row_backend<B>, T, op::scaled_cross_entropy>;
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// Bytes of workspace that fused_linear_scaled_cross_entropy_forward and _backward take with all gradients, or
-/// those of x alone.
-template <class B = default_backend, class T>
-std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                        const context& ctx = default_context(),
-                                                        parameters of = parameters::trained) {
-  using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
-  if constexpr (detail::few_scaled_cross_entropy_in_f64<B, T>)
-    if (rows <= detail::few_rows)
-      return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) + 5 * workspace::bytes_for<double>(rows) +
-             detail::few_rows_workspace<B, T>({rows, hidden, vocab}, ctx);
-  return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
-         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
-                                             simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
-                                             [=](std::size_t n) { return workspace::bytes_for<A>(n, vocab); });
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Checks and the call that forward and backward share.
-template <class B, layer_types T, class Target>
-void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& head, const linear_gradients<T>& to,
-                                 const Target& target, const scaled_cross_entropy_results<accumulator_t<T>>& out,
-                                 const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
-                                 const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
-  const std::span labels(target);
-  using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
-  const std::span<const I> targets(labels);
-  const std::size_t rows = head.x.rows, vocab = head.w.rows, hidden = head.x.cols;
-  arguments args(name);
-  declare_layer<B>(args, name, head);
-  args.in("target", targets, rows);
-  args.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
-            "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
-  args.optional_in("upstream.nll", g.nll, g.nll.size() == 1 ? 1 : rows);
-  args.optional_in("upstream.entropy", g.entropy, g.entropy.size() == 1 ? 1 : rows);
-  declare_gradients(args, head, to);
-  args.optional_out("nll", out.nll, rows);
-  args.optional_out("entropy", out.entropy, rows);
-  args.optional_out("lse", out.lse, rows);
-  args.check();
-  args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
-              "a number from 1e-30 to 1e30");
-  expect_labels(name, targets, vocab, opt.ignore_index);
-  ctx.workspace().expect(name,
-                         fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
-
-  workspace::frame frame(ctx.workspace());
-  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
-  const auto of_nll = kept.of_kept(frame, g.nll), of_entropy = kept.of_kept(frame, g.entropy);
-  const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
-  const auto run = [&]<layer_types L>(const linear_layer<L>& layer, const linear_gradients<L>& gradients,
-                                      const scaled_cross_entropy_rows<accumulator_t<L>>& of_rows) {
-    using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
-    if (!results && to.any())
-      return K::template backward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
-    K::template forward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
-    of_rows.spread(rows, kept.rows());
-  };
-  if constexpr (few_scaled_cross_entropy_in_f64<B, T>)
-    if (rows <= few_rows) {
-      const wide_results<accumulator_t<T>> wide(frame, out, rows);
-      run(layer_in_f64(head), gradients_in_f64(to),
-          {wide.from(), {numbers_in_f64(frame, of_nll), numbers_in_f64(frame, of_entropy)}});
-      return wide.round();
-    }
-  run(head, to, {out, {of_nll, of_entropy}});
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. See
-/// fused_linear_scaled_cross_entropy_options for the contract.
-template <class B = default_backend, class T, class Target>
-void fused_linear_scaled_cross_entropy_forward(
-    const linear_layer<T>& layer, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> to,
-    std::type_identity_t<linear_gradients<T>> gradients = {}, fused_linear_scaled_cross_entropy_options opt = {},
-    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
-    context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", layer, gradients, target, to,
-                                            upstream, opt, ctx);
-}
-
-/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again.
-template <class B = default_backend, class T, class Target>
-void fused_linear_scaled_cross_entropy_backward(
-    const linear_layer<T>& layer, const Target& target,
-    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
-    std::type_identity_t<linear_gradients<T>> gradients, fused_linear_scaled_cross_entropy_options opt = {},
-    context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", layer, gradients, target, {},
-                                            upstream, opt, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
-
-#endif  // TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
+#endif  // TIGON_LOSSES_SOFTMAX_FUSED_LINEAR_SCALED_CROSS_ENTROPY_KERNEL_HPP

@@ -1,11 +1,11 @@
-// Log-probability of one given column a row of a linear layer's output that never exists as a whole.
-#ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
-#define TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
+// The generic kernel of selective_logprob.
+#ifndef TIGON_LOSSES_SOFTMAX_SELECTIVE_LOGPROB_KERNEL_HPP
+#define TIGON_LOSSES_SOFTMAX_SELECTIVE_LOGPROB_KERNEL_HPP
 
 #include <tigon/losses/linear/gathered_linear.hpp>
 #include <tigon/losses/linear/tiled_linear.hpp>
-#include <tigon/losses/selective_log_softmax.hpp>
 #include <tigon/losses/softmax/partial_softmax.hpp>
+#include <tigon/losses/softmax/selective_log_softmax_kernel.hpp>
 #include <tigon/losses/softmax/selective_logprob_options.hpp>
 
 namespace tigon {
@@ -133,102 +133,6 @@ struct kernel<op::selective_logprob, backends::generic> {
   }
 };
 
-/// Bytes of workspace that selective_logprob_forward and _backward take for a call with a bias and all gradients,
-/// or those of x alone.
-template <class B = default_backend, class T>
-std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                        const context& ctx = default_context(), parameters of = parameters::trained) {
-  using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
-  const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
-                              workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows);
-  if constexpr (B::chunk.rule == chunk_rule::stream)
-    if (detail::streams<B>(vocab))
-      return of_rows + detail::tiled_layer_workspace<B, T>(
-                           {rows, hidden, vocab}, {chunk, chunk}, true, ctx, of,
-                           workspace::bytes_for<lse_parts<double>>(rows) + workspace::bytes_for<lse_parts<A>>(chunk) +
-                               workspace::bytes_for<A>(chunk) + workspace::bytes_for<std::int64_t>(chunk));
-  return of_rows + workspace::bytes_for<A>(chunk, vocab) +
-         detail::gathered_linear_workspace<B, T>(rows, hidden, vocab, chunk, ctx, 0, of);
-}
-
-/// logp of every row, and in `saved` what backward needs. See selective_logprob_options for the contract.
-template <class B = default_backend, class T, class Target>
-void selective_logprob_forward(const linear_layer<T>& layer, const Target& target,
-                               std::type_identity_t<std::span<accumulator_t<T>>> logp,
-                               std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved,
-                               selective_logprob_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  constexpr std::string_view name = "selective_logprob_forward";
-  const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
-  const token_ids labels(as_row(std::span(target)));
-  arguments args(name);
-  detail::declare_layer<B>(args, name, layer);
-  args.size("target", labels.cols, rows);
-  args.in("target", labels.bytes());
-  args.out("saved", saved, rows);
-  args.out("logp", logp, rows);
-  args.check();
-  detail::expect_temperature<A>(args, opt.temperature);
-  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
-  ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, parameters::frozen));
-
-  workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(rows);
-  auto* column = frame.template take<std::int64_t>(rows);
-  auto* lp = frame.template take<A>(rows);
-  auto* lse = frame.template take<lse_parts<A>>(rows);
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < rows; ++i)
-    if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
-  kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, detail::selected_columns{row, column, n},
-                                                               opt.temperature, lp, lse, ctx);
-  std::fill(logp.begin(), logp.end(), A(0));
-  for (std::size_t i = 0; i < rows; ++i) saved[i] = {};
-  for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
-}
-
-/// dx, dw and dbias from the gradient u of logp and what forward saved; the logits are computed again.
-template <class B = default_backend, class T, class Target>
-void selective_logprob_backward(const linear_layer<T>& layer, const Target& target,
-                                std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                                std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
-                                std::type_identity_t<linear_gradients<T>> gradients, selective_logprob_options opt = {},
-                                context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using A = accumulator_t<T>;
-  constexpr std::string_view name = "selective_logprob_backward";
-  const std::size_t rows = layer.x.rows, vocab = layer.w.rows;
-  const token_ids labels(as_row(std::span(target)));
-  arguments args(name);
-  detail::declare_layer<B>(args, name, layer);
-  args.size("target", labels.cols, rows);
-  args.in("target", labels.bytes());
-  args.in("upstream", upstream, rows);
-  args.in("saved", saved, rows);
-  detail::declare_gradients(args, layer, gradients);
-  args.check();
-  detail::expect_temperature<A>(args, opt.temperature);
-  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
-  ctx.workspace().expect(name,
-                         selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, gradients.of_weights()));
-
-  workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(rows);
-  auto* column = frame.template take<std::int64_t>(rows);
-  auto* u = frame.template take<A>(rows);
-  auto* lse = frame.template take<lse_parts<A>>(rows);
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < rows; ++i)
-    if (labels(0, i) != opt.ignore_index && upstream[i] != A(0))
-      row[n] = i, column[n] = labels(0, i), u[n] = upstream[i], lse[n++] = saved[i];
-  kernel_for<op::selective_logprob, B>::template backward<B, T>(
-      layer, gradients, detail::selected_columns{row, column, n}, opt.temperature, u, lse, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
+#endif  // TIGON_LOSSES_SOFTMAX_SELECTIVE_LOGPROB_KERNEL_HPP

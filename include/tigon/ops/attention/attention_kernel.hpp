@@ -1,10 +1,14 @@
-// Softmax attention with grouped key/value heads, forward and backward, by tiles of scores.
-#ifndef TIGON_OPS_ATTENTION_HPP
-#define TIGON_OPS_ATTENTION_HPP
+// The generic kernel of attention.
+#ifndef TIGON_OPS_ATTENTION_ATTENTION_KERNEL_HPP
+#define TIGON_OPS_ATTENTION_ATTENTION_KERNEL_HPP
 
+#include <tigon/ops/attention/attention_options.hpp>
 #include <tigon/ops/attention/backward_keys.hpp>
 #include <tigon/ops/attention/forward_part.hpp>
 #include <tigon/ops/attention/own_tasks.hpp>
+
+#include <algorithm>
+#include <span>
 
 namespace tigon {
 
@@ -243,8 +247,4 @@ struct kernel<op::attention, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
-
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_ATTENTION_HPP
+#endif  // TIGON_OPS_ATTENTION_ATTENTION_KERNEL_HPP

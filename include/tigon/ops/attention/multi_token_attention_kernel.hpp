@@ -1,14 +1,15 @@
-// Attention weights that are mixed over heads, queries and keys by a convolution, forward and backward.
-#ifndef TIGON_OPS_MULTI_TOKEN_ATTENTION_HPP
-#define TIGON_OPS_MULTI_TOKEN_ATTENTION_HPP
+// The generic kernel of multi_token_attention.
+#ifndef TIGON_OPS_ATTENTION_MULTI_TOKEN_ATTENTION_KERNEL_HPP
+#define TIGON_OPS_ATTENTION_MULTI_TOKEN_ATTENTION_KERNEL_HPP
 
 #include <tigon/ops/attention/multi_token_attention_options.hpp>
 #include <tigon/ops/attention/own_tasks.hpp>
 #include <tigon/ops/attention/plane_gradients.hpp>
-#include <tigon/ops/softmax.hpp>
-#include <tigon/ops/sparsemax.hpp>
+#include <tigon/ops/softmax/softmax_kernel.hpp>
+#include <tigon/ops/softmax/sparsemax_kernel.hpp>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace tigon {
 
@@ -212,6 +213,4 @@ struct kernel<op::multi_token_attention, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_MULTI_TOKEN_ATTENTION_HPP
+#endif  // TIGON_OPS_ATTENTION_MULTI_TOKEN_ATTENTION_KERNEL_HPP

@@ -1,16 +1,17 @@
-// Softmax attention of a window of keys around every query, forward and backward.
-#ifndef TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
-#define TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
+// The generic kernel of neighborhood_attention.
+#ifndef TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_KERNEL_HPP
+#define TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_KERNEL_HPP
 
 #include <tigon/ops/attention/key_windows.hpp>
 #include <tigon/ops/attention/neighborhood_attention_options.hpp>
 #include <tigon/ops/attention/own_tasks.hpp>
 #include <tigon/ops/attention/weighted_rows.hpp>
-#include <tigon/ops/softmax.hpp>
+#include <tigon/ops/softmax/softmax_kernel.hpp>
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 namespace tigon {
@@ -209,6 +210,4 @@ struct kernel<op::neighborhood_attention, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_NEIGHBORHOOD_ATTENTION_HPP
+#endif  // TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_KERNEL_HPP

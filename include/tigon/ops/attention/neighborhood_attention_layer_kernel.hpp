@@ -1,12 +1,12 @@
-// Layer of neighborhood attention: norm, projections, attention and residual as one operator, forward and backward.
-#ifndef TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
-#define TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
+// The generic kernel of neighborhood_attention_layer.
+#ifndef TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_LAYER_KERNEL_HPP
+#define TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_LAYER_KERNEL_HPP
 
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/gemm/kernel.hpp>
+#include <tigon/ops/attention/neighborhood_attention_kernel.hpp>
 #include <tigon/ops/attention/neighborhood_attention_layer_options.hpp>
-#include <tigon/ops/layer_norm.hpp>
-#include <tigon/ops/neighborhood_attention.hpp>
+#include <tigon/ops/norm/layer_norm_kernel.hpp>
 
 #include <algorithm>
 
@@ -14,7 +14,6 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// sum += d
 struct token_sum_program {
   template <class V>
@@ -49,7 +48,6 @@ struct layer_numbers {
         rstd(all.subspan(tokens, tokens)),
         probs(all.data() + 2 * tokens, tokens * opt.heads, opt.attention.kernel_size) {}
 };
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -160,6 +158,4 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
+#endif  // TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_LAYER_KERNEL_HPP

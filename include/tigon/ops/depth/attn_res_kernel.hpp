@@ -1,9 +1,9 @@
-// Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
+// The generic kernel of attn_res.
 //
 // Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is
 // known at run time. Forward needs the highest score of the blocks before, and backward all sums of a token.
-#ifndef TIGON_OPS_ATTN_RES_HPP
-#define TIGON_OPS_ATTN_RES_HPP
+#ifndef TIGON_OPS_DEPTH_ATTN_RES_KERNEL_HPP
+#define TIGON_OPS_DEPTH_ATTN_RES_KERNEL_HPP
 
 #include <tigon/ops/depth/attn_res_options.hpp>
 #include <tigon/ops/depth/attn_res_program.hpp>
@@ -224,6 +224,4 @@ struct kernel<op::attn_res, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_ATTN_RES_HPP
+#endif  // TIGON_OPS_DEPTH_ATTN_RES_KERNEL_HPP

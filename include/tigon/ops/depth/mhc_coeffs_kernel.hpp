@@ -1,13 +1,14 @@
-// Coefficients of hyper-connections: RMS and product of every token's streams, gates and Sinkhorn's iteration, forward
-// and backward.
-#ifndef TIGON_OPS_MHC_COEFFS_HPP
-#define TIGON_OPS_MHC_COEFFS_HPP
+// The generic kernel of mhc_coeffs.
+#ifndef TIGON_OPS_DEPTH_MHC_COEFFS_KERNEL_HPP
+#define TIGON_OPS_DEPTH_MHC_COEFFS_KERNEL_HPP
 
 #include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/depth/mhc_coeffs_options.hpp>
 #include <tigon/ops/depth/mhc_coeffs_program.hpp>
 #include <tigon/ops/norm/rms_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
+
+#include <algorithm>
 
 namespace tigon {
 
@@ -218,6 +219,4 @@ struct kernel<op::mhc_coeffs, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_MHC_COEFFS_HPP
+#endif  // TIGON_OPS_DEPTH_MHC_COEFFS_KERNEL_HPP

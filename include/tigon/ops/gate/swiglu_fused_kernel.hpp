@@ -1,41 +1,11 @@
-// SwiGLU gate of gate and up in one buffer, forward and backward.
-#ifndef TIGON_OPS_SWIGLU_FUSED_HPP
-#define TIGON_OPS_SWIGLU_FUSED_HPP
+// The generic kernel of swiglu_fused.
+#ifndef TIGON_OPS_GATE_SWIGLU_FUSED_KERNEL_HPP
+#define TIGON_OPS_GATE_SWIGLU_FUSED_KERNEL_HPP
 
-#include <tigon/ops/swiglu.hpp>
+#include <tigon/ops/gate/swiglu_fused_options.hpp>
+#include <tigon/ops/gate/swiglu_kernel.hpp>
 
 namespace tigon {
-
-/// Where gate and up lie in the one buffer that a projection of both leaves.
-enum class gate_layout {
-  halves,       ///< the gate in the first half of the columns, up in the second (Megatron, Phi-3)
-  interleaved,  ///< the gate in even columns, up in odd ones (gpt-oss)
-};
-
-namespace op {
-struct swiglu_fused {
-  static constexpr std::string_view name = "swiglu_fused";
-};
-}  // namespace op
-
-/// swiglu (see swiglu_options) of gate and up in one buffer.
-///
-///   halves:       gate[i,j] = gate_up[i,j],    up[i,j] = gate_up[i,cols+j]
-///   interleaved:  gate[i,j] = gate_up[i,2j],   up[i,j] = gate_up[i,2j+1]
-///   dgate_up has dgate where gate_up has gate, dup where it has up.
-///
-/// Formula    docs/formulas/swiglu.md.
-/// Shapes     gate_up, dgate_up [rows, 2 cols]; y, dy [rows, cols]; both may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
-/// Precision  as swiglu.
-/// Options    backward: as in forward.
-/// Writes     y, dgate_up.
-/// Aliasing   backward: dgate_up may be gate_up; a second backward would then read gradients. forward: none; for y over
-///            the gate use swiglu_forward with two views. Otherwise any layout in which no written element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (as swiglu); before the first write.
-/// Edges      as swiglu.
-/// Max error  that of swiglu, and its bits (tests/ops/swiglu_fused_test.cpp).
-using swiglu_fused_options = swiglu_options;
 
 template <>
 struct kernel<op::swiglu_fused, backends::generic> {
@@ -70,36 +40,6 @@ struct kernel<op::swiglu_fused, backends::generic> {
   }
 };
 
-/// y from gate_up. See swiglu_fused_options for the contract.
-template <class B = default_backend, class T>
-void swiglu_fused_forward(in_matrix<T> gate_up, matrix_view<T> y, gate_layout layout = gate_layout::halves,
-                          swiglu_fused_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  arguments args("swiglu_fused_forward");
-  args.in("gate_up", gate_up, y.rows, 2 * y.cols);
-  args.out("y", y);
-  detail::expect_swiglu_options<accumulator_t<T>>(args, opt);
-  args.check();
-  kernel_for<op::swiglu_fused, B>::template forward<B, T>(gate_up, y, layout, opt, ctx);
-}
-
-/// dgate_up from dy and gate_up. See swiglu_fused_options for the contract.
-template <class B = default_backend, class T>
-void swiglu_fused_backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T> dgate_up,
-                           gate_layout layout = gate_layout::halves, swiglu_fused_options opt = {},
-                           context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  arguments args("swiglu_fused_backward");
-  args.in("dy", dy);
-  args.in("gate_up", gate_up, dy.rows, 2 * dy.cols);
-  args.out("dgate_up", dgate_up, dy.rows, 2 * dy.cols).may_be("gate_up");
-  detail::expect_swiglu_options<accumulator_t<T>>(args, opt);
-  args.check();
-  kernel_for<op::swiglu_fused, B>::template backward<B, T>(dy, gate_up, dgate_up, layout, opt, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_SWIGLU_FUSED_HPP
+#endif  // TIGON_OPS_GATE_SWIGLU_FUSED_KERNEL_HPP

@@ -2,9 +2,9 @@
 #ifndef TIGON_OPS_MLP_GATE_OF_OPTIONS_HPP
 #define TIGON_OPS_MLP_GATE_OF_OPTIONS_HPP
 
-#include <tigon/ops/geglu.hpp>
+#include <tigon/ops/gate/geglu_kernel.hpp>
+#include <tigon/ops/gate/swiglu_kernel.hpp>
 #include <tigon/ops/mlp/mlp_options.hpp>
-#include <tigon/ops/swiglu.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {

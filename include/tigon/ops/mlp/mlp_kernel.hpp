@@ -1,12 +1,14 @@
-// Gated MLP: gate, up and down projection as one operator, forward and backward.
-#ifndef TIGON_OPS_MLP_HPP
-#define TIGON_OPS_MLP_HPP
+// The generic kernel of mlp.
+#ifndef TIGON_OPS_MLP_MLP_KERNEL_HPP
+#define TIGON_OPS_MLP_MLP_KERNEL_HPP
 
 #include <tigon/gemm/kernel.hpp>
 #include <tigon/ops/mlp/gate_of_options.hpp>
+#include <tigon/ops/mlp/mlp_options.hpp>
 #include <tigon/ops/mlp/sum_blocks.hpp>
 #include <tigon/rows/matrices.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace tigon {
@@ -242,8 +244,4 @@ struct kernel<op::mlp, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
-
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_MLP_HPP
+#endif  // TIGON_OPS_MLP_MLP_KERNEL_HPP

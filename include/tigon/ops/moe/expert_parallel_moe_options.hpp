@@ -1,12 +1,12 @@
-// Mixture of experts over ranks: its contract, and what ranks tell one another before they write.
+// The tag, options and checks of expert_parallel_moe.
 #ifndef TIGON_OPS_MOE_EXPERT_PARALLEL_MOE_OPTIONS_HPP
 #define TIGON_OPS_MOE_EXPERT_PARALLEL_MOE_OPTIONS_HPP
 
 #include <tigon/comm/communicator.hpp>
-#include <tigon/ops/geglu.hpp>
+#include <tigon/ops/gate/geglu_options.hpp>
+#include <tigon/ops/gate/swiglu_options.hpp>
 #include <tigon/ops/moe/chunk.hpp>
 #include <tigon/ops/moe/moe_options.hpp>
-#include <tigon/ops/swiglu.hpp>
 
 #include <array>
 #include <string>
@@ -19,34 +19,13 @@ struct expert_parallel_moe {
 };
 }  // namespace op
 
-/// moe where every rank has tokens and experts of its own: of R ranks with `experts` each, rank r has experts [r
-/// experts, (r + 1) experts) of R experts in all, whose indices the choices of all ranks name. y and dx of the own
-/// tokens, gradients of weights and biases of the own experts, sums over the tokens of all ranks.
-///
-/// Formula    docs/formulas/moe.md. Rows of x (and dy) are gathered from all ranks; what the pairs of an expert add to
-///            y or dx comes back in rounds, a chunk of every rank at a time. Backward makes g and u again from x.
-/// Shapes     as moe, of this rank's tokens and experts; tokens, k, experts, hidden and intermediate are equal on all
-///            ranks.
-/// Types      as moe, the same on all ranks. So is the gate, with its options.
-/// Precision  as moe.
-/// Order      as moe: for any number of ranks that share the experts alike, the bits of moe on the tokens of all ranks
-///            one behind the other, with all experts.
-/// Options    backward: as in forward.
-/// Writes     as moe. Which of dx and dweights are computed is the same on all ranks.
-/// Aliasing   none: any layout in which no written element is shared.
-/// Memory     x (and dy) and the choices of all ranks; a row of sums for every pair of the own tokens; a chunk as moe,
-///            and that of every rank. See expert_parallel_moe_workspace.
-/// Threads    the same bits for any number of them.
-/// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in
-///            what has to be equal; before the first write.
-/// Max error  as moe, and its bits (tests/ops/expert_parallel_moe_test.cpp).
+/// The contract is in ops/expert_parallel_moe.hpp.
 template <class Gate = mlp_gate>
 using expert_parallel_moe_options_for = moe_options_for<Gate>;
 using expert_parallel_moe_options = moe_options;
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Element types of a call by number: of x, of the routing weights, of the experts and of their gradients.
 struct moe_types {
   std::uint64_t x, weights, experts, gradients;
@@ -133,9 +112,9 @@ inline void expect_alike(std::string_view op, std::span<const moe_record> ranks)
       fail_argument(error_code::state, op, "the gate", "another on rank " + std::to_string(r), "the same as on rank 0");
   }
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_OPS_MOE_EXPERT_PARALLEL_MOE_OPTIONS_HPP

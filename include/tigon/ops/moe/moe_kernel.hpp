@@ -1,11 +1,12 @@
-// Mixture of experts: gathered tokens, a product for every expert, a gate, and a weighted sum back to the tokens.
-#ifndef TIGON_OPS_MOE_HPP
-#define TIGON_OPS_MOE_HPP
+// The generic kernel of moe.
+#ifndef TIGON_OPS_MOE_MOE_KERNEL_HPP
+#define TIGON_OPS_MOE_MOE_KERNEL_HPP
 
 #include <tigon/gemm/kernel.hpp>
+#include <tigon/ops/gate/swiglu_kernel.hpp>
 #include <tigon/ops/moe/moe_options.hpp>
+#include <tigon/ops/moe/moe_routing_kernel.hpp>
 #include <tigon/ops/moe/weight_gradients.hpp>
-#include <tigon/ops/swiglu.hpp>
 
 namespace tigon {
 
@@ -229,6 +230,4 @@ struct kernel<op::moe, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_MOE_HPP
+#endif  // TIGON_OPS_MOE_MOE_KERNEL_HPP

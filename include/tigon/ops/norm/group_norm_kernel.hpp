@@ -1,9 +1,9 @@
-// GroupNorm over the channels of a group and all positions, forward and backward.
+// The generic kernel of group_norm.
 //
 // Written row by row (rows/row.hpp), not as a program: what is reduced together are several rows, a channel each, which are
 // mapped with numbers of their own; how often they are reduced depends on the data; and backward's map makes sums too.
-#ifndef TIGON_OPS_GROUP_NORM_HPP
-#define TIGON_OPS_GROUP_NORM_HPP
+#ifndef TIGON_OPS_NORM_GROUP_NORM_KERNEL_HPP
+#define TIGON_OPS_NORM_GROUP_NORM_KERNEL_HPP
 
 #include <tigon/ops/norm/group_norm_options.hpp>
 #include <tigon/ops/norm/row_scale.hpp>
@@ -214,6 +214,4 @@ struct kernel<op::group_norm, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_GROUP_NORM_HPP
+#endif  // TIGON_OPS_NORM_GROUP_NORM_KERNEL_HPP

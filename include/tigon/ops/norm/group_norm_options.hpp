@@ -1,4 +1,4 @@
-// GroupNorm: its contract, its options and its doors.
+// The tag and options of group_norm.
 #ifndef TIGON_OPS_NORM_GROUP_NORM_OPTIONS_HPP
 #define TIGON_OPS_NORM_GROUP_NORM_OPTIONS_HPP
 
@@ -14,123 +14,13 @@ struct group_norm {
 };
 }  // namespace op
 
-/// GroupNorm of a batch of images, sounds or anything else that has channels: a row is one channel of one sample.
-///
-///   mean[g] = mean of x over the channels and positions of group g,   n of them
-///   rstd[g] = 1 / sqrt(mean of (x - mean)^2 + eps)
-///   xh      = (x - mean) * rstd,   y = xh * w[c] + b[c]       c the channel; absent: w = 1, b = 0
-///   h       = dy * w[c],   c1[g] = mean of xh h,   c2[g] = mean of h
-///   dx      = rstd * (h - c2 - xh * c1)
-///   dw[c]   = sum over samples and positions of dy * xh,   db[c] = sum over them of dy
-///
-/// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
-/// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`,
-///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions,
-///            channels and groups >= 1, batch may be 0.
-/// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
-/// Options    backward: mean and rstd decide, and eps does not count. Where dx of groups of a few values nearly
-///            cancels, eps adds the digits that rstd in f32 lacks, if it agrees with rstd. groups and channels as in
-///            forward.
-/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
-///            the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
-///            NaN, and dw.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
-///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
+/// The contract is in ops/group_norm.hpp.
 struct group_norm_options {
   std::size_t groups = 1;    ///< into which the channels of a sample are cut, in succession; divides channels
   std::size_t channels = 0;  ///< of a sample; 0: as many as w or b (dw or db) has
   double eps = 1e-6;         ///< inside the square root
   gradient dparams = gradient::overwrite;
 };
-
-/// Bytes of workspace that group_norm_backward takes, with dw or db, or without both; `rows` is batch * channels.
-template <class B = default_backend, class T>
-std::size_t group_norm_workspace(std::size_t rows, std::size_t channels, parameters of = parameters::trained) {
-  using A = accumulator_t<T>;
-  if (of == parameters::frozen) return 0;
-  return 2 * workspace::bytes_for<A>(rows) +
-         simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The options with the number of channels in place: that of the parameter that is there.
-inline group_norm_options expect_groups(const expects& expect, std::size_t rows, std::size_t w, std::size_t b,
-                                        group_norm_options opt) {
-  if (opt.channels == 0) opt.channels = w != 0 ? w : b;
-  expect.at_least_one("channels", opt.channels);
-  expect.at_least_one("groups", opt.groups);
-  expect.that(opt.channels % opt.groups == 0, error_code::shape, "groups", "no divisor of the channels", "one");
-  expect.that(rows % opt.channels == 0, error_code::shape, "x", "of rows that are no multiple of the channels",
-              "a row for every channel of every sample");
-  return opt;
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// y, mean and rstd from x, w and b. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter Bias>
-void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> mean,
-                        std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> rstd,
-                        group_norm_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
-  const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
-  static_assert(admits_parameter<T, decltype(weight), decltype(bias)>());
-  arguments args("group_norm_forward");
-  args.at_least_one("positions", x.cols);
-  args.in("x", x);
-  args.out("y", y, x.rows, x.cols);
-  opt = detail::expect_groups(args, x.rows, weight.size, bias.size, opt);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  args.optional_in("w", weight, opt.channels);
-  args.optional_in("b", bias, opt.channels);
-  args.out("rstd", rstd, groups);
-  args.out("mean", mean, groups);
-  args.eps<accumulator_t<T>>(opt.eps);
-  args.check();
-  kernel_for<op::group_norm, B>::template forward<B, T>(x, weight, bias, y, mean, rstd, opt, ctx);
-}
-
-/// dx, dw and db from dy and what forward left. See group_norm_options for the contract.
-template <class B = default_backend, class T, parameter W, parameter DW, parameter DB>
-void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
-                         std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
-                         const norm_gradients<T, DW, DB>& gradients, group_norm_options opt = {},
-                         context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using P = parameter_element_t<T, W, DW, DB>;
-  const auto weight = as_in_vector<P>(w);
-  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<P>(gradients.db)};
-  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw), decltype(to.db)>());
-  arguments args("group_norm_backward");
-  args.at_least_one("positions", x.cols);
-  args.in("x", x);
-  args.in("dy", dy, x.rows, x.cols);
-  if (opt.channels == 0) opt.channels = weight.size;
-  opt = detail::expect_groups(args, x.rows, to.dw.size, to.db.size, opt);
-  const std::size_t groups = x.rows / opt.channels * opt.groups;
-  args.optional_in("w", weight, opt.channels);
-  args.in("mean", mean, groups);
-  args.in("rstd", rstd, groups);
-  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
-  args.optional_out("db", to.db, opt.channels);
-  args.optional_out("dw", to.dw, opt.channels);
-  args.eps<accumulator_t<T>>(opt.eps);
-  args.check();
-  ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels, detail::trained(to)));
-  kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
-}
 
 }  // namespace tigon
 

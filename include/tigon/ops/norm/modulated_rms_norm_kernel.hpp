@@ -1,6 +1,6 @@
-// RMSNorm with a scale and a shift for every group of rows, forward and backward.
-#ifndef TIGON_OPS_MODULATED_RMS_NORM_HPP
-#define TIGON_OPS_MODULATED_RMS_NORM_HPP
+// The generic kernel of modulated_rms_norm.
+#ifndef TIGON_OPS_NORM_MODULATED_RMS_NORM_KERNEL_HPP
+#define TIGON_OPS_NORM_MODULATED_RMS_NORM_KERNEL_HPP
 
 #include <tigon/ops/norm/modulated_rms_norm_options.hpp>
 #include <tigon/ops/norm/modulated_rms_norm_program.hpp>
@@ -178,24 +178,6 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
   }
 };
 
-template <class B, class T>
-std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx,
-                                         parameters of) {
-  using A = accumulator_t<T>;
-  using generic = kernel<op::modulated_rms_norm, backends::generic>;
-  const auto sums = [=](std::size_t n) {
-    return of == parameters::frozen ? 0 : simd::partials_workspace<B, A>(n, cols, 1);
-  };
-  if (generic::by_row(rows, cols, groups)) return sums(rows);
-  const std::size_t group = generic::group_workspace<B, A>(generic::rows_beside<B>(rows, groups), cols),
-                    last = sums(groups);
-  return workspace::bytes_for<A>(groups, cols) +
-         (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
-                                           : std::max(group, last));
-}
-
 }  // namespace tigon
 
-#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
-
-#endif  // TIGON_OPS_MODULATED_RMS_NORM_HPP
+#endif  // TIGON_OPS_NORM_MODULATED_RMS_NORM_KERNEL_HPP

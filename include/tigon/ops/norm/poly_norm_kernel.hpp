@@ -1,6 +1,6 @@
-// PolyNorm over the last axis, forward and backward.
-#ifndef TIGON_OPS_POLY_NORM_HPP
-#define TIGON_OPS_POLY_NORM_HPP
+// The generic kernel of poly_norm.
+#ifndef TIGON_OPS_NORM_POLY_NORM_KERNEL_HPP
+#define TIGON_OPS_NORM_POLY_NORM_KERNEL_HPP
 
 #include <tigon/ops/norm/poly_norm_options.hpp>
 #include <tigon/ops/norm/poly_norm_program.hpp>
@@ -165,6 +165,4 @@ struct kernel<op::poly_norm, backends::generic> {
 
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_POLY_NORM_HPP
+#endif  // TIGON_OPS_NORM_POLY_NORM_KERNEL_HPP

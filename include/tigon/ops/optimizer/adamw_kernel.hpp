@@ -1,18 +1,19 @@
-// AdamW with clipping by the norm of all gradients: the norm, then one pass over memory.
-#ifndef TIGON_OPS_ADAMW_HPP
-#define TIGON_OPS_ADAMW_HPP
+// The generic kernel of adamw.
+#ifndef TIGON_OPS_OPTIMIZER_ADAMW_KERNEL_HPP
+#define TIGON_OPS_OPTIMIZER_ADAMW_KERNEL_HPP
 
+#include <tigon/ops/optimizer/adamw_options.hpp>
 #include <tigon/ops/optimizer/adamw_program.hpp>
 
 #include <cmath>
-#include <limits>
-#include <type_traits>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Elements that one task takes, from the first of a parameter on. It decides which random bits an element gets.
 inline constexpr std::size_t adamw_task = std::size_t{1} << 14;
 
@@ -38,15 +39,10 @@ struct adamw_tasks {
   }
 };
 
-constexpr TIGON_INLINE std::size_t adamw_tasks_of(std::size_t size) {
-  return size / adamw_task + (size % adamw_task != 0);
-}
-
 template <class T>
 TIGON_INLINE matrix_view<T> part_of(std::span<T> all, std::size_t begin, std::size_t size) {
   return {all.data() + begin, 1, size};
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -118,75 +114,6 @@ struct kernel<op::adamw, backends::generic> {
   }
 };
 
-/// Bytes of workspace that adamw takes for so many parameters, of so many elements together.
-constexpr TIGON_INLINE std::size_t adamw_workspace(std::size_t parameters, std::size_t elements) {
-  // Every parameter may have one task that is not full. What the checks take is given back before.
-  const std::size_t tasks = elements / detail::adamw_task + parameters;
-  const std::size_t kernels = workspace::bytes_for<std::size_t>(parameters + 1) + workspace::bytes_for<double>(tasks);
-  const std::size_t checks = 2 * workspace::bytes_for<std::uintptr_t>(5, parameters);
-  return kernels < checks ? checks : kernels;
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The norm if it is wanted, and the step unless it is skipped; returns the norm.
-template <class B, class P>
-double adamw_call(const char* op, std::span<const P> list, const adamw_options& opt, const double* known, bool steps,
-                  context& ctx) {
-  static_assert(admits_adamw<B, P>());
-  std::size_t elements = 0;
-  for (const P& p : list) elements += p.w.size();
-  expect_adamw_options<P>(op, opt);
-  ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
-  expect_adamw_parameters(op, list, opt, ctx);
-  workspace::frame frame(ctx.workspace());
-  auto* const first = frame.template take<std::size_t>(list.size() + 1);
-  first[0] = 0;
-  for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
-  const adamw_tasks<P> tasks{list.data(), first, list.size()};
-  using kernels = kernel_for<op::adamw, B>;
-  double norm = 0;
-  if (known != nullptr)
-    norm = *known;
-  else
-    norm = std::fabs(opt.gradient_scale) *
-           kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
-  const bool finite = norm <= std::numeric_limits<double>::max();
-  if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
-  return norm;
-}
-
-template <class List>
-using adamw_parameter_of =
-    std::remove_cv_t<std::remove_pointer_t<decltype(std::span(std::declval<const List&>()).data())>>;
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
-/// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
-template <class B = default_backend, class List>
-double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
-  using P = detail::adamw_parameter_of<List>;
-  return detail::adamw_call<B, P>("adamw", parameters, opt, nullptr, true, ctx);
-}
-
-/// The norm alone, of gradient_scale g.
-template <class B = default_backend, class List>
-double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
-  using P = detail::adamw_parameter_of<List>;
-  return detail::adamw_call<B, P>("adamw_norm", parameters, opt, nullptr, false, ctx);
-}
-
-/// A step with a norm that the caller knows, for example of several lists or ranks: the root of the sum of the squares of
-/// theirs. g is read once. Returns the norm.
-template <class B = default_backend, class List>
-double adamw_with_norm(const List& parameters, double norm, adamw_options opt = {}, context& ctx = default_context()) {
-  using P = detail::adamw_parameter_of<List>;
-  return detail::adamw_call<B, P>("adamw_with_norm", parameters, opt, &norm, true, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_ADAMW_HPP
+#endif  // TIGON_OPS_OPTIMIZER_ADAMW_KERNEL_HPP

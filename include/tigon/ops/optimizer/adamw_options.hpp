@@ -1,13 +1,11 @@
-// What adamw promises: its parameters and options, and their checks.
+// The tag, options, operands and checks of adamw.
 #ifndef TIGON_OPS_OPTIMIZER_ADAMW_OPTIONS_HPP
 #define TIGON_OPS_OPTIMIZER_ADAMW_OPTIONS_HPP
 
 #include <tigon/backend/operator.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <span>
 #include <string>
 
@@ -19,32 +17,7 @@ struct adamw {
 };
 }  // namespace op
 
-/// norm = |gradient_scale| sqrt(sum over all parameters of g^2),   c = gradient_scale min(1, max_norm / norm)
-/// m = beta1 m + (1 - beta1) c g,   v = beta2 v + (1 - beta2) (c g)^2
-/// w = w - learning_rate (mh / (sqrt(vh) + eps) + weight_decay decay w),   mh = m / (1 - beta1^step),   vh likewise
-///
-/// Formula    docs/formulas/adamw.md; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019. That of
-///            torch.optim.AdamW; of torch.nn.utils.clip_grad_norm_ but for the 1e-6 that it adds to the norm.
-/// Shapes     a list of parameters (adamw_parameter), each w, g, m, v and perhaps `rounded` of one size. The list, and
-///            a parameter, may be empty.
-/// Types      one for all w of a list, one for all g, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only with
-///            f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
-/// Precision  f32 (f64 for f64), one rounding at m, v, w and rounded. w is computed from m and v before they are
-///            rounded, rounded from w before that is. The norm is summed in f64, in an order that depends on the sizes
-///            of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w, m and v
-///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
-///            the parameter in the list, and place of the element.
-/// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
-/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
-/// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
-///            option_range, or a factor made of them beyond it), workspace; before the first write.
-/// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
-///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
-///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
-///            from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
-/// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
-///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
-///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
+/// The contract is in ops/adamw.hpp.
 struct adamw_options {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -60,7 +33,6 @@ struct adamw_options {
 };
 
 inline namespace TIGON_ABI {
-
 /// A parameter: its weight, its gradient, and the moments that adamw keeps of it. `rounded`, if given, is the weight
 /// rounded to nearest for the passes of a model whose master weights are w.
 template <class W, class G = W, class M = accumulator_t<W>, class R = W>
@@ -77,31 +49,14 @@ struct adamw_parameter {
   std::span<R> rounded = {};
   double decay = 1;  ///< factor on weight_decay: 0 for norms and biases, as a rule
 };
-
 }  // namespace TIGON_ABI
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 template <class P>
 inline constexpr bool is_adamw_parameter = false;
 template <class W, class G, class M, class R>
 inline constexpr bool is_adamw_parameter<adamw_parameter<W, G, M, R>> = true;
-
-/// True for a list of parameters of types that may meet; a sentence otherwise.
-template <class B, class P>
-consteval bool admits_adamw() {
-  static_assert(is_adamw_parameter<P>, "tigon: adamw takes a contiguous range of adamw_parameter<W, G, M, R>");
-  using W = typename P::weight;
-  static_assert(admits<B, W>());
-  static_assert(mixes_with<W, typename P::gradient_type>, "tigon: gradients in f64 go only with weights in f64");
-  static_assert(std::same_as<typename P::moment, accumulator_t<W>> ||
-                    (std::same_as<typename P::moment, bfloat16> && !std::same_as<W, double>),
-                "tigon: moments of adamw are f32 or bf16, f64 of weights in f64");
-  static_assert(!P::may_have_rounded || (std::same_as<W, float> && sizeof(typename P::rounded_type) == 2),
-                "tigon: rounded weights of adamw are bf16 or f16, of masters in f32");
-  return true;
-}
 
 #if TIGON_CHECKS
 // Ascending. Of few numbers, and std::sort would be shared by two instruction sets.
@@ -161,51 +116,9 @@ TIGON_NOINLINE void expect_apart(std::string_view op, std::span<const P> list, c
     }
 }
 #endif
-
-/// The arrays of every parameter.
-template <class P>
-void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
-                             [[maybe_unused]] context& ctx) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const P& p = list[i];
-    char name[64];
-    std::snprintf(name, sizeof name, "%s: parameters[%zu]", op, i);
-    arguments args(name);
-    args.in("g", p.g, p.w.size());
-    args.out("w", p.w);
-    args.out("m", p.m, p.w.size());
-    args.out("v", p.v, p.w.size());
-    args.optional_out("rounded", p.rounded, p.w.size());
-    using A = accumulator_t<typename P::weight>;
-    args.from_zero<A>("decay", p.decay);
-    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
-    args.check();
-  }
-#if TIGON_CHECKS
-  expect_apart(op, list, ctx);
-#endif
-}
-
-template <class P>
-void expect_adamw_options(const char* op, const adamw_options& opt) {
-  using A = accumulator_t<typename P::weight>;
-  const expects check(op);
-  const auto below_one = [&](const char* name, double came) {
-    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
-  };
-  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
-  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
-  below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
-  check.finite<A>("gradient_scale", opt.gradient_scale);
-  check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
-  check.made<A>("learning_rate over 1 - beta1^step",
-                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
-  check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
-             "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_OPS_OPTIMIZER_ADAMW_OPTIONS_HPP

@@ -1,6 +1,6 @@
-// RMS norm of each head of q and k and its rotation, in one pass, forward and backward.
-#ifndef TIGON_OPS_QK_NORM_ROPE_HPP
-#define TIGON_OPS_QK_NORM_ROPE_HPP
+// The generic kernel of qk_norm_rope.
+#ifndef TIGON_OPS_ROTARY_QK_NORM_ROPE_KERNEL_HPP
+#define TIGON_OPS_ROTARY_QK_NORM_ROPE_KERNEL_HPP
 
 #include <tigon/core/division.hpp>
 #include <tigon/ops/rotary/normed_head.hpp>
@@ -142,103 +142,6 @@ struct kernel<op::qk_norm_rope, backends::generic> {
   }
 };
 
-/// Bytes of workspace that qk_norm_rope_forward takes.
-template <class B = default_backend, class T>
-std::size_t qk_norm_rope_workspace(std::size_t head_dim, const context& ctx = default_context()) {
-  using of = kernel<op::qk_norm_rope, backends::generic>;
-  return simd::scratch_workspace<B, accumulator_t<T>>(workspace::product(of::group, head_dim), 1, ctx);
-}
-/// Bytes of workspace that qk_norm_rope_backward takes for so many heads: batch * seq_len * (heads + kv_heads).
-template <class B = default_backend, class T>
-std::size_t qk_norm_rope_backward_workspace(std::size_t heads, std::size_t head_dim,
-                                            const context& ctx = default_context()) {
-  return std::max(simd::partials_workspace<B, accumulator_t<T>>(heads, head_dim, 3),
-                  qk_norm_rope_workspace<B, T>(head_dim, ctx));
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// Weights, options and tables, of heads that are declared.
-template <class A, class W, class U>
-void declare_qk_norm(arguments& args, in_vector<W> w_q, in_vector<W> w_k, rope_tables<const U> tables, heads_shape q,
-                     qk_norm_rope_options opt) {
-  args.at_least_one("head_dim of q", q.head_dim);
-  const std::size_t turned = declare_rotary_dim(args, q.head_dim, opt.rotary_dim);
-  args.optional_in("w_q", w_q, q.head_dim);
-  args.optional_in("w_k", w_k, q.head_dim);
-  declare_rotary_tables(args, rotary_tables<U>{tables.cos, tables.sin}, q.batch, q.seq_len, turned,
-                        opt.rotary_dim == whole_head);
-  args.eps<A>(opt.eps);
-  args.finite<A>("offset", opt.offset);
-}
-template <class W>
-vector_view<W> absent_if_empty(vector_view<W> v) {
-  return v.size == 0 ? vector_view<W>{} : v;
-}
-template <class T>
-heads_shape shape_of(heads_view<T> h) {
-  return {h.batch, h.heads, h.seq_len, h.head_dim};
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-/// q_out and k_out from q, k and the weights: qk_norm_rope_forward({q, k}, qk_norm_weights{w_q, w_k},
-/// rope_tables{cos, sin}, qk_heads{q_out, k_out}). See qk_norm_rope_options for the contract.
-template <class B = default_backend, class T, class WQ, class WK, class U>
-void qk_norm_rope_forward(std::type_identity_t<qk_heads<const T>> x, const qk_norm_weights<WQ, WK>& w,
-                          rope_tables<U> tables, qk_heads<T> y, qk_norm_rope_options opt = {},
-                          context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using P = parameter_element_t<T, WQ, WK>;
-  using E = std::remove_const_t<U>;
-  const auto w_q = as_in_vector<P>(w.q), w_k = as_in_vector<P>(w.k);
-  static_assert(admits_parameter<T, decltype(w_q), decltype(w_k)>() && admits_parameter<T, vector_view<E>>());
-  arguments args("qk_norm_rope_forward");
-  detail::declare_rotated<T>(args, x.q, x.k, y.q, y.k);
-  detail::declare_qk_norm<accumulator_t<T>, P, E>(args, w_q, w_k, {tables.cos, tables.sin}, detail::shape_of(x.q), opt);
-  args.check();
-  ctx.workspace().expect("qk_norm_rope_forward", qk_norm_rope_workspace<B, T>(x.q.head_dim, ctx));
-  kernel_for<op::qk_norm_rope, B>::template forward<B, T, P, E>(
-      x, qk_norm_weights<in_vector<P>, in_vector<P>>{w_q, w_k}, rope_tables<const E>{tables.cos, tables.sin}, y, opt,
-      ctx);
-}
-
-/// dq, dk, dw_q and dw_k from dq_out, dk_out, q, k and the weights: qk_norm_rope_backward({dq_out, dk_out}, {q, k},
-/// ..., qk_norm_rope_gradients{dq, dk, dw_q, dw_k}). See qk_norm_rope_options for the contract.
-template <class B = default_backend, class T, class WQ, class WK, class U, class DWQ, class DWK>
-void qk_norm_rope_backward(std::type_identity_t<qk_heads<const T>> dy, std::type_identity_t<qk_heads<const T>> x,
-                           const qk_norm_weights<WQ, WK>& w, rope_tables<U> tables,
-                           const qk_norm_rope_gradients<T, DWQ, DWK>& gradients, qk_norm_rope_options opt = {},
-                           context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  using P = parameter_element_t<T, WQ, WK, DWQ, DWK>;
-  using E = std::remove_const_t<U>;
-  const auto w_q = as_in_vector<P>(w.q), w_k = as_in_vector<P>(w.k);
-  const auto dw_q = detail::absent_if_empty(as_out_vector<P>(gradients.dw_q)),
-             dw_k = detail::absent_if_empty(as_out_vector<P>(gradients.dw_k));
-  static_assert(admits_parameter<T, decltype(w_q), decltype(w_k), decltype(dw_q), decltype(dw_k)>() &&
-                admits_parameter<T, vector_view<E>>());
-  arguments args("qk_norm_rope_backward");
-  const detail::heads_shape of_q = detail::shape_of(x.q), of_k{of_q.batch, x.k.heads, of_q.seq_len, of_q.head_dim};
-  args.in("q", x.q, of_q);
-  args.in("k", x.k, of_k);
-  args.in("dq_out", dy.q, of_q);
-  args.in("dk_out", dy.k, of_k);
-  detail::declare_qk_norm<accumulator_t<T>, P, E>(args, w_q, w_k, {tables.cos, tables.sin}, of_q, opt);
-  if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of_k).may_be("dk_out", "k");
-  if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of_q).may_be("dq_out", "q");
-  args.optional_out("dw_k", dw_k, w_k.size);
-  args.optional_out("dw_q", dw_q, w_q.size);
-  args.check();
-  const std::size_t heads = workspace::product(of_q.batch, of_q.seq_len, of_q.heads + of_k.heads);
-  ctx.workspace().expect("qk_norm_rope_backward", qk_norm_rope_backward_workspace<B, T>(heads, of_q.head_dim, ctx));
-  kernel_for<op::qk_norm_rope, B>::template backward<B, T, P, E>(
-      dy, x, qk_norm_weights<in_vector<P>, in_vector<P>>{w_q, w_k}, rope_tables<const E>{tables.cos, tables.sin},
-      qk_norm_rope_gradients<T, vector_view<P>, vector_view<P>>{gradients.dq, gradients.dk, dw_q, dw_k}, opt, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_QK_NORM_ROPE_HPP
+#endif  // TIGON_OPS_ROTARY_QK_NORM_ROPE_KERNEL_HPP

@@ -1,41 +1,11 @@
-// Softmax over the last axis, forward and backward.
-#ifndef TIGON_OPS_SOFTMAX_HPP
-#define TIGON_OPS_SOFTMAX_HPP
+// The generic kernel of softmax.
+#ifndef TIGON_OPS_SOFTMAX_SOFTMAX_KERNEL_HPP
+#define TIGON_OPS_SOFTMAX_SOFTMAX_KERNEL_HPP
 
-#include <tigon/backend/operator.hpp>
+#include <tigon/ops/softmax/softmax_options.hpp>
 #include <tigon/ops/softmax/softmax_program.hpp>
 
 namespace tigon {
-
-namespace op {
-struct softmax {
-  static constexpr std::string_view name = "softmax";
-};
-}  // namespace op
-
-/// Softmax over the last axis.
-///
-///   y[i,j] = exp(scale * (x[i,j] - max_j x[i,j])) / sum_j of the same
-///   delta[i] = sum_j dy[i,j] y[i,j] / sum_j y[i,j],   dx = scale * y * (dy - delta)
-///
-/// Formula    docs/formulas/softmax.md.
-/// Shapes     x, y, dy, dx [rows, cols]. cols >= 1, rows may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
-/// Precision  exponentials (for bf16 and f16 as exact as such a y shows), sum and delta in f32 (f64 for f64), one
-///            rounding at y and dx. The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
-/// Options    backward: as in forward.
-/// Writes     y, dx.
-/// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
-///            dx may be dy or y. Otherwise any layout in which no written element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0, or outside option_range),
-///            workspace; before the first write.
-/// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For any
-///            input, where the terms of dx cancel: one rounding, and 1e-6 of scale y_j (|dy_j| + sum y |dy|)
-///            (tests/fuzz/activations.cpp).
-struct softmax_options {
-  double scale = 1;
-};
 
 template <>
 struct kernel<op::softmax, backends::generic> {
@@ -56,52 +26,12 @@ struct kernel<op::softmax, backends::generic> {
   }
 };
 
-namespace detail {
-inline namespace TIGON_ABI {
-template <class T>
-void expect_scale(const expects& expect, double scale) {
-  expect.above_zero<accumulator_t<T>>("scale", scale);
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
   return simd::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
 }
 
-/// y from x. See softmax_options for the contract.
-template <class B = default_backend, class T>
-void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {}, context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  arguments args("softmax_forward");
-  args.at_least_one("cols", x.cols);
-  args.in("x", x);
-  args.out("y", y, x.rows, x.cols).may_be("x");
-  detail::expect_scale<T>(args, opt.scale);
-  args.check();
-  ctx.workspace().expect("softmax_forward", softmax_workspace<B, T>(x.cols, ctx));
-  kernel_for<op::softmax, B>::template forward<B, T>(x, y, opt, ctx);
-}
-
-/// dx from dy and y. See softmax_options for the contract.
-template <class B = default_backend, class T>
-void softmax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt = {},
-                      context& ctx = default_context()) {
-  static_assert(admits<B, T>());
-  arguments args("softmax_backward");
-  args.at_least_one("cols", y.cols);
-  args.in("y", y);
-  args.in("dy", dy, y.rows, y.cols);
-  args.out("dx", dx, y.rows, y.cols).may_be("dy", "y");
-  detail::expect_scale<T>(args, opt.scale);
-  args.check();
-  kernel_for<op::softmax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
-}
-
 }  // namespace tigon
 
-#include <tigon/backend/select.hpp>
-
-#endif  // TIGON_OPS_SOFTMAX_HPP
+#endif  // TIGON_OPS_SOFTMAX_SOFTMAX_KERNEL_HPP

@@ -1,0 +1,38 @@
+// Contrastive preference optimisation, from hidden states.
+#ifndef TIGON_LOSSES_FUSED_LINEAR_CPO_HPP
+#define TIGON_LOSSES_FUSED_LINEAR_CPO_HPP
+
+#include <tigon/losses/sequence/fused_linear_cpo_kernel.hpp>
+
+namespace tigon {
+
+/// Contrastive preference optimisation on pairs of sequences, without a reference:
+///
+///   u = beta (c - r),   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
+///
+/// Everything else as preference_options has it. Xu et al., 2024.
+struct fused_linear_cpo_options;
+
+/// Loss, results and all gradients in one call. See fused_linear_cpo_options
+/// for the contract.
+template <class B = default_backend, class T>
+void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& target,
+                              const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
+                              const std::type_identity_t<linear_gradients<T>>& gradients = {},
+                              fused_linear_cpo_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using K = kernel_for<op::fused_linear_cpo, B>;
+  constexpr std::string_view op = "fused_linear_cpo_forward";
+  detail::expect_cpo<accumulator_t<T>>(op, opt.label_smoothing);
+  const detail::cpo_pair f{opt.beta, opt.label_smoothing};
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
+                          {layer, {target}, to, gradients, opt.pairs, {}}, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_FUSED_LINEAR_CPO_HPP

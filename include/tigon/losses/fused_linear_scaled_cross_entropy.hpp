@@ -1,0 +1,183 @@
+// Negative log-likelihood and entropy of every token, of a linear layer's output that never exists as a whole.
+#ifndef TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
+#define TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
+
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/softmax/fused_linear_scaled_cross_entropy_kernel.hpp>
+
+namespace tigon {
+
+/// With s = (x w^T + bias) / temperature and p = softmax(s), for a row with target t, m = max_j s_j,
+/// d = sum_j exp(s_j - m) without the maximal element's own 1, and u = sum_j p_j (s_j - m):
+///
+///   nll     = (m - s_t) + log1p(d)                     entropy = log1p(d) - u          lse = m + log1p(d)
+///   D_j     = (g (p_j - [j = t]) - h p_j ((s_j - m) - u)) / temperature      g, h: upstream of nll and of entropy
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+///
+/// Formula    docs/formulas/fused_linear_scaled_cross_entropy.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, nll, entropy, lse
+///            [rows]; upstream one number or [rows]. vocab >= 1; rows and hidden may be 0.
+/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for
+///            f64); target std::int32_t or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+///            A call of at most 8 rows in f32 is f64 throughout (docs/formulas/fused_linear_cross_entropy.md, few rows).
+/// Options    backward: as in forward.
+/// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
+///            added to with gradient::accumulate.
+/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradients, nor multiplied; its results
+///            and dx are 0, whatever stands in x and w. The bits of a row's results and dx do not depend on which other
+///            rows count, where they stand and how many there are. dw and dbias have the same bits for the same rows in
+///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
+///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer). A call of at most 8
+///            rows in f32 has rows * vocab logits in f64.
+/// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
+///            [0, vocab) that is not ignore_index; before the first write.
+/// Edges      vocab = 1: zeros. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D. A D below
+///            the smallest normal f32 (f64) is taken as 0.
+/// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3;
+///            of at most 8 rows of f32 results and gradients within 2.4e-7 of their L2 norms
+///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
+struct fused_linear_scaled_cross_entropy_options;
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// Results of few rows in f64, and where they are rounded to.
+template <class A>
+class wide_results {
+ public:
+  wide_results(workspace::frame& frame, const scaled_cross_entropy_results<A>& to, std::size_t rows) : to_(to) {
+    const auto wide = [&](std::span<A> of) {
+      return of.data() == nullptr ? std::span<double>() : std::span(frame.template take<double>(rows), rows);
+    };
+    from_ = {wide(to.nll), wide(to.entropy), wide(to.lse)};
+  }
+  const scaled_cross_entropy_results<double>& from() const { return from_; }
+  void round() const {
+    const auto put = [](std::span<double> from, std::span<A> to) {
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<A>(from[i]);
+    };
+    put(from_.nll, to_.nll), put(from_.entropy, to_.entropy), put(from_.lse, to_.lse);
+  }
+
+ private:
+  scaled_cross_entropy_results<A> to_;
+  scaled_cross_entropy_results<double> from_;
+};
+
+/// Whether calls of few rows are computed in f64.
+template <class B, layer_types T>
+inline constexpr bool few_scaled_cross_entropy_in_f64 = few_rows_in_f64<B, T, op::fused_linear_scaled_cross_entropy> &&
+                                                        few_rows_in_f64<row_backend<B>, T, op::scaled_cross_entropy>;
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Bytes of workspace that fused_linear_scaled_cross_entropy_forward and _backward take with all gradients, or
+/// those of x alone.
+template <class B = default_backend, class T>
+std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
+                                                        const context& ctx = default_context(),
+                                                        parameters of = parameters::trained) {
+  using A = accumulator_t<T>;
+  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (detail::few_scaled_cross_entropy_in_f64<B, T>)
+    if (rows <= detail::few_rows)
+      return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) + 5 * workspace::bytes_for<double>(rows) +
+             detail::few_rows_workspace<B, T>({rows, hidden, vocab}, ctx);
+  return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
+         detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, detail::bytes_of_row<T>(hidden, vocab), ctx,
+                                             simd::scratch_workspace<B, A>(vocab, 1, ctx), of,
+                                             [=](std::size_t n) { return workspace::bytes_for<A>(n, vocab); });
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// Checks and the call that forward and backward share.
+template <class B, layer_types T, class Target>
+void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& head, const linear_gradients<T>& to,
+                                 const Target& target, const scaled_cross_entropy_results<accumulator_t<T>>& out,
+                                 const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
+                                 const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
+  const std::span labels(target);
+  using I = std::remove_const_t<typename decltype(labels)::element_type>;
+  static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
+  const std::span<const I> targets(labels);
+  const std::size_t rows = head.x.rows, vocab = head.w.rows, hidden = head.x.cols;
+  arguments args(name);
+  declare_layer<B>(args, name, head);
+  args.in("target", targets, rows);
+  args.that(!to.any() || rows == 0 || g.nll.data() != nullptr || g.entropy.data() != nullptr, error_code::shape,
+            "upstream", "empty", "a gradient of nll or of entropy: one number, or one for each row");
+  args.optional_in("upstream.nll", g.nll, g.nll.size() == 1 ? 1 : rows);
+  args.optional_in("upstream.entropy", g.entropy, g.entropy.size() == 1 ? 1 : rows);
+  declare_gradients(args, head, to);
+  args.optional_out("nll", out.nll, rows);
+  args.optional_out("entropy", out.entropy, rows);
+  args.optional_out("lse", out.lse, rows);
+  args.check();
+  args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
+              "a number from 1e-30 to 1e30");
+  expect_labels(name, targets, vocab, opt.ignore_index);
+  ctx.workspace().expect(name,
+                         fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
+
+  workspace::frame frame(ctx.workspace());
+  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
+  const auto of_nll = kept.of_kept(frame, g.nll), of_entropy = kept.of_kept(frame, g.entropy);
+  const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
+  const auto run = [&]<layer_types L>(const linear_layer<L>& layer, const linear_gradients<L>& gradients,
+                                      const scaled_cross_entropy_rows<accumulator_t<L>>& of_rows) {
+    using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
+    if (!results && to.any())
+      return K::template backward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    K::template forward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    of_rows.spread(rows, kept.rows());
+  };
+  if constexpr (few_scaled_cross_entropy_in_f64<B, T>)
+    if (rows <= few_rows) {
+      const wide_results<accumulator_t<T>> wide(frame, out, rows);
+      run(layer_in_f64(head), gradients_in_f64(to),
+          {wide.from(), {numbers_in_f64(frame, of_nll), numbers_in_f64(frame, of_entropy)}});
+      return wide.round();
+    }
+  run(head, to, {out, {of_nll, of_entropy}});
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. See
+/// fused_linear_scaled_cross_entropy_options for the contract.
+template <class B = default_backend, class T, class Target>
+void fused_linear_scaled_cross_entropy_forward(
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> to,
+    std::type_identity_t<linear_gradients<T>> gradients = {}, fused_linear_scaled_cross_entropy_options opt = {},
+    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
+    context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", layer, gradients, target, to,
+                                            upstream, opt, ctx);
+}
+
+/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again.
+template <class B = default_backend, class T, class Target>
+void fused_linear_scaled_cross_entropy_backward(
+    const linear_layer<T>& layer, const Target& target,
+    std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
+    std::type_identity_t<linear_gradients<T>> gradients, fused_linear_scaled_cross_entropy_options opt = {},
+    context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", layer, gradients, target, {},
+                                            upstream, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP

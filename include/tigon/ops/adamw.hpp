@@ -1,0 +1,181 @@
+// AdamW with clipping by the norm of all gradients: the norm, then one pass over memory.
+#ifndef TIGON_OPS_ADAMW_HPP
+#define TIGON_OPS_ADAMW_HPP
+
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/optimizer/adamw_kernel.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <span>
+
+namespace tigon {
+
+/// norm = |gradient_scale| sqrt(sum over all parameters of g^2),   c = gradient_scale min(1, max_norm / norm)
+/// m = beta1 m + (1 - beta1) c g,   v = beta2 v + (1 - beta2) (c g)^2
+/// w = w - learning_rate (mh / (sqrt(vh) + eps) + weight_decay decay w),   mh = m / (1 - beta1^step),   vh likewise
+///
+/// Formula    docs/formulas/adamw.md; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019. That of
+///            torch.optim.AdamW; of torch.nn.utils.clip_grad_norm_ but for the 1e-6 that it adds to the norm.
+/// Shapes     a list of parameters (adamw_parameter), each w, g, m, v and perhaps `rounded` of one size. The list, and
+///            a parameter, may be empty.
+/// Types      one for all w of a list, one for all g, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only with
+///            f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
+/// Precision  f32 (f64 for f64), one rounding at m, v, w and rounded. w is computed from m and v before they are
+///            rounded, rounded from w before that is. The norm is summed in f64, in an order that depends on the sizes
+///            of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w, m and v
+///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
+///            the parameter in the list, and place of the element.
+/// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
+/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
+/// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
+///            option_range, or a factor made of them beyond it), workspace; before the first write.
+/// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
+///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
+///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
+///            from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
+/// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
+///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
+///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
+struct adamw_options;
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// True for a list of parameters of types that may meet; a sentence otherwise.
+template <class B, class P>
+consteval bool admits_adamw() {
+  static_assert(is_adamw_parameter<P>, "tigon: adamw takes a contiguous range of adamw_parameter<W, G, M, R>");
+  using W = typename P::weight;
+  static_assert(admits<B, W>());
+  static_assert(mixes_with<W, typename P::gradient_type>, "tigon: gradients in f64 go only with weights in f64");
+  static_assert(std::same_as<typename P::moment, accumulator_t<W>> ||
+                    (std::same_as<typename P::moment, bfloat16> && !std::same_as<W, double>),
+                "tigon: moments of adamw are f32 or bf16, f64 of weights in f64");
+  static_assert(!P::may_have_rounded || (std::same_as<W, float> && sizeof(typename P::rounded_type) == 2),
+                "tigon: rounded weights of adamw are bf16 or f16, of masters in f32");
+  return true;
+}
+
+/// The arrays of every parameter.
+template <class P>
+void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
+                             [[maybe_unused]] context& ctx) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const P& p = list[i];
+    char name[64];
+    std::snprintf(name, sizeof name, "%s: parameters[%zu]", op, i);
+    arguments args(name);
+    args.in("g", p.g, p.w.size());
+    args.out("w", p.w);
+    args.out("m", p.m, p.w.size());
+    args.out("v", p.v, p.w.size());
+    args.optional_out("rounded", p.rounded, p.w.size());
+    using A = accumulator_t<typename P::weight>;
+    args.from_zero<A>("decay", p.decay);
+    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
+    args.check();
+  }
+#if TIGON_CHECKS
+  expect_apart(op, list, ctx);
+#endif
+}
+
+template <class P>
+void expect_adamw_options(const char* op, const adamw_options& opt) {
+  using A = accumulator_t<typename P::weight>;
+  const expects check(op);
+  const auto below_one = [&](const char* name, double came) {
+    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
+  };
+  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
+  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
+  below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
+  check.finite<A>("gradient_scale", opt.gradient_scale);
+  check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
+  check.made<A>("learning_rate over 1 - beta1^step",
+                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
+  check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
+             "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
+}
+
+constexpr TIGON_INLINE std::size_t adamw_tasks_of(std::size_t size) {
+  return size / adamw_task + (size % adamw_task != 0);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Bytes of workspace that adamw takes for so many parameters, of so many elements together.
+constexpr TIGON_INLINE std::size_t adamw_workspace(std::size_t parameters, std::size_t elements) {
+  // Every parameter may have one task that is not full. What the checks take is given back before.
+  const std::size_t tasks = elements / detail::adamw_task + parameters;
+  const std::size_t kernels = workspace::bytes_for<std::size_t>(parameters + 1) + workspace::bytes_for<double>(tasks);
+  const std::size_t checks = 2 * workspace::bytes_for<std::uintptr_t>(5, parameters);
+  return kernels < checks ? checks : kernels;
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// The norm if it is wanted, and the step unless it is skipped; returns the norm.
+template <class B, class P>
+double adamw_call(const char* op, std::span<const P> list, const adamw_options& opt, const double* known, bool steps,
+                  context& ctx) {
+  static_assert(admits_adamw<B, P>());
+  std::size_t elements = 0;
+  for (const P& p : list) elements += p.w.size();
+  expect_adamw_options<P>(op, opt);
+  ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
+  expect_adamw_parameters(op, list, opt, ctx);
+  workspace::frame frame(ctx.workspace());
+  auto* const first = frame.template take<std::size_t>(list.size() + 1);
+  first[0] = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
+  const adamw_tasks<P> tasks{list.data(), first, list.size()};
+  using kernels = kernel_for<op::adamw, B>;
+  double norm = 0;
+  if (known != nullptr)
+    norm = *known;
+  else
+    norm = std::fabs(opt.gradient_scale) *
+           kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
+  const bool finite = norm <= std::numeric_limits<double>::max();
+  if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
+  return norm;
+}
+
+template <class List>
+using adamw_parameter_of =
+    std::remove_cv_t<std::remove_pointer_t<decltype(std::span(std::declval<const List&>()).data())>>;
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
+/// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
+template <class B = default_backend, class List>
+double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
+  using P = detail::adamw_parameter_of<List>;
+  return detail::adamw_call<B, P>("adamw", parameters, opt, nullptr, true, ctx);
+}
+
+/// The norm alone, of gradient_scale g.
+template <class B = default_backend, class List>
+double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
+  using P = detail::adamw_parameter_of<List>;
+  return detail::adamw_call<B, P>("adamw_norm", parameters, opt, nullptr, false, ctx);
+}
+
+/// A step with a norm that the caller knows, for example of several lists or ranks: the root of the sum of the squares of
+/// theirs. g is read once. Returns the norm.
+template <class B = default_backend, class List>
+double adamw_with_norm(const List& parameters, double norm, adamw_options opt = {}, context& ctx = default_context()) {
+  using P = detail::adamw_parameter_of<List>;
+  return detail::adamw_call<B, P>("adamw_with_norm", parameters, opt, &norm, true, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_ADAMW_HPP

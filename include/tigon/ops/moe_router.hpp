@@ -1,0 +1,116 @@
+// Router of a mixture of experts: which experts a token chooses, and with which weights, forward and backward.
+#ifndef TIGON_OPS_MOE_ROUTER_HPP
+#define TIGON_OPS_MOE_ROUTER_HPP
+
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/moe/moe_router_kernel.hpp>
+
+namespace tigon {
+
+/// The k experts of every token with the highest scores.
+///
+///   s[e] = softmax(logits[t])[e], or sigmoid(logits[t,e])
+///   indices[t] = the k experts with the largest s[e] + bias[e], the largest first
+///   weights[t,j] = scale * s[e] / sum over the k chosen of s,   or scale * s[e];   e = indices[t,j]
+///   d = scale * dweights[t],   w = weights[t] / scale,   D = sum over j of w d; 0 with sigmoids not normalised
+///   dlogits[t,e] = w (d - D) where e was chosen, times 1 - s[e] with sigmoids;
+///                  elsewhere 0, or -s[e] D with a softmax that is not normalised
+///
+/// Formula    docs/formulas/moe.md.
+/// Shapes     logits, dlogits [tokens, experts]; bias [experts] or `absent`; indices, weights, dweights [tokens, k].
+///            tokens and k may be 0, k <= experts.
+/// Types      logits and dlogits one of f32, bf16, f16, f64; bias any one, weights and dweights any one (f64 only with
+///            f64); indices std::int32_t or std::int64_t.
+/// Precision  f32 (f64 for f64), one rounding at weights and dlogits.
+/// Order      ties: the lower index first. Without a bias the logits are compared, which have the order of their
+///            scores, with one s + bias as it was computed. A NaN comes before all numbers, so that a bad logit is not
+///            passed over.
+/// Options    backward: as in forward.
+/// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in
+///            weights.
+/// Aliasing   forward: none. backward: dlogits may be logits. Otherwise any layout in which no written element is
+///            shared.
+/// Throws     tigon::error: shape, stride, alias, argument (scale is outside option_range, k is above experts),
+///            workspace, and index (in every build) for an index outside [0, experts) or twice in a token, in backward;
+///            before the first write.
+/// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. A NaN,
+///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
+///            exact where the scores themselves underflow.
+/// Max error  f32 2e-6, bf16 8e-3 of |reference| + its root mean square, both ways (tests/ops/moe_router_test.cpp).
+struct moe_router_options;
+
+/// Bytes of workspace that moe_router_forward and moe_router_backward take.
+template <class B = default_backend, class T>
+std::size_t moe_router_workspace(std::size_t experts, const context& ctx = default_context()) {
+  return simd::scratch_workspace<B, accumulator_t<T>>(experts, 3, ctx);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+template <class A>
+void expect_choices(const expects& expect, std::size_t k, std::size_t experts, const moe_router_options& opt) {
+  expect.that(k <= experts, error_code::argument, "indices", "of more columns than there are experts",
+              "a token to choose an expert once");
+  expect.finite<A>("scale", opt.scale);
+}
+template <token_id I>
+void expect_distinct(std::string_view op, matrix_view<const I> indices) {
+  for (std::size_t t = 0; t < indices.rows; ++t)
+    for (std::size_t j = 0; j < indices.cols; ++j)
+      for (std::size_t i = 0; i < j; ++i)
+        if (indices.row(t)[i] == indices.row(t)[j])
+          fail_argument(error_code::index, op, "indices[" + std::to_string(t) + ", " + std::to_string(j) + "]",
+                        std::to_string(indices.row(t)[j]) + " again", "a token to choose an expert once");
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// indices and weights from logits. See moe_router_options for the contract.
+template <class B = default_backend, class T, parameter S, class I, class R>
+void moe_router_forward(matrix_view<T> logits, const S& bias, matrix_view<I> indices, matrix_view<R> weights,
+                        moe_router_options opt = {}, context& ctx = default_context()) {
+  using E = std::remove_const_t<T>;
+  static_assert(admits<B, E>() && admits<B, R>());
+  static_assert(token_id<I>, "tigon: indices of experts are std::int32_t or std::int64_t");
+  const auto add = as_in_vector<E>(bias);
+  using P = detail::view_element_t<decltype(add)>;
+  static_assert(admits_parameter<E, decltype(add)>() && admits_parameter<E, vector_view<R>>());
+  arguments args("moe_router_forward");
+  args.in("logits", logits);
+  args.optional_in("bias", add, logits.cols);
+  args.out("indices", indices, logits.rows, indices.cols);
+  args.out("weights", weights, logits.rows, indices.cols);
+  detail::expect_choices<accumulator_t<E>>(args, indices.cols, logits.cols, opt);
+  args.check();
+  ctx.workspace().expect("moe_router_forward", moe_router_workspace<B, E>(logits.cols, ctx));
+  kernel_for<op::moe_router, B>::template forward<B, E, P, I, R>(logits, add, indices, weights, opt, ctx);
+}
+
+/// dlogits from dweights, and the logits and indices of forward. See moe_router_options for the contract.
+template <class B = default_backend, class R, class T, class I>
+void moe_router_backward(matrix_view<R> dweights, in_matrix<T> logits, matrix_view<I> indices, matrix_view<T> dlogits,
+                         moe_router_options opt = {}, context& ctx = default_context()) {
+  using D = std::remove_const_t<R>;
+  using J = std::remove_const_t<I>;
+  static_assert(admits<B, T>() && admits<B, D>() && admits_parameter<T, vector_view<D>>());
+  static_assert(token_id<J>, "tigon: indices of experts are std::int32_t or std::int64_t");
+  arguments args("moe_router_backward");
+  args.in("logits", logits);
+  args.in("indices", indices, logits.rows, indices.cols);
+  args.in("dweights", dweights, logits.rows, indices.cols);
+  args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
+  detail::expect_choices<accumulator_t<T>>(args, indices.cols, logits.cols, opt);
+  args.check();
+  detail::expect_experts<J>("moe_router_backward", indices, logits.cols);
+  detail::expect_distinct<J>("moe_router_backward", indices);
+  ctx.workspace().expect("moe_router_backward", moe_router_workspace<B, T>(logits.cols, ctx));
+  kernel_for<op::moe_router, B>::template backward<B, T, J, D>(dweights, logits, indices, dlogits, opt, ctx);
+}
+
+}  // namespace tigon
+
+#include <tigon/ops/moe_routing.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
+
+#endif  // TIGON_OPS_MOE_ROUTER_HPP
