@@ -37,6 +37,14 @@ namespace tigon {
 ///            f32 (f64) is written as 0, and a gradient of 0 stays 0 for any upstream gradient.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
 ///            same (tests/losses/cross_entropy_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), dlogits(logits.size()), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// tigon::cross_entropy_forward(in, std::span(target), loss, gradient, {.label_smoothing = 0.1});
+/// tigon::cross_entropy_backward(gradient, upstream, gradient);  // for a gradient of the loss other than 1
+/// ```
 struct cross_entropy_options;
 
 namespace detail {

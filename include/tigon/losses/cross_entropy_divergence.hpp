@@ -38,6 +38,15 @@ namespace tigon {
 /// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of the
 ///            same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel, dlogits' is of
 ///            Q_j (|log Q_j| + |log P_j|) / temperature, with its weights, too (tests/fuzz/losses.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), teacher(logits), dlogits(logits), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// const tigon::matrix_view of_teacher(teacher.data(), 4, 100);
+/// tigon::cross_entropy_tvd_forward(in, std::span(target), of_teacher, {loss}, gradient);
+/// tigon::cross_entropy_jsd_forward(in, std::span(target), of_teacher, {loss}, gradient);
+/// ```
 struct cross_entropy_divergence_options;
 
 /// Bytes of workspace that cross_entropy_tvd_forward and cross_entropy_jsd_forward take.

@@ -14,6 +14,17 @@ namespace tigon {
 /// fused_linear_distillation_options, but the temperature has no effect, and a teacher with a larger vocabulary
 /// requires zero_logit or drop_teacher. Edges: a row of zeros (or of numbers below the smallest normal one) has soft_i
 /// = beta and no gradient of it.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// tigon::fused_linear_cosine_distillation_forward(layer, teacher, target, {loss}, gradients);
+/// tigon::fused_linear_cosine_distillation_backward(layer, teacher, target, 2, gradients);
+/// ```
 struct fused_linear_cosine_distillation_options;
 
 /// Losses and gradients in one call. See fused_linear_cosine_distillation_options and fused_linear_distillation_options

@@ -48,6 +48,16 @@ namespace tigon {
 ///            and tiles. Of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms, for logits of 20
 ///            and more (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp,
 ///            tests/fuzz/products.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_cross_entropy_forward(layer, std::span(target), {loss}, gradients);
+/// tigon::fused_linear_cross_entropy_backward(layer, std::span(target), upstream, gradients);
+/// ```
 struct fused_linear_cross_entropy_options;
 
 namespace detail {

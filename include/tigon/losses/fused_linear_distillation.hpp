@@ -45,6 +45,18 @@ namespace tigon {
 ///            below the smallest normal f32 (f64) is taken as 0.
 /// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
 ///            square; of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms (tests/losses/fused_linear_distillation_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// const tigon::cosine_soft<float> soft{1};
+/// tigon::fused_linear_distillation_forward(layer, teacher, target, soft, {loss}, gradients);
+/// tigon::fused_linear_distillation_backward(layer, teacher, target, soft, 2, gradients);  // for a gradient of 2
+/// ```
 struct fused_linear_distillation_options;
 
 /// Losses and gradients in one call, with a soft loss of your own. See fused_linear_distillation_options for the

@@ -24,6 +24,17 @@ namespace tigon {
 /// Everything else (shapes, memory, the nll) as preference_options has it; the derivatives are in
 /// docs/formulas/preference.md. Without a reference c0 = r0 = 0. label_smoothing is refused where the form above has no
 /// e. e^-u h is made in the exponent, and e^-u alone does not exceed the largest f32.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer reference = layer;
+/// tigon::fused_linear_dpo_forward(layer, {target}, {loss}, gradients, {.beta = 0.1}, {reference});
+/// ```
 struct fused_linear_dpo_options;
 
 namespace detail {

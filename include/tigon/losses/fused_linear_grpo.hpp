@@ -98,6 +98,17 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 ///            write.
 /// Max error  loss 4e-7, in bf16 too, gradients f32 1e-5, bf16 8e-3 of |reference| + its root mean square
 ///            (tests/losses/fused_linear_grpo_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, 4};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<float> advantages{1, -1};
+/// tigon::fused_linear_grpo_forward(layer, {target, advantages}, {loss}, gradients, {.beta = 0});
+/// ```
 template <class B = default_backend, class T>
 void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,

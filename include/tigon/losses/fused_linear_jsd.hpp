@@ -15,6 +15,17 @@ namespace tigon {
 /// counts if its label is not ignore_index. The loss is one number. Throws no index.
 /// Workspace: fused_linear_distillation_workspace. Max error as there
 /// (tests/losses/fused_linear_distillation_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// tigon::fused_linear_jsd_forward(layer, teacher, target, loss, gradients);
+/// tigon::fused_linear_jsd_backward(layer, teacher, target, 2, gradients);  // for a gradient of the loss of 2
+/// ```
 struct fused_linear_jsd_options;
 
 /// The loss and the student's gradients in one call. See fused_linear_jsd_options for the contract.

@@ -48,6 +48,18 @@ namespace tigon {
 ///            reduction none 1e-6, and gradients f32 1e-5, bf16 8e-3, of |reference| + its root mean square;
 ///            of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms
 ///            (tests/losses/fused_linear_kl_div_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<float> teacher(4 * 100, 0.01f);
+/// const tigon::matrix_view probs(teacher.data(), 4, 100);
+/// tigon::fused_linear_kl_div_forward(layer, probs, std::span(target), loss, gradients);
+/// tigon::fused_linear_kl_div_backward(layer, probs, std::span(target), upstream, gradients);
+/// ```
 struct fused_linear_kl_div_options;
 
 namespace detail {

@@ -12,6 +12,18 @@ namespace tigon {
 ///
 /// with s(x) = 1 / (1 + e^-x). kl is a constant: one number for the batch, one a sequence, or none. Everything else as
 /// unpaired_options has it. Ethayarajh et al., 2024.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<std::uint8_t> desirable{1, 0};
+/// const std::vector<float> kl(1);
+/// tigon::fused_linear_kto_forward(layer, {target, desirable}, kl, {loss}, gradients);
+/// ```
 struct fused_linear_kto_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_kto_options for the contract; kl is one number, one a

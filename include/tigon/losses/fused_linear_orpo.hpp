@@ -13,6 +13,16 @@ namespace tigon {
 ///
 /// Everything else as preference_options has it. 1 - e^c is -expm1(c), and at least the smallest normal f32, so that a
 /// sequence of probability 1 gives finite numbers. Hong et al., 2024.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_orpo_forward(layer, {target}, {loss}, gradients);
+/// ```
 struct fused_linear_orpo_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_orpo_options

@@ -39,6 +39,20 @@ namespace tigon {
 ///            entry that counts for the nll: nll 0. NaN or +inf in a row of logits: its pair, and the loss, are NaN.
 /// Max error  loss and results 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + their root mean
 ///            square (tests/losses/fused_linear_preference_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const auto hinge = [](const tigon::preference_pair& p) {
+///   const double short_of_one = 1 - (p.chosen - p.rejected), slope = short_of_one > 0 ? 1 : 0;
+///   return tigon::pair_value{.loss = slope * short_of_one, .dchosen = -slope, .drejected = slope, .metrics = {}};
+/// };
+/// tigon::fused_linear_preference_forward(layer, {target}, hinge, {loss}, gradients);
+/// ```
 struct preference_options;
 
 /// Loss, results and all gradients in one call. See preference_options for the contract; f is called once a pair, by

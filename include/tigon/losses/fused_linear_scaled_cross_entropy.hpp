@@ -41,6 +41,17 @@ namespace tigon {
 /// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3;
 ///            of at most 8 rows of f32 results and gradients within 2.4e-7 of their L2 norms
 ///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), nll(4), entropy(4), upstream(4, 1);
+/// const std::vector<std::int64_t> target{1, 2, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_scaled_cross_entropy_forward(layer, std::span(target), {nll, entropy}, gradients, {},
+///                                                  {upstream});
+/// tigon::fused_linear_scaled_cross_entropy_backward(layer, std::span(target), {upstream}, gradients);
+/// ```
 struct fused_linear_scaled_cross_entropy_options;
 
 namespace detail {

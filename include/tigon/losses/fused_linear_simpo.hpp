@@ -12,6 +12,16 @@ namespace tigon {
 ///   u = beta (c - r) - gamma,   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
 ///
 /// Everything else as preference_options has it; rewards do not contain the margin. Meng et al., 2024.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_simpo_forward(layer, target, {loss}, gradients);
+/// ```
 struct fused_linear_simpo_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_simpo_options

@@ -35,6 +35,21 @@ namespace tigon {
 ///            counted in empty_sequences. NaN or +inf in a row of logits: its sequence, and the loss, are NaN.
 /// Max error  loss and results 2e-7, in bf16 too, gradients f32 2e-6, bf16 8e-3 of |reference| + their root mean
 ///            square (tests/losses/fused_linear_kto_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<std::uint8_t> desirable{1, 0};
+/// const auto likely = [](const tigon::preference_sequence& s) {
+///   const double sign = s.desirable ? 1 : -1;
+///   return tigon::sequence_value{-sign * s.logp, -sign};
+/// };
+/// tigon::fused_linear_unpaired_preference_forward(layer, {target, desirable}, likely, {loss}, gradients);
+/// ```
 struct unpaired_options;
 
 /// Loss, results and all gradients in one call. See unpaired_options for the contract; f is called once a sequence, by

@@ -56,6 +56,17 @@ constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
 /// Throws     tigon::error: as policy_options and selective_log_softmax; before the first write.
 /// Max error  loss 1e-5, dlogits f32 1e-5, bf16 4e-3 of |reference| + its root mean square: what f32 holds of
 ///            log-probabilities (tests/losses/grpo_loss_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), dlogits(logits), loss(1), upstream(1, 1);
+/// std::vector<tigon::lse_parts<float>> lse(4);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, 4};  // two sequences
+/// const std::vector<float> advantages{1, -1};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// const tigon::policy_batch<float> batch{tigon::matrix_view(tokens.data(), 2, 2), advantages};
+/// tigon::grpo_loss_forward(in, batch, loss, lse, {.beta = 0});
+/// tigon::grpo_loss_backward(in, batch, lse, upstream, gradient, {.beta = 0});
+/// ```
 template <class B = default_backend, class Z, class T = std::remove_const_t<Z>>
 void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                        std::type_identity_t<std::span<accumulator_t<T>>> loss,

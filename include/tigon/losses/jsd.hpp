@@ -33,6 +33,13 @@ namespace tigon {
 ///            dstudent f32 1e-6, bf16 4e-3 of |reference| + its root mean square (tests/losses/jsd_test.cpp).
 ///
 /// The gradient of the teacher: swap the two and take 1 - beta.
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, -4.6f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::jsd_forward(rows(student), rows(teacher), loss, rows(gradient), {.beta = 0.5});
+/// tigon::jsd_backward(rows(gradient), upstream, rows(gradient));  // for a gradient of the loss other than 1
+/// ```
 struct jsd_options;
 
 inline namespace TIGON_ABI {

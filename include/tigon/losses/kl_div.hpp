@@ -34,6 +34,13 @@ namespace tigon {
 ///            mean square (tests/losses/kl_div_test.cpp).
 ///            dteacher the same of the sum of its terms' absolute values, which cancel at log P near y - 1:
 ///            c |g| (|log max(P, eps) - y| + 1), c |g| P (|teacher - y| + 1) with log_target (tests/fuzz/losses.cpp).
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, -4.6f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::kl_div_forward(rows(student), rows(teacher), loss, rows(gradient), {.log_target = true});
+/// tigon::kl_div_backward(rows(teacher), upstream, rows(gradient), {.log_target = true});
+/// ```
 struct kl_div_options;
 
 namespace detail {

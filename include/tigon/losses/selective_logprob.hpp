@@ -35,6 +35,17 @@ namespace tigon {
 ///            ignore_index; before the first write.
 /// Max error  logp 4e-7, in bf16 too, gradients f32 4e-6, bf16 8e-3 of |reference| + its root mean square
 ///            (tests/losses/selective_logprob_test.cpp), for any number of rows, chunks and tiles.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), logp(4);
+/// const std::vector<std::int64_t> target{1, 2, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// std::vector<tigon::lse_parts<float>> lse(4);
+/// tigon::selective_logprob_forward(layer, std::span(target), logp, lse);
+/// tigon::selective_logprob_backward(layer, std::span(target), logp, lse, gradients);  // dlogp = logp
+/// ```
 struct selective_logprob_options;
 
 /// Bytes of workspace that selective_logprob_forward and _backward take for a call with a bias and all gradients,

@@ -30,6 +30,13 @@ namespace tigon {
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
 /// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and the gradients f32 2e-7, bf16
 ///            4e-3, of |reference| + its root mean square (tests/losses/tvd_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, 0.01f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::tvd_forward(rows(student), rows(teacher), loss, rows(gradient));
+/// tigon::tvd_backward(rows(student), rows(teacher), upstream, rows(gradient));
+/// ```
 struct tvd_options;
 
 inline namespace TIGON_ABI {

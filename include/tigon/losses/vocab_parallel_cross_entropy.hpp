@@ -36,6 +36,16 @@ namespace tigon {
 ///            All -inf: NaN. A gradient below the smallest normal f32 (f64) is written as 0.
 /// Max error  loss 4e-7 of |reference| + its root mean square where sums are f32; dlogits f32 1e-6, bf16 4e-3 of the
 ///            same (tests/losses/vocab_parallel_cross_entropy_test.cpp). The ranks' parts are put together in f64.
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), dlogits(logits), loss(4), top(4), rest(4);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// const tigon::comm::serial ranks;
+/// const tigon::vocab_shard shard{.first = 0, .vocab = 100};
+/// tigon::vocab_parallel_cross_entropy_forward(ranks, in, shard, std::span(target), {loss, top, rest});
+/// tigon::vocab_parallel_cross_entropy_backward(in, shard, std::span(target), loss, {top, rest}, gradient);
+/// ```
 struct vocab_parallel_cross_entropy_options;
 
 namespace detail {

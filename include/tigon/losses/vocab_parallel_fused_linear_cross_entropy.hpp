@@ -38,6 +38,18 @@ namespace tigon {
 /// Max error  as fused_linear_cross_entropy: loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that
 ///            is more, as in a loss near 0, of what the rounding of logits changes it by; gradients f32 2e-6, bf16 8e-3
 ///            (tests/losses/vocab_parallel_fused_linear_cross_entropy_test.cpp, tests/fuzz/fused.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::comm::serial ranks;
+/// const tigon::linear_shard shard{layer, tigon::vocab_shard{.first = 0, .vocab = 100}};
+/// tigon::vocab_parallel_fused_linear_cross_entropy_forward(ranks, shard, std::span(target), {loss}, gradients);
+/// tigon::vocab_parallel_fused_linear_cross_entropy_backward(ranks, shard, std::span(target), upstream, gradients);
+/// ```
 struct vocab_parallel_fused_linear_cross_entropy_options;
 
 namespace detail {

@@ -35,6 +35,20 @@ namespace tigon {
 /// Edges      as fused_linear_scaled_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
 /// Max error  as fused_linear_scaled_cross_entropy: results 2e-6 of |reference| + their root mean square, in bf16 too;
 ///            gradients f32 2e-5, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_scaled_cross_entropy_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), nll(4), upstream(4, 1);
+/// const std::vector<std::int64_t> target{1, 2, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::comm::serial ranks;
+/// const tigon::linear_shard shard{layer, tigon::vocab_shard{.first = 0, .vocab = 100}};
+/// tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward(ranks, shard, std::span(target), {nll}, gradients,
+///                                                                 {}, {upstream});
+/// tigon::vocab_parallel_fused_linear_scaled_cross_entropy_backward(ranks, shard, std::span(target), {upstream},
+///                                                                  gradients);
+/// ```
 using vocab_parallel_fused_linear_scaled_cross_entropy_options = fused_linear_scaled_cross_entropy_options;
 
 namespace detail {

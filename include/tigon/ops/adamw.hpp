@@ -40,6 +40,12 @@ namespace tigon {
 /// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
 ///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
 ///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
+///
+/// ```cpp
+/// std::vector<float> w(1000, 1), dw(1000, 0.1f), m(1000), v(1000);
+/// const tigon::adamw_parameter<float> parameters[] = {{w, dw, m, v}};
+/// tigon::adamw(parameters, {.learning_rate = 1e-3, .step = 1});
+/// ```
 struct adamw_options;
 
 namespace detail {

@@ -58,6 +58,15 @@ namespace tigon {
 ///            column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below 2^-100 (f64
 ///            2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up by compensated
 ///            sums.
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), v(k), o(q.size()), lse(4 * 8);
+/// std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// tigon::attention_forward(heads(q, 4), heads(k, 2), heads(v, 2), heads(o, 4), lse);
+/// tigon::attention_backward(heads(o, 4), heads(q, 4), heads(k, 2), heads(v, 2), {heads(o, 4), lse},
+///                           tigon::attention_gradients{heads(dq, 4), heads(dk, 2), heads(dv, 2)});  // do = o
+/// ```
 struct attention_options;
 
 namespace detail {

@@ -36,6 +36,17 @@ namespace tigon {
 ///            (tests/ops/attn_res_test.cpp). Of scores whose terms |v w_query w_norm| rstd have a sum S above 64, forward's
 ///            is 4e-6 (S / 64 - 1) more. Where blocks cancel, forward's is of their root mean square
 ///            (tests/fuzz/norms.cpp).
+///
+/// ```cpp
+/// std::vector<float> v(3 * 4 * 64, 0.5f), w(64, 1), query(64, 0.1f), h(4 * 64), alpha(3 * 4), rstd(3 * 4);
+/// std::vector<float> dv(v.size()), dw(64), dquery(64);
+/// const auto blocks = tigon::blocks_view<float>::stacked(v.data(), 3, 4, 64);
+/// const tigon::matrix_view out(h.data(), 4, 64);
+/// tigon::attn_res_forward(blocks, w, query, out, alpha, rstd);
+/// tigon::attn_res_backward(
+///     out, blocks, w, query, {alpha, rstd},
+///     tigon::attn_res_gradients{tigon::blocks_view<float>::stacked(dv.data(), 3, 4, 64), dw, dquery});  // dy = y
+/// ```
 struct attn_res_options;
 
 /// Bytes of workspace that attn_res_forward takes.

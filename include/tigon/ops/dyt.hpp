@@ -28,6 +28,14 @@ namespace tigon {
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, where beta cancels gamma t of the magnitudes
 ///            of both; gradients 2e-6, 4e-3, those of parameters of |reference| + the root sum of squares of what it is
 ///            the sum of (tests/ops/dyt_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), alpha(1, 0.5f), gamma(64, 1), beta(64), y(4 * 64), dx(4 * 64), dalpha(1);
+/// std::vector<float> dgamma(64), dbeta(64);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::dyt_forward(in, alpha, gamma, beta, out);
+/// tigon::dyt_backward(out, in, alpha, gamma, tigon::dyt_gradients{gradient, dalpha, dgamma, dbeta});  // dy = y
+/// ```
 struct dyt_options;
 
 /// Bytes of workspace that dyt_backward takes, with gradients of parameters or without any.

@@ -30,6 +30,14 @@ namespace tigon {
 /// Max error  none up to 64 occurrences of a token: backward has the bits of the sum in f32 (f64) in the order of the
 ///            tokens, rounded once. Beyond, for any number of them, f32 2e-6, f64 4e-15 of the sum of absolute values
 ///            (tests/ops/embedding_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> weight(100 * 64, 0.5f), y(3 * 64), dweight(weight.size());
+/// const std::vector<std::int32_t> ids{7, 0, 7};
+/// const tigon::matrix_view out(y.data(), 3, 64);
+/// tigon::embedding_forward(tigon::matrix_view(weight.data(), 100, 64), std::span<const std::int32_t>(ids), out);
+/// tigon::embedding_backward(out, std::span<const std::int32_t>(ids), tigon::matrix_view(dweight.data(), 100, 64));
+/// ```
 struct embedding_options;
 
 /// Bytes of workspace that embedding_backward and embedding_backward_sparse take.

@@ -28,6 +28,19 @@ namespace tigon {
 /// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in
 ///            what has to be equal; before the first write.
 /// Max error  as moe, and its bits (tests/ops/expert_parallel_moe_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), up(3 * 2 * 8 * 16, 0.1f), down(3 * 16 * 8, 0.1f), weights(4 * 2, 0.5f), y(x);
+/// std::vector<float> dx(x), dup(up), ddown(down), dweights(weights);
+/// const std::vector<std::int32_t> experts{0, 2, 2, 1, 0, 1, 1, 2};
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::moe_choices choices{rows(experts, 2), rows(weights, 2)};
+/// const tigon::moe_weights w{rows(up, 16), rows(down, 8), 3};  // three experts
+/// const tigon::moe_gradients gradients{rows(dx, 16), rows(dup, 16), rows(ddown, 8), rows(dweights, 2)};
+/// const tigon::comm::serial ranks;
+/// tigon::expert_parallel_moe_forward(ranks, rows(x, 16), choices, w, rows(y, 16));
+/// tigon::expert_parallel_moe_backward(ranks, rows(y, 16), rows(x, 16), choices, w, gradients);  // dy = y
+/// ```
 template <class Gate>
 using expert_parallel_moe_options_for = moe_options_for<Gate>;
 

@@ -33,6 +33,14 @@ namespace tigon {
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3, that of dw of
 ///            |reference| + the root sum of squares of what it is the sum of (tests/ops/fused_add_rms_norm_test.cpp),
 ///            for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), r(4 * 64, 1), w(64, 2), y(4 * 64), s(4 * 64), rstd(4), dx(4 * 64), dw(64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 64); };
+/// tigon::fused_add_rms_norm_forward(rows(x), rows(r), w, rows(y), rows(s), rstd);
+/// tigon::fused_add_rms_norm_backward(rows(y), rows(s), rows(s), w, rstd,
+///                                    tigon::fused_add_rms_norm_gradients{rows(dx), dw});  // dy = y, ds = s
+/// ```
 using fused_add_rms_norm_options = rms_norm_options;
 
 /// Bytes of workspace that fused_add_rms_norm_backward takes, with dw or without.

@@ -27,6 +27,13 @@ namespace tigon {
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/geglu_test.cpp). In the erf form below gate = -3 the error is absolute: where all
 ///            gates are there, the bound is of |reference| + 0.05 |up| (of dup 0.05 |dy|).
+///
+/// ```cpp
+/// std::vector<float> gate(4 * 64, 0.5f), up(4 * 64, 2), y(4 * 64), dgate(4 * 64), dup(4 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 64); };
+/// tigon::geglu_forward(rows(gate), rows(up), rows(y));
+/// tigon::geglu_backward(rows(y), rows(gate), rows(up), rows(dgate), rows(dup));  // dy = y
+/// ```
 struct geglu_options;
 
 /// y from gate and up. See geglu_options for the contract.

@@ -37,6 +37,15 @@ namespace tigon {
 ///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(2 * 8 * 49, 0.5f), w(8, 2), b(8, 1), y(x.size()), mean(2 * 4), rstd(2 * 4);
+/// std::vector<float> dx(x.size()), dw(8), db(8);
+/// const tigon::matrix_view in(x.data(), 2 * 8, 49), out(y.data(), 2 * 8, 49), gradient(dx.data(), 2 * 8, 49);
+/// const tigon::group_norm_options opt{.groups = 4, .channels = 8};
+/// tigon::group_norm_forward(in, w, b, out, mean, rstd, opt);
+/// tigon::group_norm_backward(out, in, w, mean, rstd, tigon::norm_gradients{gradient, dw, db}, opt);  // dy = y
+/// ```
 struct group_norm_options;
 
 /// Bytes of workspace that group_norm_backward takes, with dw or db, or without both; `rows` is batch * channels.

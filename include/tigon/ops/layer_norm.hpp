@@ -31,6 +31,13 @@ namespace tigon {
 ///            NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), w(64, 2), b(64, 1), y(4 * 64), mean(4), rstd(4), dx(4 * 64), dw(64), db(64);
+/// const tigon::matrix_view rows(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::layer_norm_forward(rows, w, b, out, mean, rstd, {.eps = 1e-5});
+/// tigon::layer_norm_backward(out, rows, w, mean, rstd, tigon::norm_gradients{gradient, dw, db});  // dy = y
+/// ```
 struct layer_norm_options;
 
 /// y, mean and rstd from x, w and b. See layer_norm_options for the contract.

@@ -26,6 +26,17 @@ namespace tigon {
 /// Throws     tigon::error: shape (also odd d, too few positions and a table of d/2 columns, which has no imaginary
 ///            parts), stride, alias; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times |c + i z| (tests/ops/llama4_rope_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), pairs(8 * 16);
+/// std::vector<double> frequencies(8);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view table(pairs.data(), 8, 16);
+/// tigon::rotary_frequencies(frequencies, 5e5);
+/// tigon::fill_rotary_pairs(frequencies, tigon::positions_from{}, table);
+/// tigon::llama4_rope_forward(heads(q, 4), heads(k, 2), table, heads(q, 4), heads(k, 2));   // in place
+/// tigon::llama4_rope_backward(heads(q, 4), heads(k, 2), table, heads(q, 4), heads(k, 2));  // and back again
+/// ```
 struct llama4_rope_options;
 
 namespace detail {

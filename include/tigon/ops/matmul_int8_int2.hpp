@@ -38,6 +38,15 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside
 ///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first write.
 /// Max error  none (tests/ops/matmul_int8_int2_test.cpp). No gradient.
+///
+/// ```cpp
+/// std::vector<std::int8_t> a(2 * 8, 3), w(8 * 5, -1);
+/// std::vector<std::uint8_t> bytes(2 * 5);
+/// std::vector<std::int32_t> c(2 * 5);
+/// const tigon::matrix_view packed(bytes.data(), tigon::matmul_int8_int2_packed_rows(8), 5);
+/// tigon::matmul_int8_int2_pack(tigon::matrix_view<const std::int8_t>(w.data(), 8, 5), packed);
+/// tigon::matmul_int8_int2({a.data(), 2, 8}, packed, {c.data(), 2, 5});
+/// ```
 template <class B = default_backend>
 void matmul_int8_int2(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,
                       matrix_view<std::int32_t> c, context& ctx = default_context()) {

@@ -48,6 +48,20 @@ namespace tigon {
 ///            root mean square (of gradients + the largest term of their sums), where alpha mix + b is about 1; half a
 ///            unit more where dx or dphi has 16 bits (tests/ops/mhc_coeffs_test.cpp). An error of alpha mix is one of
 ///            at most a quarter of it in h_pre, of post_mult / 4 in h_post.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), phi(128 * 8, 0.1f), b(8), alpha(3, 1), pre(4 * 2), post(4 * 2), res(4 * 4);
+/// std::vector<float> mix(4 * 8), rstd(4), history(tigon::mhc_coeffs_history<tigon::default_backend, float>(4, 2));
+/// std::vector<float> dx(x), dphi(phi), db(8), dalpha(3);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// const tigon::matrix_view weights(phi.data(), 128, 8), gradient(dphi.data(), 128, 8);
+/// const tigon::mhc_weights w{weights, b, alpha};
+/// const tigon::mhc_coefficients<float> h{rows(pre), rows(post), rows(res)};  // of two streams
+/// const tigon::mhc_coeffs_saved<float> saved{rows(mix), rstd, history};
+/// tigon::mhc_coeffs_forward(rows(x), w, h, saved);
+/// tigon::mhc_coeffs_backward({rows(pre), rows(post), rows(res)}, rows(x), w, saved,
+///                            tigon::mhc_coeffs_gradients{rows(dx), gradient, db, dalpha});
+/// ```
 struct mhc_coeffs_options;
 
 /// The coefficients, and what backward wants, from x and the weights. See mhc_coeffs_options for the contract.

@@ -26,6 +26,15 @@ namespace tigon {
 ///            infinite, and no other's.
 /// Max error  f32 2e-6, f64 4e-15 of |reference| + its root mean square; half a unit more where y, dx or df has 16 bits
 ///            (tests/ops/mhc_post_res_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), f(4 * 64, 1), post(4 * 2, 1), res(4 * 4, 0.5f), y(x), dx(x);
+/// std::vector<float> df(f), dpost(post), dres(res);  // of two streams
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// tigon::mhc_post_res_forward(rows(x), rows(f), rows(post), rows(res), rows(y));
+/// tigon::mhc_post_res_backward(rows(y), rows(x), rows(f), rows(post), rows(res),
+///                              tigon::mhc_post_res_gradients<float>{rows(dx), rows(df), rows(dpost), rows(dres)});
+/// ```
 struct mhc_post_res_options;
 
 /// y from x, f and the coefficients. See mhc_post_res_options for the contract.

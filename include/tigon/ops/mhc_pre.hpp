@@ -24,6 +24,13 @@ namespace tigon {
 ///            infinite, and no other's.
 /// Max error  f32 2e-6, f64 4e-15 of |reference| + its root mean square; half a unit more where y or dx has 16 bits
 ///            (tests/ops/mhc_pre_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), h(4 * 2, 1), in(4 * 64), dx(x.size()), dh(h.size());  // two streams
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// tigon::mhc_pre_forward(rows(x), rows(h), rows(in));
+/// tigon::mhc_pre_backward(rows(in), rows(x), rows(h), tigon::mhc_pre_gradients<float>{rows(dx), rows(dh)});
+/// ```
 struct mhc_pre_options;
 
 /// y from x and h_pre. See mhc_pre_options for the contract.

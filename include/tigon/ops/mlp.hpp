@@ -44,6 +44,17 @@ namespace tigon {
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
 ///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the root
 ///            of the sum of their squares, and up to twice as much (tests/fuzz/mlp.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 16, 0.5f), wg(32 * 16, 0.1f), wu(wg), wd(wg), y(x.size()), dx(x.size());
+/// std::vector<float> dwg(wg.size()), dwu(wg.size()), dwd(wg.size()), memory(8 * 3 * 32);
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::mlp_weights w{rows(wg, 16), rows(wu, 16), rows(wd, 32)};
+/// const tigon::mlp_weights dw{rows(dwg, 16), rows(dwu, 16), rows(dwd, 32)};
+/// tigon::mlp_saved<float> saved{rows(memory, 3 * 32)};
+/// tigon::mlp_forward(rows(x, 16), w, rows(y, 16), saved);
+/// tigon::mlp_backward(rows(y, 16), rows(x, 16), w, saved, rows(dx, 16), dw);  // dy = y
+/// ```
 template <class Gate>
 struct mlp_options_for;
 

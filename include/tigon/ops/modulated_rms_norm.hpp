@@ -38,6 +38,17 @@ namespace tigon {
 ///            an infinity, but for y, where it becomes NaN and the rest of its row the shift.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
 ///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(6 * 64, 0.5f), w(64, 1), scale(2 * 64), shift(2 * 64), y(6 * 64), rstd(6);
+/// std::vector<float> dx(6 * 64), dw(64), dscale(2 * 64), dshift(2 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 64, 64); };
+/// const tigon::modulated_rms_norm_options opt{.group_rows = 3};  // three tokens have one scale and shift
+/// tigon::modulated_rms_norm_forward(rows(x), w, rows(scale), rows(shift), rows(y), rstd, opt);
+/// tigon::modulated_rms_norm_backward(
+///     rows(y), rows(x), w, rows(scale), rstd,
+///     tigon::modulated_rms_norm_gradients{rows(dx), dw, rows(dscale), rows(dshift)}, opt);  // dy = y
+/// ```
 struct modulated_rms_norm_options;
 
 namespace detail {

@@ -54,6 +54,19 @@ namespace tigon {
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/moe_test.cpp,
 ///            moe_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the
 ///            root of the sum of their squares, and up to twice as much (tests/fuzz/layers.hpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), up(3 * 2 * 8 * 16, 0.1f), down(3 * 16 * 8, 0.1f), weights(4 * 2, 0.5f), y(x);
+/// std::vector<float> dx(x), dup(up), ddown(down), dweights(weights), memory(4 * 2 * 2 * 8);
+/// const std::vector<std::int32_t> experts{0, 2, 2, 1, 0, 1, 1, 2};
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::moe_choices choices{rows(experts, 2), rows(weights, 2)};
+/// const tigon::moe_weights w{rows(up, 16), rows(down, 8), 3};  // three experts
+/// const tigon::moe_gradients gradients{rows(dx, 16), rows(dup, 16), rows(ddown, 8), rows(dweights, 2)};
+/// tigon::moe_saved<float> saved{rows(memory, 2 * 8)};
+/// tigon::moe_forward(rows(x, 16), choices, w, rows(y, 16), saved);
+/// tigon::moe_backward(rows(y, 16), rows(x, 16), choices, w, saved, gradients);  // dy = y
+/// ```
 template <class Gate>
 struct moe_options_for;
 

@@ -37,6 +37,16 @@ namespace tigon {
 ///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
 ///            exact where the scores themselves underflow.
 /// Max error  f32 2e-6, bf16 8e-3 of |reference| + its root mean square, both ways (tests/ops/moe_router_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 8), weights(4 * 2), dlogits(logits);
+/// std::vector<std::int32_t> experts(4 * 2);
+/// for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 8);
+/// const tigon::matrix_view in(logits.data(), 4, 8), gradient(dlogits.data(), 4, 8), weight(weights.data(), 4, 2);
+/// const tigon::matrix_view chosen(experts.data(), 4, 2);
+/// tigon::moe_router_forward(in, tigon::absent, chosen, weight);
+/// tigon::moe_router_backward(weight, in, chosen, gradient);  // dweights = weights
+/// ```
 struct moe_router_options;
 
 /// Bytes of workspace that moe_router_forward and moe_router_backward take.

@@ -28,6 +28,13 @@ namespace tigon {
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (more pairs than the type of the outputs counts),
 ///            and index (in every build) for an index outside [0, experts); before the first write.
 /// Max error  none (tests/ops/moe_routing_test.cpp).
+///
+/// ```cpp
+/// const std::vector<std::int32_t> experts{0, 2, 2, 1};
+/// std::vector<std::int32_t> counts(3), offsets(4), gather(4), scatter(4), positions(4);
+/// tigon::moe_routing_forward(tigon::matrix_view(experts.data(), 2, 2), 3,
+///                            tigon::moe_order<std::int32_t>{counts, offsets, gather, scatter, positions});
+/// ```
 template <class O>
 struct moe_order;
 

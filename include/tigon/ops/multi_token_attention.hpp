@@ -50,6 +50,17 @@ namespace tigon {
 /// Max error  y f32 2e-6, bf16 4e-3 of |y| + |b| + sum |w| p; of |reference| + its root mean square: dscores 4e-6,
 ///            1.2e-2, dw and db 4e-6, 8e-3 (tests/ops/multi_token_attention_test.cpp), for up to 64 taps in all of an
 ///            output, and of any len.
+///
+/// ```cpp
+/// std::vector<float> scores(2 * 8 * 8, 0.5f), w(2 * 2 * 3 * 3, 0.1f), b(2), probs(scores), y(scores), dscores(scores);
+/// std::vector<float> dw(w), db(2);
+/// const auto square = [](auto& v) { return tigon::heads_view<float>::of_heads(v.data(), 1, 2, 8, 8); };
+/// const auto taps = [](auto& v) { return tigon::heads_view<float>::of_heads(v.data(), 2, 2, 3, 3); };
+/// const tigon::multi_token_attention_options opt{.padding = {1, 1}};
+/// tigon::multi_token_attention_forward(square(scores), taps(w), b, square(y), square(probs), opt);
+/// tigon::multi_token_attention_backward(
+///     square(y), taps(w), square(probs), tigon::multi_token_attention_gradients{square(dscores), taps(dw), db}, opt);
+/// ```
 struct multi_token_attention_options;
 
 namespace detail {

@@ -43,6 +43,15 @@ namespace tigon {
 ///            k[j] and v[j] reaches o[i] only where query i sees key j. kernel_size may be larger than seq_len.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
 ///            (tests/ops/neighborhood_attention_test.cpp). It does not grow with seq_len, nor with kernel_size up to 64.
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(q), v(q), o(q.size()), probs(4 * 8 * 7), lse(4 * 8), dq(q), dk(q), dv(q);
+/// const auto heads = [](auto& v) { return tigon::heads_view<float>::of_heads(v.data(), 1, 4, 8, 16); };
+/// const tigon::neighborhood_attention_saved<float> saved{tigon::matrix_view(probs.data(), 4 * 8, 7), lse};
+/// tigon::neighborhood_attention_forward(heads(q), heads(k), heads(v), heads(o), saved, {.kernel_size = 7});
+/// tigon::neighborhood_attention_backward(heads(o), heads(q), heads(k), heads(v), saved,
+///                                        tigon::neighborhood_attention_gradients{heads(dq), heads(dk), heads(dv)});
+/// ```
 struct neighborhood_attention_options;
 
 namespace detail {

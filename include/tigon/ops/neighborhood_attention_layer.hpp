@@ -39,6 +39,18 @@ namespace tigon {
 ///            (those of neighborhood_attention and layer_norm), workspace; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2, of
 ///            projections that keep the size of what they multiply (tests/ops/neighborhood_attention_layer_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 16, 0.5f), wqkv(48 * 16, 0.1f), wo(16 * 16, 0.1f), y(x.size()), values(8 * 80);
+/// std::vector<float> numbers(8 * (2 + 2 * 7)), dx(x.size()), dwqkv(wqkv.size()), dwo(wo.size());
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::neighborhood_attention_layer_weights<float> w{rows(wqkv, 16), rows(wo, 16), {}, {}, {}, {}};
+/// const tigon::neighborhood_attention_layer_saved<float> saved{rows(values, 80), numbers};
+/// const tigon::neighborhood_attention_layer_options opt{.heads = 2, .seq_len = 8};
+/// tigon::neighborhood_attention_layer_forward(rows(x, 16), w, rows(y, 16), saved, opt);
+/// tigon::neighborhood_attention_layer_backward(rows(y, 16), rows(x, 16), w, saved, rows(dx, 16),
+///                                              {rows(dwqkv, 16), rows(dwo, 16), {}, {}, {}, {}}, opt);  // dy = y
+/// ```
 struct neighborhood_attention_layer_options;
 
 /// The size of saved.numbers.

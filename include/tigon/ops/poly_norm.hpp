@@ -33,6 +33,13 @@ namespace tigon {
 ///            makes its row of dx NaN. Either makes dw NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters
 ///            of |reference| + the root sum of squares of what it is the sum of (tests/ops/poly_norm_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), w(3, 1), b(1), y(4 * 64), rstd(4 * 3), dx(4 * 64), dw(3), db(1);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::poly_norm_forward(in, w, b, out, rstd);
+/// tigon::poly_norm_backward(out, in, w, rstd, tigon::norm_gradients{gradient, dw, db});  // dy = y
+/// ```
 struct poly_norm_options;
 
 /// Bytes of workspace that poly_norm_backward takes, with dw or db, or without both.

@@ -36,6 +36,18 @@ namespace tigon {
 /// Max error  f32 1e-6, bf16 1.5e-2, f16 2e-3 of |reference| + its root mean square, for tables of unit length;
 ///            gradients 2e-6, 2e-2, 3e-3, of the terms that add up to them where these cancel
 ///            (tests/ops/qk_norm_rope_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), wq(16, 1), wk(16, 1), c(8 * 8, 1), s(8 * 8);
+/// std::vector<float> yq(q.size()), yk(k.size()), dq(q.size()), dk(k.size()), dwq(16), dwk(16);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::qk_norm_weights w{wq, wk};
+/// const tigon::rope_tables tables{tigon::matrix_view(c.data(), 8, 8), tigon::matrix_view(s.data(), 8, 8)};
+/// const tigon::qk_heads y{heads(yq, 4), heads(yk, 2)};
+/// tigon::qk_norm_rope_forward({heads(q, 4), heads(k, 2)}, w, tables, y);
+/// tigon::qk_norm_rope_backward({heads(yq, 4), heads(yk, 2)}, {heads(q, 4), heads(k, 2)}, w, tables,
+///                              tigon::qk_norm_rope_gradients{heads(dq, 4), heads(dk, 2), dwq, dwk});  // dy = y
+/// ```
 struct qk_norm_rope_options;
 
 /// Bytes of workspace that qk_norm_rope_forward takes.

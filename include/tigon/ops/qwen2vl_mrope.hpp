@@ -27,6 +27,15 @@ namespace tigon {
 /// Throws     tigon::error: shape (also odd d and tables of another length), stride, alias, argument (sections that
 ///            are not d/2 together), workspace; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/qwen2vl_mrope_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), c(3 * 8 * 16, 1), s(c.size());
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view cos(c.data(), 3 * 8, 16), sin(s.data(), 3 * 8, 16);
+/// const tigon::qwen2vl_mrope_options opt{.sections = {2, 3, 3}};
+/// tigon::qwen2vl_mrope_forward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2), opt);   // in place
+/// tigon::qwen2vl_mrope_backward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2), opt);  // and back again
+/// ```
 struct qwen2vl_mrope_options;
 
 namespace detail {

@@ -24,6 +24,13 @@ namespace tigon {
 ///            rounds to 0, and infinite where it rounds to infinity (f16: from 256 on).
 /// Max error  f32 2e-7, bf16 4e-3 of |reference| + its root mean square, both ways; dx with from_y bf16 6e-3
 ///            (tests/ops/relu_squared_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), y(4 * 64), dx(4 * 64);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::relu_squared_forward(in, out);
+/// tigon::relu_squared_backward(out, in, gradient);  // dy = y
+/// ```
 struct relu_squared_options;
 
 /// y from x. See relu_squared_options for the contract.

@@ -33,6 +33,13 @@ namespace tigon {
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 1e-6, 8e-3, that of dw of
 ///            |reference| + the root sum of squares of what it is the sum of (tests/ops/rms_norm_test.cpp),
 ///            for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), w(64, 2), y(4 * 64), rstd(4), dx(4 * 64), dw(64);
+/// const tigon::matrix_view rows(x.data(), 4, 64), out(y.data(), 4, 64);
+/// tigon::rms_norm_forward(rows, w, out, rstd, {.eps = 1e-5});
+/// tigon::rms_norm_backward(out, rows, w, rstd, tigon::matrix_view(dx.data(), 4, 64), dw, {.eps = 1e-5});  // dy = y
+/// ```
 struct rms_norm_options;
 
 /// y and rstd from x and w. See rms_norm_options for the contract.

@@ -29,6 +29,17 @@ namespace tigon {
 /// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), c(8 * 8), s(8 * 8);
+/// std::vector<double> frequencies(8);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view cos(c.data(), 8, 8), sin(s.data(), 8, 8);
+/// tigon::rotary_frequencies(frequencies, 1e4);
+/// tigon::fill_rotary_tables(frequencies, tigon::positions_from{}, cos, sin);
+/// tigon::rope_forward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2));   // in place
+/// tigon::rope_backward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2));  // and back again
+/// ```
 struct rope_options;
 
 namespace detail {

@@ -27,6 +27,13 @@ namespace tigon {
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For any
 ///            input, where the terms of dx cancel: one rounding, and 1e-6 of scale y_j (|dy_j| + sum y |dy|)
 ///            (tests/fuzz/activations.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), y(4 * 64), dx(4 * 64);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::softmax_forward(in, out);
+/// tigon::softmax_backward(out, out, gradient);  // dy = y
+/// ```
 struct softmax_options;
 
 namespace detail {

@@ -25,6 +25,13 @@ namespace tigon {
 /// Edges      -inf gives 0; what has only -inf, +inf or NaN along the axis is NaN throughout, and so is its dx.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square over the support, both ways
 ///            (tests/ops/sparsemax_test.cpp), for an axis of any length.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64 * 7, 0.5f), y(x.size()), dx(x.size());  // along the axis of 64
+/// const tigon::axis_view in(x.data(), 4, 64, 7), out(y.data(), 4, 64, 7), gradient(dx.data(), 4, 64, 7);
+/// tigon::sparsemax_forward(in, out);
+/// tigon::sparsemax_backward(out, out, gradient);  // dy = y
+/// ```
 struct sparsemax_options;
 
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.

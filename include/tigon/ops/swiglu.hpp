@@ -34,6 +34,13 @@ namespace tigon {
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.
 /// Max error  f32 6e-7, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/swiglu_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> gate(4 * 64, 0.5f), up(4 * 64, 2), y(4 * 64), dgate(4 * 64), dup(4 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 64); };
+/// tigon::swiglu_forward(rows(gate), rows(up), rows(y));
+/// tigon::swiglu_backward(rows(y), rows(gate), rows(up), rows(dgate), rows(dup));  // dy = y
+/// ```
 struct swiglu_options;
 
 /// y from gate and up. See swiglu_options for the contract.

@@ -24,6 +24,13 @@ namespace tigon {
 /// Throws     tigon::error: shape, stride, alias, argument (as swiglu); before the first write.
 /// Edges      as swiglu.
 /// Max error  that of swiglu, and its bits (tests/ops/swiglu_fused_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 128, 0.5f), y(4 * 64), dx(4 * 128);
+/// const tigon::matrix_view in(x.data(), 4, 128), out(y.data(), 4, 64), gradient(dx.data(), 4, 128);
+/// tigon::swiglu_fused_forward(in, out, tigon::gate_layout::halves);
+/// tigon::swiglu_fused_backward(out, in, gradient, tigon::gate_layout::halves);  // dy = y
+/// ```
 using swiglu_fused_options = swiglu_options;
 
 /// y from gate_up. See swiglu_fused_options for the contract.

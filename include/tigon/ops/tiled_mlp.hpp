@@ -28,6 +28,16 @@ namespace tigon {
 /// Threads    the same bits for any number of them; the number of shards changes the last bits.
 /// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
 /// Max error  as mlp, for any number of shards (tests/ops/tiled_mlp_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 16, 0.5f), wg(32 * 16, 0.1f), wu(wg), wd(wg), y(x.size()), dx(x.size());
+/// std::vector<float> dwg(wg.size()), dwu(wg.size()), dwd(wg.size());
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::mlp_weights w{rows(wg, 16), rows(wu, 16), rows(wd, 32)};
+/// const tigon::mlp_weights dw{rows(dwg, 16), rows(dwu, 16), rows(dwd, 32)};
+/// tigon::tiled_mlp_forward(rows(x, 16), w, rows(y, 16), {.shards = 4});
+/// tigon::tiled_mlp_backward(rows(y, 16), rows(x, 16), w, rows(dx, 16), dw, {.shards = 4});  // dy = y
+/// ```
 template <class Gate>
 struct tiled_mlp_options_for;
 
