@@ -22,19 +22,14 @@ namespace tigon {
 ///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions,
 ///            channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
+/// Precision  as layer_norm.
 /// Options    backward: mean and rstd decide, and eps does not count. Where dx of groups of a few values nearly
 ///            cancels, eps adds the digits that rstd in f32 lacks, if it agrees with rstd. groups and channels as in
 ///            forward.
-/// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
-/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
-///            the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its group of y and dx
-///            NaN, and dw.
+/// Writes     as layer_norm.
+/// Aliasing   as layer_norm.
+/// Throws     as layer_norm.
+/// Range      as layer_norm, a group in the place of a row.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/group_norm_test.cpp), for any number of samples and positions (tests/rows/many_rows_test.cpp).
 ///
@@ -106,10 +101,7 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          const norm_gradients<T, DW, DB>& gradients, group_norm_options opt = {},
                          context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  using P = parameter_element_t<T, W, DW, DB>;
-  const auto weight = as_in_vector<P>(w);
-  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<P>(gradients.db)};
-  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw), decltype(to.db)>());
+  const auto [weight, to] = detail::views_of_norm<T>(w, gradients);
   arguments args("group_norm_backward");
   args.at_least_one("positions", x.cols);
   args.in("x", x);

@@ -71,10 +71,7 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          const norm_gradients<T, DW, DB>& gradients, layer_norm_options opt = {},
                          context& ctx = default_context()) {
   static_assert(admits<B, T>());
-  using P = parameter_element_t<T, W, DW, DB>;
-  const auto weight = as_in_vector<P>(w);
-  const norm_gradients to{gradients.dx, as_out_vector<P>(gradients.dw), as_out_vector<P>(gradients.db)};
-  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw), decltype(to.db)>());
+  const auto [weight, to] = detail::views_of_norm<T>(w, gradients);
   arguments args("layer_norm_backward");
   args.at_least_one("cols", x.cols);
   args.in("x", x);
