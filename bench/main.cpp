@@ -7,7 +7,7 @@
 #include "support/statistics.hpp"
 #include "support/sweep.hpp"
 
-#include "../examples/support/options.hpp"
+#include "../support/options.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

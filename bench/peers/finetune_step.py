@@ -3,7 +3,7 @@
 
     pip install torch transformers
     cmake --preset release && cmake --build build/release --target finetune
-    bench/peers/finetune_step.py build/release/examples/finetune/finetune FOLDER [--seq-len 512] [--threads 2]
+    bench/peers/finetune_step.py build/release/tools/finetune/finetune FOLDER [--seq-len 512] [--threads 2]
 
 Both learn the same random ids, a document of --seq-len tokens a step: forward, backward, clipping to norm 1 and AdamW.
 Each measurement is a process of its own; the peers take turns, and the table has the medians over the rounds. PyTorch's

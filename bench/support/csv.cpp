@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "../../examples/support/output_file.hpp"
+#include "../../support/output_file.hpp"
 
 namespace tigon_bench {
 namespace {

@@ -24,7 +24,7 @@
 #include <tigon/backends/highway/backend.hpp>
 #include <tigon/backends/xsimd/backend.hpp>
 
-#include "../support/output_file.hpp"
+#include "../../support/output_file.hpp"
 
 namespace {
 

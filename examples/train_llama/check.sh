@@ -2,8 +2,8 @@
 # Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|profile|mpi PROGRAM FOLDER [MPIRUN]
 set -eu
 part=$1 program=$2 folder=$3 mpirun=${4:-}
-. "$(dirname "$0")/../support/check_refusals.sh"
-. "$(dirname "$0")/../support/check_outputs.sh"
+. "$(dirname "$0")/../../support/check_refusals.sh"
+. "$(dirname "$0")/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
 i=0

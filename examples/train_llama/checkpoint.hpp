@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 #include "optimizer.hpp"
 #include "parameters.hpp"
 #include "rng.hpp"

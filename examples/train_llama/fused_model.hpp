@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "../support/memory.hpp"
-#include "../support/router_balance.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/router_balance.hpp"
 #include "operators.hpp"
 #include "parameters.hpp"
 #include "rotary.hpp"

@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "../support/profile.hpp"
-#include "../support/profile_table.hpp"
-#include "../support/progress.hpp"
-#include "../support/ranks.hpp"
-#include "../support/svg.hpp"
+#include "../../support/profile.hpp"
+#include "../../support/profile_table.hpp"
+#include "../../support/progress.hpp"
+#include "../../support/ranks.hpp"
+#include "../../support/svg.hpp"
 #include "checkpoint.hpp"
 #include "fused_model.hpp"
 #include "options.hpp"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "../support/operators.hpp"
+#include "../../support/operators.hpp"
 
 namespace example {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/options.hpp"
+#include "../../support/options.hpp"
 #include "text.hpp"
 #include "tokenizer.hpp"
 

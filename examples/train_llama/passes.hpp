@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
-#include "../support/memory.hpp"
-#include "../support/products.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/products.hpp"
 
 namespace example {
 

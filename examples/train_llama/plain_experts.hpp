@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "../support/memory.hpp"
-#include "../support/products.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/products.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
 

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "../support/memory.hpp"
-#include "../support/products.hpp"
-#include "../support/profile.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/products.hpp"
+#include "../../support/profile.hpp"
 #include "parameters.hpp"
 #include "passes.hpp"
 #include "plain_experts.hpp"

@@ -9,9 +9,9 @@
 #include <system_error>
 #include <vector>
 
-#include "../support/inventory.hpp"
-#include "../support/memory.hpp"
-#include "../support/output_file.hpp"
+#include "../../support/inventory.hpp"
+#include "../../support/memory.hpp"
+#include "../../support/output_file.hpp"
 #include "checkpoint.hpp"
 #include "options.hpp"
 #include "parameters.hpp"

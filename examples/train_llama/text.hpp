@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../support/option_value.hpp"
+#include "../../support/option_value.hpp"
 
 namespace example {
 

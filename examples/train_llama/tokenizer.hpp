@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/output_file.hpp"
+#include "../../support/output_file.hpp"
 #include "text.hpp"
 
 namespace example {

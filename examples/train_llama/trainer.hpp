@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/profile.hpp"
+#include "../../support/profile.hpp"
 #include "checkpoint.hpp"
 #include "optimizer.hpp"
 #include "options.hpp"

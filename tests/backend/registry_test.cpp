@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../examples/tigon_info/all_backends.hpp"
+#include "../../tools/tigon_info/all_backends.hpp"
 
 namespace {
 

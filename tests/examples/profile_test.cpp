@@ -8,7 +8,7 @@
 #include <string_view>
 #include <thread>
 
-#include "../../examples/support/profile.hpp"
+#include "../../support/profile.hpp"
 
 namespace {
 

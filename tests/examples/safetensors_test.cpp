@@ -1,4 +1,4 @@
-#include "../../examples/support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../examples/support/inventory.hpp"
-#include "../../examples/support/output_file.hpp"
+#include "../../support/inventory.hpp"
+#include "../../support/output_file.hpp"
 #include "refusals.hpp"
 
 namespace {

@@ -23,17 +23,17 @@
 #include <thread>
 #include <vector>
 
-#include "../../examples/finetune/options.hpp"
-#include "../../examples/support/option_value.hpp"
-#include "../../examples/support/options.hpp"
-#include "../../examples/support/progress.hpp"
-#include "../../examples/support/ranks.hpp"
-#include "../../examples/support/svg.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/optimizer.hpp"
 #include "../../examples/train_llama/options.hpp"
 #include "../../examples/train_llama/parameters.hpp"
 #include "../../examples/train_llama/rng.hpp"
+#include "../../support/option_value.hpp"
+#include "../../support/options.hpp"
+#include "../../support/progress.hpp"
+#include "../../support/ranks.hpp"
+#include "../../support/svg.hpp"
+#include "../../tools/finetune/options.hpp"
 
 namespace {
 

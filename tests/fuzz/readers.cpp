@@ -1,4 +1,4 @@
-// Fuzzing of the examples' readers: safetensors files, checkpoints of train_llama, its tokenizers, configurations of finetune. Readers of other
+// Fuzzing of the programs' readers: safetensors files, checkpoints of train_llama, its tokenizers, configurations of finetune. Readers of other
 // programs get a target here each.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -6,10 +6,10 @@
 #include <cmath>
 #include <fstream>
 
-#include "../../examples/finetune/config.hpp"
-#include "../../examples/support/safetensors.hpp"
 #include "../../examples/train_llama/checkpoint.hpp"
 #include "../../examples/train_llama/tokenizer.hpp"
+#include "../../support/safetensors.hpp"
+#include "../../tools/finetune/config.hpp"
 #include "source.hpp"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <set>
 #include <sstream>
 
-#include "../../examples/support/inventory.hpp"
-#include "../../examples/support/output_file.hpp"
+#include "../../support/inventory.hpp"
+#include "../../support/output_file.hpp"
 #include "runners.hpp"
 
 namespace {

@@ -2,7 +2,7 @@
 // would run them and compared with single numbers in f64.
 #include <gtest/gtest.h>
 
-#include "../../examples/tigon_info/noted_plans.hpp"
+#include "../../tools/tigon_info/noted_plans.hpp"
 // What follows reads plans.
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/ops/layer_norm.hpp>

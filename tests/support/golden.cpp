@@ -8,7 +8,7 @@
 #include <sstream>
 #include <tigon/core/element.hpp>
 
-#include "../../examples/support/safetensors.hpp"
+#include "../../support/safetensors.hpp"
 
 namespace golden {
 namespace {

@@ -155,7 +155,7 @@ constexpr row_plan plan(core cpu, row_shape s) {
 namespace simd {
 inline namespace TIGON_ABI {
 /// The plan that the loops of a backend read. A backend that wants to see the shapes specialises it
-/// (examples/tigon_info/noted_plans.hpp).
+/// (tools/tigon_info/noted_plans.hpp).
 template <class B, row_shape Shape>
 inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
 

@@ -1,0 +1,113 @@
+"""What setup.py does before and beside the build: what is missing is said before CMake starts; an sdist is whole."""
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+SETUP = PACKAGE / "setup.py"
+
+
+def run(folder, *arguments, **environment):
+    """setup.py by itself; what it prints and whether it passed."""
+    settings = ("CXX", "CXXFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH",
+                "TIGON_HIGHWAY_INCLUDE_DIR", "TIGON_EIGEN_INCLUDE_DIR", "TIGON_SOURCE")
+    clean = {name: value for name, value in os.environ.items() if name not in settings}
+    done = subprocess.run([sys.executable, "setup.py", *map(str, arguments)], cwd=folder, env=clean | environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode == 0, done.stdout
+
+
+def refusal(tmp_path, **environment):
+    """The last line of a build, which ended before CMake made its folder."""
+    passed, said = run(PACKAGE, "-q", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp",
+                       **environment)
+    assert not passed and not (tmp_path / "temp").exists(), said
+    lines = [line for line in said.splitlines() if line.startswith("tigon_torch: not built; it needs ")]
+    assert len(lines) == 1, said
+    return lines[0]
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A compiler in whose system no library is installed, and a folder with each of the headers."""
+    for header in ("hwy/highway.h", "eigen3/Eigen/Core"):
+        file = tmp_path / "prefix" / "include" / header
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "system").mkdir()
+    return f"{shutil.which('g++') or 'c++'} --sysroot={tmp_path}/system", tmp_path / "prefix"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or not SETUP.exists(), reason="built elsewhere")
+class TestPackage:
+    def test_all_that_is_missing_is_said_at_once(self, tmp_path, bare):
+        compiler, prefix = bare
+        said = refusal(tmp_path, CXX=compiler)
+        assert "Highway (<hwy/highway.h>), Eigen (<Eigen/Core>)" in said
+        assert "apt-get install libhwy-dev libeigen3-dev " in said
+        (tmp_path / "bin").mkdir()
+        said = refusal(tmp_path, PATH=str(tmp_path / "bin"))
+        for word in ("g++", "cmake", "ninja-build", "binutils", "libhwy-dev", "libeigen3-dev"):
+            assert word in said.partition("apt-get install ")[2].split(), said
+
+    def test_headers_are_found_where_the_variables_lead(self, tmp_path, bare):
+        compiler, prefix = bare
+        said = refusal(tmp_path, CXX=compiler, TIGON_HIGHWAY_INCLUDE_DIR=str(prefix / "include"))
+        assert "libeigen3-dev" in said and "libhwy-dev" not in said
+        said = refusal(tmp_path, CXX=compiler, TIGON_EIGEN_INCLUDE_DIR=str(prefix / "include" / "eigen3"))
+        assert "libhwy-dev" in said and "libeigen3-dev" not in said
+        for name, value in (("CMAKE_PREFIX_PATH", prefix), ("CMAKE_INCLUDE_PATH", prefix / "include")):
+            said = refusal(tmp_path, **{name: str(value), "PATH": str(tmp_path / "system")})  # where no tools are
+            assert "g++" in said and "libhwy-dev" not in said and "libeigen3-dev" not in said, name
+
+    def test_headers_are_found_in_the_system(self, tmp_path, bare):
+        compiler, prefix = bare
+        system = tmp_path / "system" / "usr"
+        shutil.copytree(prefix / "include", system / "include")
+        (system / "include" / "stdio.h").touch()
+        (tmp_path / "bin").mkdir()
+        # The compiler alone; where it is a script, such as ccache's, that wants the whole PATH.
+        call = f'PATH={shlex.quote(os.environ["PATH"])} exec {compiler.split()[0]} "$@"'
+        (tmp_path / "bin" / "g++").write_text(f"#!/bin/sh\n{call}\n")
+        (tmp_path / "bin" / "g++").chmod(0o755)
+        tools = {"CXX": f"g++ --sysroot={tmp_path}/system", "PATH": str(tmp_path / "bin")}  # where no other tools are
+        said = refusal(tmp_path, **tools)
+        assert "CMake" in said and "libhwy-dev" not in said and "libeigen3-dev" not in said and "g++ 12" not in said
+        (system / "local").mkdir()
+        (system / "include" / "eigen3").rename(system / "local" / "eigen3")
+        assert "libeigen3-dev" in refusal(tmp_path, **tools)
+        (system / "local" / "include").mkdir()
+        (system / "local" / "eigen3").rename(system / "local" / "include" / "eigen3")
+        assert "libeigen3-dev" not in refusal(tmp_path, **tools)
+        if pathlib.Path("/usr/include/eigen3/Eigen/Core").exists():  # the compiler's own system, as it is
+            assert "libeigen3-dev" not in refusal(tmp_path, **tools | {"CXX": "g++"})
+
+    def test_sdist_is_whole(self, tmp_path):
+        passed, said = run(PACKAGE, "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--formats=gztar", "--dist-dir",
+                           tmp_path)
+        assert passed, said
+        archive, = tmp_path.glob("*.tar.gz")
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / "elsewhere")
+        unpacked, = (tmp_path / "elsewhere").iterdir()
+        repository = PACKAGE / "tigon" if (PACKAGE / "tigon").exists() else PACKAGE.parent
+        there = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
+        for folder, pattern, below in ((PACKAGE, "csrc/*", ""), (PACKAGE, "tigon_torch/**/*.py", ""),
+                                       (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "pyproject.toml", ""),
+                                       (repository, "include/tigon/**/*.hpp", "tigon/"),
+                                       (repository, "cmake/*", "tigon/"),
+                                       (repository, "CMakeLists.txt", "tigon/"), (repository, "LICENSE", "tigon/")):
+            wanted = {below + str(file.relative_to(folder)) for file in folder.glob(pattern)}
+            assert wanted and wanted <= there, sorted(wanted - there)
+        assert "LICENSE" in there and not any(file.endswith(".so") for file in there)
+        # It configures where it is, without the repository.
+        environment = {name: value for name, value in os.environ.items() if name != "TIGON_SOURCE"}
+        configure = ["cmake", "-S", str(unpacked), "-B", str(tmp_path / "build"), "-DTIGON_TORCH_SETS=x86-64-v2"]
+        done = subprocess.run(configure, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout

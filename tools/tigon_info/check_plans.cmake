@@ -1,0 +1,18 @@
+# Every operator that PROGRAM --table lists has a plan in what PROGRAM --plans prints: under its name, or its doors' names.
+cmake_minimum_required(VERSION 3.24)
+
+execute_process(COMMAND ${PROGRAM} --table OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${PROGRAM} --plans OUTPUT_VARIABLE plans COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\n\\| [a-z][a-z0-9_]*" ops "${table}")
+set(without)
+foreach(op IN LISTS ops)
+  string(REGEX REPLACE "[^a-z0-9_]" "" op "${op}")
+  if(NOT plans MATCHES "\n  ${op}(_forward)?\n    [^\n]")
+    list(APPEND without ${op})
+  endif()
+endforeach()
+list(LENGTH ops count)
+if(without OR count EQUAL 0)
+  message(FATAL_ERROR "tigon_info --plans leaves out, of ${count} operators: ${without} (tools/tigon_info/plans.cpp)")
+endif()
+message(STATUS "${count} operators have a plan")
