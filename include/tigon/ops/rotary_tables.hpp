@@ -153,6 +153,14 @@ inline namespace TIGON_ABI {
 ///            2^32, in either direction); before the first write.
 /// Max error  f32 6e-8, bf16 4e-3, f16 5e-4, f64 6e-16 of |factor|, for every position
 ///            (tests/ops/rotary_tables_test.cpp).
+///
+/// ```cpp
+/// std::vector<double> frequencies(8);
+/// std::vector<float> c(32 * 8), s(32 * 8);
+/// tigon::rotary_frequencies(frequencies, 1e4);
+/// tigon::fill_rotary_tables(frequencies, tigon::positions_from{}, tigon::matrix_view(c.data(), 32, 8),
+///                           tigon::matrix_view(s.data(), 32, 8));
+/// ```
 template <class Positions, class U>
 void fill_rotary_tables(std::span<const double> f, const Positions& positions, matrix_view<U> cos,
                         std::type_identity_t<matrix_view<U>> sin, double factor = 1, context& ctx = default_context()) {
