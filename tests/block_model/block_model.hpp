@@ -120,7 +120,6 @@ class block_row {
     }
   }
 
-  block_row narrow(std::size_t width) const { return part(first_, width); }
   block_row part(std::size_t first, std::size_t width) const {
     block_row row = *this;
     row.first_ = first, row.cols = width;
@@ -131,9 +130,6 @@ class block_row {
     row.i = index;
     return row;
   }
-  block_row prefetching(std::size_t) const { return *this; }
-  template <class T>
-  void prefetch(matrix_view<T>, std::size_t) const {}
 
   vector_view<A> partial(std::size_t k) const { return {memory_.partials + k * memory_.partial_stride, cols}; }
   vector_view<A> scratch(std::size_t k) const { return {memory_.scratch + k * memory_.stride, cols}; }
@@ -271,31 +267,21 @@ struct rows_on_blocks {
   using row_sums = void;
 
   template <class A, class F>
-  static void for_rows(context&, std::size_t rows, std::size_t cols, F fn) {
-    launch<A>(rows, cols, {}, fn);
-  }
-  template <class A, class F>
-  static void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
+  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn) {
     workspace::frame frame(ctx.workspace());
     const std::size_t stride = workspace::padded<A>(cols);
-    A* const scratch = frame.template take<A>(scratch_rows * stride);
+    A* const scratch = how.scratch == 0 ? nullptr : frame.template take<A>(how.scratch * stride);
     launch<A>(rows, cols, {nullptr, scratch, 0, stride}, fn);
   }
   template <class A, class F, class... T>
-  static void for_rows_with_partials(context&, simd::rows_of_all rows, std::size_t cols, F fn,
-                                     parameter_gradient<T>... out) {
-    const bool wanted = ((out.out.data != nullptr) || ...);
+  static void for_rows(context&, simd::rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
+    const bool wanted = gradients.wanted();
     const std::size_t stride = wanted ? cols : 0;
     std::vector<A> sums(stride * sizeof...(T));
     std::vector<double> totals(sums.size());
     launch<A>(rows.count, cols, {wanted ? sums.data() : nullptr, nullptr, stride, 0, &totals}, fn);
     std::size_t k = 0;
-    (add<T, A>(out, totals.data() + k++ * stride), ...);
-  }
-  template <class A, class F, class... T>
-  static void for_row_parts_with_partials(context& ctx, simd::rows_of_all rows, std::size_t cols, F fn,
-                                          parameter_gradient<T>... out) {
-    for_rows_with_partials<A>(ctx, rows, cols, fn, out...);
+    std::apply([&](auto... out) { (add<A>(out, totals.data() + k++ * stride), ...); }, gradients.g);
   }
 
   template <class P, class... Group>
@@ -407,9 +393,9 @@ struct rows_on_blocks {
     if constexpr (sizeof...(T) == 0)
       launch<A>(of.rows, of.cols, {}, fn);
     else
-      std::apply([&](auto... out) { for_rows_with_partials<A>(ctx, of.rows, of.cols, fn, out...); }, gradients);
+      for_rows<A>(ctx, of.rows, of.cols, std::apply([](auto... out) { return adds_to(out...); }, gradients), fn);
   }
-  template <class T, class A>
+  template <class A, class T>
   static void add(parameter_gradient<T> to, const double* totals) {
     for (std::size_t j = 0; to.out.data != nullptr && j < to.out.size; ++j) {
       const A before = to.mode == gradient::accumulate ? static_cast<A>(to.out.data[j]) : A(0);

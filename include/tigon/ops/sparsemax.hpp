@@ -39,7 +39,7 @@ template <class B = default_backend, class T>
 std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
   using tiles = detail::column_tiles<B>;
   const std::size_t lines = detail::sparsemax_columns::backward_lines(axis);
-  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width(inner), lines, ctx);
+  return simd::scratch_workspace<B, accumulator_t<T>>(tiles::width(inner), lines, ctx);
 }
 
 /// y from x along the columns. See sparsemax_options for the contract.

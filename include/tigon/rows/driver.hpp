@@ -28,8 +28,6 @@ struct rows_on_lanes {
                        Beside... beside);
   template <class P, class... X, class... Y, class F>
   static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept);
-  template <class P, class X, class T>
-  static void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out);
 };
 
 }  // namespace detail
@@ -39,7 +37,7 @@ struct rows_on_lanes {
 namespace rows {
 inline namespace TIGON_ABI {
 
-using simd::adds_to, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
+using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::given_or, simd::in_f64, simd::map_reads;
 using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
 using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
@@ -59,23 +57,22 @@ template <class B>
 using driver_of = typename driver_of_backend<B>::type;
 
 /// The functions of a driver.
-enum class call { reduce_map, map_rows, map_below_max };
+enum class call { reduce_map, map_rows };
 
 /// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with static
 /// functions of these names. It has those that its operators call, and takes the groups that they have.
 template <class D, call Call, class P, class... Group>
 concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
-    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); }) ||
-    (Call == call::map_below_max && requires(context& ctx, P p, Group... of) { D::map_below_max(ctx, p, of...); });
+    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> and for_rows_with_scratch<A>
-/// with the arguments of those in rows/row.hpp, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of the one
+/// with row_loop in rows/row.hpp, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
-/// A backend whose driver also runs such kernels with sums over the rows: it has for_rows_with_partials<A> and
-/// for_row_parts_with_partials<A>, and says so by a type `row_sums`.
+/// A backend whose driver also runs such kernels with sums over the rows: it has the for_rows<A> with adds_to, and says so
+/// by a type `row_sums`.
 template <class B>
 concept sums_over_rows = requires { typename B::rows::row_sums; };
 
@@ -107,8 +104,8 @@ template <class T>
 constexpr extents extents_of(rows_of<T> r) {
   return {r.part.rows, r.part.cols};
 }
-template <class T>
-constexpr extents extents_of(even_columns<T> x) {
+template <std::size_t Of, class T>
+constexpr extents extents_of(columns_of_pairs<Of, T> x) {
   return {x.pairs.rows, x.pairs.cols / 2};
 }
 template <class First, class... Rest>
@@ -128,10 +125,6 @@ template <>
 struct element_of<simd::columns_t> {
   using type = void;
 };
-template <>
-struct element_of<simd::part_columns_t> {
-  using type = void;
-};
 template <class A>
 struct element_of<simd::constant<A>> {
   using type = void;
@@ -144,14 +137,14 @@ template <class T>
 struct element_of<vector_view<T>> : element_of<matrix_view<T>> {};
 template <class T>
 struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<even_columns<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<odd_columns<T>> : element_of<matrix_view<T>> {};
+template <std::size_t Of, class T>
+struct element_of<columns_of_pairs<Of, T>> : element_of<matrix_view<T>> {};
 template <class Operand, int Value>
 struct element_of<given_or<Operand, Value>> : element_of<Operand> {};
 template <class Operand>
 struct element_of<read_again<Operand>> : element_of<Operand> {};
+template <class Operand>
+struct element_of<cached<Operand>> : element_of<Operand> {};
 template <class Operand>
 struct element_of<in_f64<Operand>> {
   using type = double;
@@ -270,10 +263,7 @@ struct direct_and_reduce {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    if constexpr (requires { p.both(v...); })
-      return p.both(v...);
-    else
-      return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
 template <class P, class Reduction>

@@ -91,14 +91,6 @@ struct kept_rows {
   }
 };
 
-/// What for_rows_pipelined runs over.
-struct pipelined {
-  std::size_t rows, cols;
-  std::size_t block_cols;        ///< columns of a block, about
-  std::size_t scratch_rows = 1;  ///< rows of A that belong to a row: block.scratch(k), k < scratch_rows
-  bool overlap = true;           ///< false: a row is written before the next is gathered
-};
-
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 

@@ -38,12 +38,12 @@ struct kernel<op::distillation, backends::generic> {
   static void forward(matrix_view<A> z, matrix_view<A> teacher, const I* target, Soft soft,
                       detail::distillation_rows<A> rows, context& ctx) {
     const std::size_t vocab = rows.vocab;
-    for_rows_with_scratch<B, A>(ctx, z.rows, rows.width, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, z.rows, rows.width, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const bool kept = target == nullptr || static_cast<std::int64_t>(target[row.i]) != rows.ignored;
       const bool is_soft = rows.soft != nullptr && (kept || !rows.mask_soft), is_hard = rows.hard != nullptr && kept;
-      const auto student = row.narrow(vocab);
-      // As vectors: what is written in place is not streamed.
+      const auto student = row.part(0, vocab);
       const vector_view<A> v{z.row(row.i), row.cols}, t{teacher.row(row.i), row.cols};
+      const cached to_z{z}, to_teacher{teacher};  // written in place
       const std::size_t column = is_hard ? static_cast<std::size_t>(target[row.i]) : 0;
       // The hard part first: exp(z - m) beside the logits, which the soft part overwrites.
       const vector_view<A> e = student.scratch(0);
@@ -58,9 +58,9 @@ struct kernel<op::distillation, backends::generic> {
       soft_loss_row<A> of_soft{};
       if (is_soft) {
         if (vocab < row.cols)
-          row.part(vocab, row.cols - vocab).map(reads(constant(rows.pad)), writes(v), [](auto pad) { return pad; });
+          row.part(vocab, row.cols - vocab).map(reads(constant(rows.pad)), writes(to_z), [](auto pad) { return pad; });
         const auto terms = soft(row, v, t);
-        const auto sums = row.map_sum(reads(v, t), writes(v, t),
+        const auto sums = row.map_sum(reads(v, t), writes(to_z, to_teacher),
                                       [=](auto of_student, auto of_teacher) { return terms(of_student, of_teacher); });
         of_soft = terms.finish(sums[0], sums[1]);
       }
@@ -73,14 +73,14 @@ struct kernel<op::distillation, backends::generic> {
       const A b = rows.of_soft * of_soft.factor, k = of_soft.k;
       const A at_target = bends && pulls ? b * (row.at(v, column) + k * row.at(t, column)) : A(0);
       if (bends && pulls)
-        student.map(reads(v, t, e), writes(v),
+        student.map(reads(v, t, e), writes(to_z),
                     [=](auto u, auto q, auto p) { return normal_or_zero(p * factor + b * (u + k * q)); });
       else if (bends)
-        student.map(reads(v, t), writes(v), [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); });
+        student.map(reads(v, t), writes(to_z), [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); });
       else if (pulls)
-        student.map(reads(e), writes(v), [=](auto p) { return normal_or_zero(p * factor); });
+        student.map(reads(e), writes(to_z), [=](auto p) { return normal_or_zero(p * factor); });
       else
-        student.map(reads(constant(A(0))), writes(v), [](auto zero) { return zero; });
+        student.map(reads(constant(A(0))), writes(to_z), [](auto zero) { return zero; });
       // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
       if (pulls && row.first()) row.put(z, column, at_target + rows.of_hard * math::expm1(-nll));
     });

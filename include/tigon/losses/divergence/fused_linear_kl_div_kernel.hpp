@@ -61,13 +61,13 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
                          matrix_view<accumulator_t<T>> all_elements, matrix_view<const accumulator_t<T>> upstreams,
                          detail::kl_div_rows<A> of, context& ctx) {
     const detail::kl_div_program<Log, A> program{of.lowest, A(0)};
-    for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
-      // As a vector: what is written in place is not streamed.
-      const vector_view<A> v{z.row(row.i), row.cols}, e = row.scratch(0);
+    for_rows<B, A>(ctx, z.rows, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
+      const vector_view<A> e = row.scratch(0);
+      const cached v{z};  // written in place
       const auto teacher = detail::moved_to(all_teachers, of.row, row.i);
       const auto elements = detail::moved_to(all_elements, of.row, row.i);
       const auto upstream = detail::moved_to(upstreams, of.row, row.i);
-      const A top = row.max(reads(v), [](auto s) { return s; });
+      const A top = row.max(reads(z), [](auto s) { return s; });
       const A sum = row.map_sum(reads(v), writes(e), [=](auto s) {
         const auto p = exp_nonpositive((s - top) * of.inverse);
         return pack{p, p};
@@ -87,7 +87,7 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
         });
         mass = sums;
       } else if (upstream.data != nullptr) {
-        mass = row.map_sum(reads(v, teacher, upstream), writes(v), [=](auto, auto t, auto g) {
+        mass = row.map_sum(reads(teacher, upstream), writes(v), [=](auto t, auto g) {
           const auto p = g * detail::teacher_probability<Log>(t);
           return pack{p, p};
         });

@@ -49,7 +49,7 @@ class shard_cross_entropy {
     const bool predicts = predicts_;
     in_vector<A> weight{};
     if constexpr (Weighted) weight = {weight_ + first, z.cols};
-    for_rows_with_scratch<B, A>(ctx, n, z.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, n, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       A* to = mine + row.i;
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) {

@@ -34,7 +34,7 @@ class shard_scaled_cross_entropy {
     const std::int64_t ignored = opt_.ignore_index;
     const A inverse = static_cast<A>(1 / opt_.temperature);
     A* mine = numbers_.mine();
-    for_rows_with_scratch<B, A>(ctx, n, z.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, n, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       A* to = mine + row.i;
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) {
@@ -46,7 +46,7 @@ class shard_scaled_cross_entropy {
       const A top = row.max(reads(z), [](auto v) { return v; });
       const A from = top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top;
       const vector_view<A> e = row.scratch(0);
-      const auto sums = row.map_sum(reads(z), writes(e), [=](auto v) {
+      const auto sums = row.map_sum(reads(cached{z}), writes(e), [=](auto v) {
         const auto s = (v - from) * inverse;
         const auto p = exp_nonpositive(s);
         const decltype(v) zero(A(0));

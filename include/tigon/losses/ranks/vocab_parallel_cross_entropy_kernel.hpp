@@ -35,7 +35,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::generic> {
     const std::size_t rows = logits.rows;
     const std::int64_t ignored = opt.ignore_index;
     const bool smooth = opt.label_smoothing > 0;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const auto t = static_cast<std::int64_t>(target[row.i]);
       if (t == ignored) {
         if (row.first()) mine[row.i] = mine[rows + row.i] = mine[2 * rows + row.i] = 0;

@@ -52,7 +52,7 @@ struct kernel<op::grpo_loss, backends::generic> {
     const A inverse = static_cast<A>(1 / temperature);
     const detail::tempered<A> by(temperature);
     const bool in_place = dlogits.data == logits.data;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       A u(0);
       lse_parts<A> lse;
       double log_p = 0;
@@ -72,8 +72,7 @@ struct kernel<op::grpo_loss, backends::generic> {
       if (row.first()) logp[row.i] = log_p;
       if (u == A(0)) return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
       const A factor = -u * inverse / (A(1) + lse.rest);
-      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-      row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
+      row.map(reads(cached{e}), writes(cached{dlogits, in_place}), [=](auto p) { return normal_or_zero(p * factor); });
       if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
     });
   }

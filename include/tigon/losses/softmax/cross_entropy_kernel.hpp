@@ -11,6 +11,117 @@
 
 namespace tigon {
 
+namespace detail {
+inline namespace TIGON_ABI {
+
+/// Cross entropy of a row in steps: exponentials below its maximum and their sum, its loss, its gradient. Weighted: every
+/// column has a weight in the uniform part of label smoothing, which may be 0.
+template <bool Capped, bool Weighted, element T>
+struct cross_entropy_row {
+  using A = accumulator_t<T>;
+  static constexpr bool narrow = !std::same_as<T, A>;
+  matrix_view<const T> logits;
+  in_vector<A> weight;
+  matrix_view<T> dlogits;  ///< without memory: not computed
+  cross_entropy_rows out;
+  cross_entropy_terms<A> terms;
+  logits_kind<Capped, A> kind;
+
+  /// exp(s - top) for every column, below the maximum of its piece; sum_j w_j (s_j - top) if Weighted.
+  struct exponentials_of_row {
+    vector_view<A> e;
+    row_pieces<A> pieces;
+    A top, sum, weighted;
+  };
+
+  TIGON_INLINE bool in_place() const { return dlogits.data == logits.data; }
+
+  /// A row whose label is ignore_index.
+  template <class Row>
+  TIGON_INLINE void ignore(const Row& row) const {
+    if (row.first()) put_ignored(out, row.i);
+    if (dlogits.data != nullptr) row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
+  }
+  /// The predicted token, if it is wanted.
+  template <class Row>
+  TIGON_INLINE void predict(const Row& row) const {
+    if (out.predicted == nullptr) return;
+    const auto best = first_largest<A>(row, logits);
+    if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
+  }
+
+  /// They are stored where the gradient will be, if that is in place and wide enough; their sum is made in the same loop.
+  /// `own` is the logit of the label.
+  template <class Row>
+  TIGON_INLINE exponentials_of_row exponentials(const Row& row, A own) const {
+    // A row that does not stay in L2 is cut into pieces that stay in L1.
+    constexpr std::size_t piece = 8192, in_l2 = std::size_t{1} << 18;
+    const bool in_pieces = !Weighted && !narrow && logits.cols * sizeof(T) > in_l2 && logits.cols > piece;
+    exponentials_of_row r{row.scratch(0), row_pieces<A>(row.cols, in_pieces ? piece : row.cols), A(0), A(0), A(0)};
+    if constexpr (!narrow && !Capped)
+      if (in_place()) r.e = {dlogits.row(row.i), row.cols};
+    bool done = false;
+    if constexpr (narrow && !Weighted) {
+      // The label's logit is the pivot, so that no pass looks for the maximum; on overflow or underflow the maximum is the
+      // pivot. Differences of 16-bit numbers are nearly exact, also large ones.
+      const A below_own = row.map_sum(reads(logits), writes(r.e), [=](auto v) {
+        const auto p = simd::exp_of_distance<false>(v - own);
+        return pack{p, p};
+      });
+      r.pieces.set(0, own, below_own);
+      done = below_own >= A(1) && below_own <= A(1ull << 40);
+    }
+    if constexpr (Weighted) {
+      const A m = kind.top_of(row.max(reads(logits), [](auto v) { return v; }));
+      const auto from = kind.from(m);
+      const auto sums = row.map_sum(reads(cached{logits}, weight), writes(r.e), [=](auto v, auto w) {
+        const auto s = from.distance(v);
+        const auto p = simd::exp_of_distance<true>(s);
+        const decltype(v) zero(A(0));
+        return pack{p, p, select(w == zero, zero, w * s)};
+      });
+      r.pieces.set(0, m, sums[0]);
+      r.weighted = sums[1];
+    } else if (!done) {
+      r.pieces.exponentials(row, logits, r.e);
+    }
+    r.top = r.pieces.join(r.sum);
+    return r;
+  }
+
+  /// The terms of the row, and its loss.
+  template <class Row>
+  TIGON_INLINE auto loss(const Row& row, const exponentials_of_row& r, std::size_t column, A own) const {
+    const auto of_row =
+        terms.of(kind, r.top, own, r.pieces.without_one(row, r.e, r.sum), weight ? weight.data[column] : A(1));
+    if (row.first()) terms.put_loss(out, row.i, of_row, r.weighted);
+    return of_row;
+  }
+
+  /// dlogits, which may be the logits: then their lines are cached. The label's column is computed again.
+  template <class Row, class Terms>
+  TIGON_INLINE void gradient(const Row& row, const exponentials_of_row& r, const Terms& of_row, std::size_t column,
+                             A own) const {
+    if (dlogits.data == nullptr) return;
+    const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
+    const cached to{dlogits, in_place()};
+    if constexpr (Capped) {
+      const auto from = kind.from(r.top);
+      row.map(reads(cached{r.e}, logits, weight), writes(to),
+              [=](auto p, auto v, auto w) { return normal_or_zero((p * factor - w * subtract) * from.both(v).slope); });
+    } else if constexpr (Weighted) {
+      row.map(reads(cached{r.e}, weight), writes(to),
+              [=](auto p, auto w) { return normal_or_zero(p * factor - w * subtract); });
+    } else {
+      r.pieces.multiply(row, r.e, to, factor);
+    }
+    if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 template <>
 struct kernel<op::cross_entropy, backends::generic> {
   template <class T>
@@ -41,84 +152,21 @@ struct kernel<op::cross_entropy, backends::generic> {
     });
   }
 
-  /// Weighted: every column has a weight in the uniform part of label smoothing, which may be 0.
   template <backend B, bool Capped, bool Weighted, element T, token_id I, class A>
   static void forward_rows(matrix_view<const T> logits, const I* target, in_vector<A> weight, matrix_view<T> dlogits,
                            cross_entropy_rows out, cross_entropy_scale scale, cross_entropy_options opt, context& ctx) {
-    const auto kind = detail::logits_kind<Capped, A>::of(opt.softcap);
-    const detail::cross_entropy_terms<A> terms(opt, scale, out, logits.cols);
+    const detail::cross_entropy_row<Capped, Weighted, T> of_row{
+        logits, weight, dlogits, out, {opt, scale, out, logits.cols}, detail::logits_kind<Capped, A>::of(opt.softcap)};
     const std::int64_t ignored = opt.ignore_index;
-    const bool write = dlogits.data != nullptr, in_place = dlogits.data == logits.data;
-    constexpr bool narrow = !std::same_as<T, A>;
-    // A row that is too long to prefetch the next one is cut into pieces that stay in L1.
-    constexpr std::size_t piece = 8192;
-    const bool in_pieces =
-        !Weighted && !narrow && !prefetches_rows_of<B>(logits.cols * sizeof(T)) && logits.cols > piece;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
-      if (static_cast<std::int64_t>(t) == ignored) {
-        if (row.first()) detail::put_ignored(out, row.i);
-        if (write) row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
-        return;
-      }
+      if (static_cast<std::int64_t>(t) == ignored) return of_row.ignore(row);
       const std::size_t column = static_cast<std::size_t>(t);
       const A own = row.at(logits, column);
-      if (out.predicted != nullptr) {
-        const auto best = detail::first_largest<A>(row, logits);
-        if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
-      }
-      // exp(s - m) is stored where the gradient will be, if that is in place and wide enough; its sum is made in the
-      // same loop.
-      vector_view<A> e = row.scratch(0);
-      if constexpr (!narrow && !Capped)
-        if (in_place) e = {dlogits.row(row.i), row.cols};
-      A top, sum, weighted(0);
-      detail::row_pieces<A> pieces(row.cols, in_pieces ? piece : row.cols);
-      bool done = false;
-      if constexpr (narrow && !Weighted) {
-        // The target's logit is the pivot, so that no pass looks for the maximum; on overflow or underflow the maximum
-        // is the pivot. Differences of 16-bit numbers are nearly exact, also large ones.
-        const A below_own = row.map_sum(reads(logits), writes(e), [=](auto v) {
-          const auto p = simd::exp_of_distance<false>(v - own);
-          return pack{p, p};
-        });
-        pieces.set(0, own, below_own);
-        done = below_own >= A(1) && below_own <= A(1ull << 40);
-      }
-      if constexpr (Weighted) {
-        const A m = kind.top_of(row.max(reads(logits), [](auto v) { return v; }));
-        const auto from = kind.from(m);
-        const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
-          const auto s = from.distance(v);
-          const auto p = simd::exp_of_distance<true>(s);
-          const decltype(v) zero(A(0));
-          return pack{p, p, select(w == zero, zero, w * s)};
-        });
-        pieces.set(0, m, sums[0]);
-        weighted = sums[1];
-      } else if (!done) {
-        pieces.exponentials(row, logits, e);
-      }
-      top = pieces.join(sum);
-      const auto of_row =
-          terms.of(kind, top, own, pieces.without_one(row, e, sum), weight ? weight.data[column] : A(1));
-      if (row.first()) terms.put_loss(out, row.i, of_row, weighted);
-      if (!write) return;
-      const A factor = terms.factor(of_row, of_row.token), subtract = terms.subtract(of_row.token);
-      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-      const vector_view<const T> read{logits.row(row.i), row.cols};
-      if constexpr (Capped) {
-        const auto from = kind.from(top);
-        row.map(reads(e, read, weight), writes(dlogits), [=](auto p, auto v, auto w) {
-          return normal_or_zero((p * factor - w * subtract) * from.both(v).slope);
-        });
-      } else if constexpr (Weighted) {
-        row.map(reads(e, weight, read), writes(dlogits),
-                [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
-      } else {
-        pieces.multiply(row, e, read, dlogits, factor);
-      }
-      if (row.first()) row.put(dlogits, column, terms.at_target(of_row, of_row.token, kind, own));
+      of_row.predict(row);
+      const auto e = of_row.exponentials(row, own);
+      const auto r = of_row.loss(row, e, column, own);
+      of_row.gradient(row, e, r, column, own);
     });
   }
 };

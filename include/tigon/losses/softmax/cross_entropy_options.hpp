@@ -115,23 +115,31 @@ struct largest_element {
   A value = -std::numeric_limits<A>::infinity();
   std::size_t column = 0;
 };
-/// The row is cut into parts of `most` columns, whose indices are exact numbers of A. Parts are workers of their own:
-/// the row counts as not read before, which decides the order of its later sums, and metrics must not change that.
-template <class A, std::size_t most = exact_columns<A>, class Row, class X>
+/// Columns [first, first + n) of a row, as a row.
+template <class T>
+TIGON_INLINE matrix_view<T> columns_from(matrix_view<T> m, std::size_t first, std::size_t n) {
+  return m.cols_from(first, n);
+}
+template <class T>
+TIGON_INLINE vector_view<T> columns_from(vector_view<T> v, std::size_t first, std::size_t n) {
+  return {v.data + first, n};
+}
+/// The row is cut into parts of `most` columns, whose indices are exact numbers of A.
+template <class A, std::size_t most = std::size_t{1} << std::numeric_limits<A>::digits, class Row, class X>
 TIGON_INLINE largest_element<A> first_largest(const Row& row, X x) {
   largest_element<A> largest;
   for (std::size_t first = 0; first < row.cols; first += most) {
-    const auto found = row.part(first, std::min(most, row.cols - first))
-                           .reduce(
-                               reads(x, part_columns),
-                               std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
-                               [](auto v, auto j) {
-                                 return pack{v, j};
-                               },
-                               [](auto a, auto b) {
-                                 const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
-                                 return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
-                               });
+    const std::size_t n = std::min(most, row.cols - first);
+    const auto found = row.part(0, n).reduce(
+        reads(columns_from(x, first, n), columns),
+        std::array<A, 2>{-std::numeric_limits<A>::infinity(), std::numeric_limits<A>::max()},
+        [](auto v, auto j) {
+          return pack{v, j};
+        },
+        [](auto a, auto b) {
+          const auto better = b.v[0] > a.v[0] || (b.v[0] == a.v[0] && b.v[1] < a.v[1]);
+          return decltype(a){{select(better, b.v[0], a.v[0]), select(better, b.v[1], a.v[1])}};
+        });
     if (first == 0 ? found[1] < static_cast<A>(most) : found[0] > largest.value)
       largest = {found[0], first + static_cast<std::size_t>(found[1])};
   }

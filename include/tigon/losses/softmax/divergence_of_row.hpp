@@ -67,7 +67,7 @@ template <class B, element T, token_id I, class Columns>
 void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const I* target, const Columns& columns,
                               context& ctx) {
   using A = accumulator_t<T>;
-  for_rows_with_scratch<B, A>(ctx, of.logits.rows, of.logits.cols, 3, [=] TIGON_FN(auto row) {
+  for_rows<B, A>(ctx, of.logits.rows, of.logits.cols, {.scratch = 3}, [=] TIGON_FN(auto row) {
     const I t = target[row.i];
     const bool write = of.dlogits.data != nullptr, diverges = of.divergence != nullptr;
     if (static_cast<std::int64_t>(t) == of.ignored) {
@@ -96,7 +96,7 @@ void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const 
     if (diverges) {
       if (!of.same) {
         q.e = row.scratch(1);
-        const A sum = row.map_sum(reads(of.logits), writes(q.e), [=](auto v) {
+        const A sum = row.map_sum(reads(cached{of.logits}), writes(q.e), [=](auto v) {
           const auto p = exp_nonpositive((v - top) * of.inverse);
           return pack{p, p};
         });
@@ -105,13 +105,13 @@ void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const 
       }
       std::array<A, 2> sums;
       if constexpr (Columns::of_logarithms)
-        sums = row.map_sum(reads(of.logits, of.teacher), writes(u), [=](auto v, auto p) {
+        sums = row.map_sum(reads(cached{of.logits}, of.teacher), writes(u), [=](auto v, auto p) {
           using V = decltype(v);
           const auto c = columns(fma(V(v - top), V(of.inverse), V(-q.tail)), p);
           return pack{c.v[0], c.v[0], c.v[1]};
         });
       else
-        sums = row.map_sum(reads(q.e, of.teacher), writes(u), [=](auto p_of_student, auto p) {
+        sums = row.map_sum(reads(cached{q.e}, of.teacher), writes(u), [=](auto p_of_student, auto p) {
           const auto c = columns(p_of_student * q.inverse_sum, p);
           return pack{c.v[0], c.v[0], c.v[1]};
         });
@@ -123,20 +123,19 @@ void cross_entropy_divergence(const cross_entropy_divergence_call<T>& of, const 
     const bool bends = diverges && of.of_divergence != A(0);
     const A b = bends ? of.of_divergence * columns.factor * of.inverse : A(0);
     const A at_target = bends ? b * (row.at(u, column) + of_q * row.at(q.e, column)) : A(0);
-    // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-    const vector_view<const T> read{of.logits.row(row.i), row.cols};
+    const cached d_row{of.dlogits, of.dlogits.data == of.logits.data};
     if (bends && of.smooth)
-      row.map(reads(e, q.e, u, of.weight, read), writes(of.dlogits), [=](auto p, auto s, auto c, auto w, auto) {
+      row.map(reads(cached{e}, q.e, u, of.weight), writes(d_row), [=](auto p, auto s, auto c, auto w) {
         return normal_or_zero(p * factor - w * subtract + b * (c + of_q * s));
       });
     else if (bends)
-      row.map(reads(e, q.e, u, read), writes(of.dlogits),
-              [=](auto p, auto s, auto c, auto) { return normal_or_zero(p * factor + b * (c + of_q * s)); });
+      row.map(reads(cached{e}, q.e, u), writes(d_row),
+              [=](auto p, auto s, auto c) { return normal_or_zero(p * factor + b * (c + of_q * s)); });
     else if (of.smooth)
-      row.map(reads(e, of.weight, read), writes(of.dlogits),
-              [=](auto p, auto w, auto) { return normal_or_zero(p * factor - w * subtract); });
+      row.map(reads(cached{e}, of.weight), writes(d_row),
+              [=](auto p, auto w) { return normal_or_zero(p * factor - w * subtract); });
     else
-      row.map(reads(e, read), writes(of.dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
+      row.map(reads(cached{e}), writes(d_row), [=](auto p) { return normal_or_zero(p * factor); });
     // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
     if (row.first()) row.put(of.dlogits, column, of.terms.at_target(r, of.of_ce, kind, own) + at_target);
   });

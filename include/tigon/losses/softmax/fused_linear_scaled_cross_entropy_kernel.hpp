@@ -20,7 +20,7 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
     const A inverse = static_cast<A>(1 / opt.temperature);
     const std::int64_t ignored = opt.ignore_index;
     const bool of_entropy = gradient && rows.upstream_entropy != nullptr;
-    for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, z.rows, z.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const I t = target[row.i];
       if (static_cast<std::int64_t>(t) == ignored) {
         if (row.first()) rows.put(row.i, A(0), A(0), A(0));
@@ -32,7 +32,7 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const A top = row.max(reads(z), [](auto v) { return v; });
       // exp(s - m) overwrites the logits, unless D needs these once more.
       const vector_view<A> e = of_entropy ? row.scratch(0) : vector_view<A>{z.row(row.i), row.cols};
-      const auto sums = row.map_sum(reads(z), writes(e), [=](auto v) {
+      const auto sums = row.map_sum(reads(cached{z}), writes(e), [=](auto v) {
         const auto s = (v - top) * inverse;
         const auto p = exp_nonpositive(s);
         const decltype(v) zero(A(0));
@@ -55,13 +55,13 @@ struct kernel<op::scaled_cross_entropy, backends::generic> {
       const A h = of_entropy ? rows.upstream_entropy[row.i * rows.step_entropy] : A(0);
       const A factor = inverse / (A(1) + d), of_p = g * factor, of_slope = h * factor;
       if (of_entropy) {
-        row.map(reads(e, z), writes(z), [=](auto p, auto v) {
+        row.map(reads(cached{e}, z), writes(z), [=](auto p, auto v) {
           // Where p is 0, s may be -inf.
           const decltype(v) zero(A(0)), s = select(p == zero, zero, (v - top) * inverse);
           return normal_or_zero(p * fnma(of_slope, s - u, of_p));
         });
       } else {
-        row.map(reads(z), writes(z), [=](auto p) { return normal_or_zero(p * of_p); });
+        row.map(reads(cached{z}), writes(z), [=](auto p) { return normal_or_zero(p * of_p); });
       }
       if (row.first()) {
         // The target's column is computed again: p_t - 1 cancels where p_t is near 1.

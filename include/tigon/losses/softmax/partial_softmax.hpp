@@ -24,7 +24,7 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
   const auto from = kind.from(top == -std::numeric_limits<A>::infinity() ? std::numeric_limits<A>::lowest() : top);
   A sum;
   if constexpr (Weighted) {
-    const auto sums = row.map_sum(reads(logits, weight), writes(e), [=](auto v, auto w) {
+    const auto sums = row.map_sum(reads(cached{logits}, weight), writes(e), [=](auto v, auto w) {
       const auto s = from.distance(v);
       const auto p = simd::exp_of_distance<true>(s);
       const decltype(v) zero(A(0));
@@ -32,7 +32,7 @@ TIGON_INLINE softmax_part<A> part_of_row(const Row& row, vector_view<A> e, Kind 
     });
     sum = sums[0], out.weighted = sums[1];
   } else {
-    sum = row.map_sum(reads(logits), writes(e), [=](auto v) {
+    sum = row.map_sum(reads(cached{logits}), writes(e), [=](auto v) {
       const auto p = simd::exp_of_distance<true>(from.distance(v));
       return pack{p, p};
     });

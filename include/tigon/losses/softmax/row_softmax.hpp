@@ -167,16 +167,12 @@ struct row_pieces {
   /// The exponentials e of every piece with its own maximum as pivot, and both numbers.
   template <class Row, element T>
   TIGON_INLINE void exponentials(const Row& row, matrix_view<const T> logits, vector_view<A> e) {
-    // Maps prefetch the next row of a matrix. So the row is an operand as row i of a matrix whose rows are its pieces:
-    // row i begins where the row does, and row i + 1 one piece later.
-    const matrix_view<const T> steps(logits.row(row.i) - row.i * width, logits.rows * count, width, width);
-    const matrix_view<const T> pieces = count > 1 ? steps : logits;
     for (std::size_t k = 0; k < count; ++k) {
       const auto part = of(row, k);
       const A m = part.max(reads(logits), [](auto v) { return v; });
       // A piece of -inf alone adds nothing to the others.
       const A under = count > 1 && m == -std::numeric_limits<A>::infinity() ? A(0) : m;
-      const A partial = part.map_sum(reads(pieces), writes(e), [=](auto v) {
+      const A partial = part.map_sum(reads(cached{logits}), writes(e), [=](auto v) {
         const auto p = simd::exp_of_distance<true>(v - under);
         return pack{p, p};
       });
@@ -200,14 +196,14 @@ struct row_pieces {
     return rest + (ones - A(1));
   }
   /// out = factor times the exponentials below the row's maximum, from the last piece, which is still in the cache, to
-  /// the first. `read` is an operand of the loop that has no part in the result.
-  template <class Row, class Read, class Out>
-  TIGON_INLINE void multiply(const Row& row, vector_view<A> e, Read read, Out out, A factor) const {
+  /// the first.
+  template <class Row, class Out>
+  TIGON_INLINE void multiply(const Row& row, vector_view<A> e, Out out, A factor) const {
     for (std::size_t k = count; k-- > 0;) {
       const A f = factor * top[k];
       // normal_or_zero(p * f), by fewer operations: p is at least 0.
       const A lowest = std::numeric_limits<A>::min() * (A(1) + 4 * std::numeric_limits<A>::epsilon()) / math::abs(f);
-      of(row, k).map(reads(e, read), writes(out), [=](auto p, auto) {
+      of(row, k).map(reads(e), writes(out), [=](auto p) {
         const decltype(p) zero(A(0));
         return select(p < decltype(p)(lowest), zero, p * f);
       });
@@ -241,12 +237,12 @@ template <class Engine, class Row, class A, class Z>
 TIGON_INLINE A tempered_exponentials(const Row& row, vector_view<A> e, Z z, A top, tempered<A> by) {
   A sum;
   if (by.exact())
-    sum = row.map_sum(reads(z), writes(e), [=](auto v) {
+    sum = row.map_sum(reads(cached{z}), writes(e), [=](auto v) {
       const auto p = simd::exp_of_distance<true>(by.exact_distance(v - top));
       return pack{p, p};
     });
   else
-    sum = row.map_sum(reads(z), writes(e), [=](auto v) {
+    sum = row.map_sum(reads(cached{z}), writes(e), [=](auto v) {
       const auto p = simd::exp_of_distance<true>(by.distance(v - top));
       return pack{p, p};
     });

@@ -37,7 +37,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
         // A block of columns is read from memory once, and its exponentials stay in L1.
         auto exponentials = row.template array<A, block_cols>();
         for (std::size_t first = 0; first < row.cols; first += block_cols) {
-          const auto block = row.narrow(std::min(block_cols, row.cols - first));
+          const auto block = row.part(0, std::min(block_cols, row.cols - first));
           const auto z = logits.cols_from(first, block.cols);
           const vector_view<A> e = exponentials.first(block.cols);
           const A top = math::max(std::numeric_limits<A>::lowest(), block.max(reads(z), [](auto v) { return v; }));

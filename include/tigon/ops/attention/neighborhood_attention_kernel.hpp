@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_KERNEL_HPP
 #define TIGON_OPS_ATTENTION_NEIGHBORHOOD_ATTENTION_KERNEL_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/ops/attention/key_windows.hpp>
 #include <tigon/ops/attention/neighborhood_attention_options.hpp>
 #include <tigon/ops/attention/own_tasks.hpp>
@@ -100,6 +101,11 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     M first, second;
   };
 
+  /// Row k of a head, which is read or written later.
+  template <backend B, class T>
+  static TIGON_INLINE void prefetch_row(matrix_view<T> m, std::size_t k) {
+    prefetch<B>(vector_view<T>{m.row(k), m.cols});
+  }
   /// to[i,m] = scale * <a[i], b[j]> for every token of the block and what it sees.
   template <backend B, element T, class A>
   static void products(detail::neighborhood window, detail::token_block at, two<heads_view<const T>> of,
@@ -109,7 +115,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
       constexpr std::size_t together = 4;
       const std::size_t i = at.first + row.i;
       const detail::neighbors n = window.of(i);
-      row.prefetch(a, window.ahead(i, false)), row.prefetch(b, window.ahead(i, true));
+      prefetch_row<B>(a, window.ahead(i, false)), prefetch_row<B>(b, window.ahead(i, true));
       A* const s = to.row(row.i);
       const in_vector<T> x{a.row(i), row.cols};
       for (std::size_t t = 0; t < n.count; t += together) {
@@ -148,7 +154,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     for_rows<B, A>(ctx, at.count, y.cols, [=] TIGON_FN(auto row) {
       const std::size_t i = at.first + row.i;
       const detail::neighbors n = window.of(i);
-      row.prefetch(x, window.ahead(i, true)), row.prefetch(y, window.ahead(i, false));
+      prefetch_row<B>(x, window.ahead(i, true)), prefetch_row<B>(y, window.ahead(i, false));
       const detail::weighted_rows<T> seen{x.row(n.first), window.step(x.row_stride), weight.row(row.i) + n.tap, 1,
                                           n.count};
       row.on(i).map(reads(seen), writes(y), [=](auto sum) { return sum * scale; });
@@ -168,8 +174,8 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     for_rows<B, A>(ctx, at.count, dk.cols, [=] TIGON_FN(auto row) {
       const std::size_t j = at.first + row.i;
       const detail::neighbors n = window.of(j);
-      row.prefetch(q, window.ahead(j, true)), row.prefetch(d_o, window.ahead(j, true));
-      row.prefetch(dk, window.ahead(j, false)), row.prefetch(dv, window.ahead(j, false));
+      prefetch_row<B>(q, window.ahead(j, true)), prefetch_row<B>(d_o, window.ahead(j, true));
+      prefetch_row<B>(dk, window.ahead(j, false)), prefetch_row<B>(dv, window.ahead(j, false));
       const auto that_see = [=](matrix_view<const T> x, matrix_view<const A> w) TIGON_LAMBDA {
         return detail::weighted_rows<T>{x.row(n.first), window.step(x.row_stride),
                                         w.row(n.first) + (window.taps - 1 - n.tap), window.step(w.row_stride) - 1,

@@ -116,7 +116,7 @@ class softmax_rows {
       const auto part = row.part(columns.first, columns.size());
       const A before = state.top[row.i], top = math::max(before, part.max(reads(s), [](auto v) { return v; }));
       const A shift = finite_top(top);
-      const A sum = part.map_sum(reads(s), writes(s), [=](auto v) {
+      const A sum = part.map_sum(reads(cached{s}), writes(s), [=](auto v) {
         const auto e = exp_nonpositive(v - shift);
         return pack{e, e};
       });

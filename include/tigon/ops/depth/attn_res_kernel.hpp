@@ -5,6 +5,7 @@
 #ifndef TIGON_OPS_DEPTH_ATTN_RES_KERNEL_HPP
 #define TIGON_OPS_DEPTH_ATTN_RES_KERNEL_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/ops/depth/attn_res_options.hpp>
 #include <tigon/ops/depth/attn_res_program.hpp>
 #include <tigon/ops/norm/row_scale.hpp>
@@ -29,7 +30,7 @@ struct kernel<op::attn_res, backends::generic> {
     const double eps = opt.eps;
     const bool round_key = opt.round_key;
     A *const alphas = alpha.data(), *const rstds = rstd.data();
-    for_rows_with_scratch<B, A>(ctx, y.rows, y.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, y.rows, y.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
       const auto mean = row.scratch(0);
       row.map(reads(constant(A(0))), writes(mean), [](auto zero) { return zero; });
@@ -99,64 +100,61 @@ struct kernel<op::attn_res, backends::generic> {
     A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
     const A *const alphas = alpha.data(), *const rstds = rstd.data();
     const A per_col = A(1) / static_cast<A>(dy.cols);
-    for_row_parts_with_partials<with_whole_rows<B>, A>(
-        ctx, dy.rows, dy.cols,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
-          A* const of = products + 2 * row.i * v.blocks;  // sums of dy v and u v, block by block
-          const auto p_row = row.partial(0);
-          for (std::size_t n = 0; n < v.blocks; n += together) {
-            const std::size_t count = std::min(together, v.blocks - n);
-            const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
-            const auto s = sums(
-                row,
-                [](auto x0, auto x1, auto x2, auto x3, auto d, auto c) {
-                  return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
-                },
-                at(0), at(1), at(2), at(3), dy, u);
-            for (std::size_t k = 0; k < count; ++k) {
-              row.save(of[2 * (n + k)], static_cast<A>(s[k]));
-              row.save(of[2 * (n + k) + 1], static_cast<A>(s[together + k]));
-            }
-          }
-          row.sync();  // all workers read the sums of all blocks
-          // Relative to the da of the block with most weight: where that has nearly all weight, its da is nearly the
-          // mean, and their difference is the sum over the other blocks.
-          std::size_t most = 0;
-          for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
-          const A base = of[2 * most];
-          A mean(0);
-          for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
-          const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
-          const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
-          // dv in a part of the row, and what it adds to p, if that is wanted.
-          const auto map_part = [=](const auto& part, auto... p_part) TIGON_LAMBDA {
-            std::size_t n = 0;
-            for (; n + 2 <= v.blocks; n += 2) {
-              const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
-              part.map(reads(dy, u, v[n], v[n + 1], p_part...), writes(dv[n], dv[n + 1], p_part...),
-                       [=](auto d, auto c, auto x0, auto x1, auto... sum) {
-                         return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
-                                     fma(x0, d0, fma(x1, d1, sum))...};
-                       });
-            }
-            if (n == v.blocks) return;
-            const A a = as[n], d0 = ds(n), c0 = shrink(n);
-            part.map(reads(dy, u, v[n], p_part...), writes(dv[n], p_part...), [=](auto d, auto c, auto x, auto... sum) {
-              return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)...};
-            });
-          };
-          // Some columns at a time: dy, u and p stay in L1 from block to block.
-          constexpr std::size_t width = 2 * columns_per_block<B>();
-          for (std::size_t first = 0; first < row.cols; first += width) {
-            const auto part = row.part(first, std::min(width, row.cols - first));
-            if (p_row)
-              map_part(part, p_row);
-            else
-              map_part(part);
-          }
-        },
-        parameter_gradient<A>{p});
+    for_rows<B, A>(ctx, dy.rows, dy.cols, adds_to(parameter_gradient<A>{p}), [=] TIGON_FN(auto row) TIGON_LAMBDA {
+      const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
+      A* const of = products + 2 * row.i * v.blocks;  // sums of dy v and u v, block by block
+      const auto p_row = row.partial(0);
+      for (std::size_t n = 0; n < v.blocks; n += together) {
+        const std::size_t count = std::min(together, v.blocks - n);
+        const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
+        const auto s = sums(
+            row,
+            [](auto x0, auto x1, auto x2, auto x3, auto d, auto c) {
+              return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
+            },
+            at(0), at(1), at(2), at(3), dy, u);
+        for (std::size_t k = 0; k < count; ++k) {
+          row.save(of[2 * (n + k)], static_cast<A>(s[k]));
+          row.save(of[2 * (n + k) + 1], static_cast<A>(s[together + k]));
+        }
+      }
+      row.sync();  // all workers read the sums of all blocks
+      // Relative to the da of the block with most weight: where that has nearly all weight, its da is nearly the
+      // mean, and their difference is the sum over the other blocks.
+      std::size_t most = 0;
+      for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
+      const A base = of[2 * most];
+      A mean(0);
+      for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
+      const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
+      const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
+      // dv in a part of the row, and what it adds to p, if that is wanted.
+      const auto map_part = [=](const auto& part, auto... p_part) TIGON_LAMBDA {
+        std::size_t n = 0;
+        for (; n + 2 <= v.blocks; n += 2) {
+          const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
+          part.map(reads(dy, u, v[n], v[n + 1], p_part...), writes(dv[n], dv[n + 1], p_part...),
+                   [=](auto d, auto c, auto x0, auto x1, auto... sum) {
+                     return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
+                                 fma(x0, d0, fma(x1, d1, sum))...};
+                   });
+        }
+        if (n == v.blocks) return;
+        const A a = as[n], d0 = ds(n), c0 = shrink(n);
+        part.map(reads(dy, u, v[n], p_part...), writes(dv[n], p_part...), [=](auto d, auto c, auto x, auto... sum) {
+          return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)...};
+        });
+      };
+      // Some columns at a time: dy, u and p stay in L1 from block to block.
+      constexpr std::size_t width = 2 * columns_per_block<B>();
+      for (std::size_t first = 0; first < row.cols; first += width) {
+        const auto part = row.part(first, std::min(width, row.cols - first));
+        if (p_row)
+          map_part(part, p_row);
+        else
+          map_part(part);
+      }
+    });
     weight_gradients<B, A>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
   }
 

@@ -46,7 +46,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     const detail::mhc_sinkhorn<V> iteration{n, opt.tmax, static_cast<A>(opt.sinkhorn_eps)};
     const A pre_eps = static_cast<A>(opt.pre_eps), post_mult = static_cast<A>(opt.post_mult);
     const std::size_t width = (mixes + n * n) * V::size;
-    for_rows_with_scratch<R, A>(ctx, detail::mhc_blocks<V>(tokens), width, 1, [=] TIGON_FN(auto row) {
+    for_rows<R, A>(ctx, detail::mhc_blocks<V>(tokens), width, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const std::size_t first = row.i * V::size;
       const block values{row.scratch(0).data};
       detail::mhc_gather(row, values, mix, first, mixes);
@@ -109,29 +109,29 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     // Read only.
     A* const history = saved.history.empty() ? nullptr : const_cast<A*>(saved.history.data());
     const bool res = dh.h_res.data != nullptr;
-    for_rows_with_scratch<R, A>(
-        ctx, detail::mhc_blocks<V>(tokens), detail::mhc_scratch_width<V>(n, opt.tmax, history != nullptr), 1,
-        [=] TIGON_FN(auto row) {
-          const std::size_t first = row.i * V::size;
-          const block values{row.scratch(0).data}, g = values.from(mixes), p = g.from(mixes), one = p.from(n * n);
-          detail::mhc_gather(row, values, mix, first, mixes);
-          detail::mhc_gather(row, g, dh.h_pre, first, n);
-          detail::mhc_gather(row, g.from(n), dh.h_post, first, n);
-          detail::mhc_gather(row, g.from(2 * n), dh.h_res, first, n * n);
-          for (std::size_t k = 0; k < 2 * n; ++k) {
-            const auto s = simd::sigmoid_both(detail::mhc_logit(values, k, n, w));
-            g.put(k, g(k) * V(k < n ? A(1) : post_mult) * (s.of_x * s.of_minus_x));
-          }
-          if (res) {
-            for (std::size_t k = 0; k < n * n; ++k) p.put(k, detail::mhc_logit(values, 2 * n + k, n, w));
-            iteration.softmax(p, p);
-            const bool kept = history != nullptr;
-            const block steps = kept ? block{history + row.i * opt.tmax * n * n * V::size} : one.from(n * n);
-            if (!kept) iteration.run(p, steps, true);
-            iteration.backward(p, steps, g.from(2 * n), one);
-          }
-          detail::mhc_scatter(row, g, to, first, mixes);
-        });
+    for_rows<R, A>(ctx, detail::mhc_blocks<V>(tokens), detail::mhc_scratch_width<V>(n, opt.tmax, history != nullptr),
+                   {.scratch = 1}, [=] TIGON_FN(auto row) {
+                     const std::size_t first = row.i * V::size;
+                     const block values{row.scratch(0).data}, g = values.from(mixes), p = g.from(mixes),
+                                                              one = p.from(n * n);
+                     detail::mhc_gather(row, values, mix, first, mixes);
+                     detail::mhc_gather(row, g, dh.h_pre, first, n);
+                     detail::mhc_gather(row, g.from(n), dh.h_post, first, n);
+                     detail::mhc_gather(row, g.from(2 * n), dh.h_res, first, n * n);
+                     for (std::size_t k = 0; k < 2 * n; ++k) {
+                       const auto s = simd::sigmoid_both(detail::mhc_logit(values, k, n, w));
+                       g.put(k, g(k) * V(k < n ? A(1) : post_mult) * (s.of_x * s.of_minus_x));
+                     }
+                     if (res) {
+                       for (std::size_t k = 0; k < n * n; ++k) p.put(k, detail::mhc_logit(values, 2 * n + k, n, w));
+                       iteration.softmax(p, p);
+                       const bool kept = history != nullptr;
+                       const block steps = kept ? block{history + row.i * opt.tmax * n * n * V::size} : one.from(n * n);
+                       if (!kept) iteration.run(p, steps, true);
+                       iteration.backward(p, steps, g.from(2 * n), one);
+                     }
+                     detail::mhc_scatter(row, g, to, first, mixes);
+                   });
   }
 
   /// dx = gz phi^T - shrink x, and what else adds to it.

@@ -31,7 +31,7 @@ struct kernel<op::mhc_post_res, backends::generic> {
                       in_matrix<accumulator_t<T>> h_res, matrix_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t n = h_post.cols;
-    for_rows_with_scratch<B, A>(ctx, f.rows, f.cols, n < detail::mhc_terms ? 0 : 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, f.rows, f.cols, {.scratch = n < detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
       detail::mhc_parts<B>(row, [=](auto part) {
         for (std::size_t o = 0; o < n; ++o) {
           const auto term = [=](std::size_t i) {
@@ -51,7 +51,7 @@ struct kernel<op::mhc_post_res, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t n = h_post.cols;
     const bool add = opt.dx == gradient::accumulate;
-    for_rows_with_scratch<B, A>(ctx, f.rows, f.cols, n <= detail::mhc_terms ? 0 : 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, f.rows, f.cols, {.scratch = n <= detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
       const auto streams_of_x = [=](std::size_t i) { return detail::mhc_stream(x, n, i); };
       const auto streams_of_dy = [=](std::size_t o) { return detail::mhc_stream(dy, n, o); };
       if (to.dh_res.data != nullptr)

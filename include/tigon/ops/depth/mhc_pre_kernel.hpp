@@ -23,7 +23,7 @@ struct kernel<op::mhc_pre, backends::generic> {
   static void forward(in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre, matrix_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t n = h_pre.cols;
-    for_rows_with_scratch<B, A>(ctx, y.rows, y.cols, n <= detail::mhc_terms ? 0 : 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, y.rows, y.cols, {.scratch = n <= detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
       const auto term = [=](std::size_t h) {
         return detail::mhc_term<T, A>{detail::mhc_stream(x, n, h), row.at(h_pre, h)};
       };

@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_DEPTH_STREAM_SUMS_HPP
 #define TIGON_OPS_DEPTH_STREAM_SUMS_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/rows/row.hpp>
 
 #include <algorithm>

@@ -52,7 +52,7 @@ struct kernel<op::embedding, backends::generic> {
     }
     const I* occurring = tokens.data();
     const std::size_t scratch_rows = simd::rows_per_sum(ids.size());
-    for_rows_with_scratch<B, A>(ctx, rows, dweight.cols, scratch_rows, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, rows, dweight.cols, {.scratch = scratch_rows}, [=] TIGON_FN(auto row) {
       const std::size_t token = sparse ? static_cast<std::size_t>(occurring[row.i]) : row.i;
       std::size_t k = token == 0 ? 0 : first[token - 1];
       const std::size_t end = token == padding ? k : first[token];

@@ -20,7 +20,7 @@ struct kernel<op::swiglu_fused, backends::generic> {
       return kernel_for<op::swiglu, B>::template forward<B, T>(gate_up.cols_from(0, n), gate_up.cols_from(n, n), y, opt,
                                                                ctx);
     apart::with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}),
+      map_rows<B>(ctx, program, reads(pair_column<0>(gate_up), pair_column<1>(gate_up)),
                   writes(detail::gate_output<P>(y)));
     });
   }
@@ -34,7 +34,7 @@ struct kernel<op::swiglu_fused, backends::generic> {
                                                                 dgate_up.cols_from(0, n), dgate_up.cols_from(n, n), opt,
                                                                 ctx);
     apart::with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(dy, even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}),
+      map_rows<B>(ctx, program, reads(dy, pair_column<0>(gate_up), pair_column<1>(gate_up)),
                   writes(detail::gate_output<P>(pair_columns<T>{dgate_up})));
     });
   }

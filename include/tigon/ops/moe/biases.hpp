@@ -41,8 +41,8 @@ struct expert_biases {
         convert_matrix<B>(both.cols_from(0, n), as_row(made.gate), ctx);
         convert_matrix<B>(both.cols_from(n, n), as_row(made.up), ctx);
       } else {
-        map_rows<B>(ctx, sum_program(), reads(even_columns<const W>{both}), writes(as_row(made.gate)));
-        map_rows<B>(ctx, sum_program(), reads(odd_columns<const W>{both}), writes(as_row(made.up)));
+        map_rows<B>(ctx, sum_program(), reads(pair_column<0>(both)), writes(as_row(made.gate)));
+        map_rows<B>(ctx, sum_program(), reads(pair_column<1>(both)), writes(as_row(made.up)));
       }
     }
     if (e.down_bias.data == nullptr) return made;
@@ -114,14 +114,11 @@ class expert_bias_gradients {
   template <element T, element R>
   void add_down(matrix_view<const T> dy, moe_chunk c, matrix_view<const R> weights, context& ctx) {
     if (down_.data == nullptr) return;
-    for_rows_with_partials<B, A>(
-        ctx, c.rows, dy.cols,
-        [=] TIGON_FN(auto row) {
-          const A w = static_cast<A>(weights.row(c.token(row.i))[c.choice(row.i)]);
-          const auto so_far = row.partial(0);
-          row.map(reads(dy, so_far), writes(so_far), [=](auto d, auto s) { return fma(d, decltype(d)(w), s); });
-        },
-        down_sum_.next(ctx));
+    for_rows<B, A>(ctx, c.rows, dy.cols, adds_to(down_sum_.next(ctx)), [=] TIGON_FN(auto row) {
+      const A w = static_cast<A>(weights.row(c.token(row.i))[c.choice(row.i)]);
+      const auto so_far = row.partial(0);
+      row.map(reads(dy, so_far), writes(so_far), [=](auto d, auto s) { return fma(d, decltype(d)(w), s); });
+    });
   }
   void finish(context& ctx) {
     if (chunks_ == 0 && add_) return;
@@ -132,8 +129,8 @@ class expert_bias_gradients {
  private:
   void write(matrix_view<const A> gate, matrix_view<const A> up, context& ctx) {
     const std::size_t n = gate.cols;
-    const even_columns<const G> gate_before{gate_up_};
-    const odd_columns<const G> up_before{gate_up_};
+    const auto gate_before = pair_column<0>(matrix_view<const G>(gate_up_));
+    const auto up_before = pair_column<1>(matrix_view<const G>(gate_up_));
     if (layout_ == gate_layout::halves) {
       round_sums<B, A>(gate_up_.cols_from(0, n), gate, add_, ctx);
       round_sums<B, A>(gate_up_.cols_from(n, n), up, add_, ctx);

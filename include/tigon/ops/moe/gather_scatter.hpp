@@ -96,7 +96,7 @@ struct kernel<op::moe_scatter, backends::generic> {
         const A sum = row.sum(reads(p, a), [](auto v, auto act) { return v * act; });
         if (row.first()) dweights.row(token)[choice] = static_cast<R>(more != nullptr ? sum + more[row.i] : sum);
       }
-      row.map(reads(p, a), writes(p, weighted), [=](auto v, auto act) {
+      row.map(reads(cached{p, dweights.data != nullptr}, a), writes(p, weighted), [=](auto v, auto act) {
         const decltype(v) factor(w);
         return pack{v * factor, act * factor};
       });

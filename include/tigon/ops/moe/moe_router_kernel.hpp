@@ -21,7 +21,7 @@ struct kernel<op::moe_router, backends::generic> {
     const bool all = soft && (biased || !opt.normalise);
     const A scale = static_cast<A>(opt.scale);
     const std::size_t k = indices.cols;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 2, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 2}, [=] TIGON_FN(auto row) {
       const vector_view<A> key = row.scratch(0), weight = row.scratch(1);
       const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();
       if (!biased)
@@ -46,7 +46,7 @@ struct kernel<op::moe_router, backends::generic> {
     const bool all = opt.score == router_score::softmax && !opt.normalise;
     const A scale = static_cast<A>(opt.scale);
     const std::size_t k = indices.cols;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 3, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 3}, [=] TIGON_FN(auto row) {
       const vector_view<A> weight = row.scratch(0), d = row.scratch(1), slope = row.scratch(2);
       const I* chosen = indices.row(row.i);
       const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();

@@ -43,7 +43,7 @@ struct kernel<op::group_norm, backends::generic> {
       const auto means_of = [=](auto centred) {
         std::array<double, 2> sum{};
         for (std::size_t k = 0; k < pieces; ++k) {
-          const auto s = row.narrow(width).sum(reads(read_again(channel(x, size, k))), [=](auto v) {
+          const auto s = row.part(0, width).sum(reads(read_again(channel(x, size, k))), [=](auto v) {
             const auto c = centred(v);
             return pack{c, c * c};
           });
@@ -60,8 +60,9 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t k = 0; k < size; ++k) {
         const std::size_t c = row.i % groups * size + k;
         const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
-        row.narrow(positions).map(reads(channel(x, size, k)), writes(channel(y, size, k)),
-                                  [=](auto v) { return fma(fma(v, p, -m) - e, scale, shift); });
+        row.part(0, positions).map(reads(channel(x, size, k)), writes(channel(y, size, k)), [=](auto v) {
+          return fma(fma(v, p, -m) - e, scale, shift);
+        });
       }
     });
   }
@@ -107,7 +108,7 @@ struct kernel<op::group_norm, backends::generic> {
     // difference.
     constexpr bool exact = sizeof(W) > 2 || !B::relaxed_16bit;
     // Sums of so many columns in f32, and those together in f64.
-    constexpr std::size_t block = 16 * columns_per_step<B, A>();
+    constexpr std::size_t block = 64 * simd::vec<typename B::engine, A>::size;
     for_rows<B, A>(ctx, x.rows / size, size * positions, [=] TIGON_FN(auto row) {
       const double n = static_cast<double>(row.cols);
       const A m = mean[row.i], r = rstd[row.i];
@@ -141,8 +142,9 @@ struct kernel<op::group_norm, backends::generic> {
         const A scale = weight(k) * r;
         const auto result = [=](auto d, auto c) { return fma(d, scale, fnma(c, slope, -level)); };
         const auto store = [=]() TIGON_LAMBDA {
-          row.narrow(positions).map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
-                                    [=](auto d, auto v) { return result(d, v - m); });
+          row.part(0, positions)
+              .map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
+                   [=](auto d, auto v) { return result(d, v - m); });
         };
         if (!sums) {
           store();
@@ -153,11 +155,12 @@ struct kernel<op::group_norm, backends::generic> {
           // Terms that are rounded to a multiple of 2^-22 of all of them have an exact sum; the remainders are summed
           // separately.
           const A grid = 4 * row.at(dw_share, k);
-          const auto p = row.narrow(positions).map_sum(reads(channel(dy, size, k), channel(x, size, k)),
-                                                       writes(channel(dx, size, k)), [=](auto d, auto v) {
-                                                         const auto c = v - m, t = d * c, high = (t + grid) - grid;
-                                                         return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
-                                                       });
+          const auto p = row.part(0, positions)
+                             .map_sum(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
+                                      [=](auto d, auto v) {
+                                        const auto c = v - m, t = d * c, high = (t + grid) - grid;
+                                        return pack{result(d, c), high, (t - high) + fma(d, c, -t)};
+                                      });
           own = static_cast<double>(p[0]) + p[1];
         } else {
           store();
@@ -180,7 +183,7 @@ struct kernel<op::group_norm, backends::generic> {
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd);
     const auto at = [=](auto m, std::size_t j) {
-      return static_cast<double>(row.at(channel(m, size, j / positions), j % positions));
+      return static_cast<double>(row.at(channel(m, size, j / positions).part, j % positions));
     };
     const auto h = [=](std::size_t j) {
       return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
@@ -198,18 +201,17 @@ struct kernel<op::group_norm, backends::generic> {
       for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
         const double d = at(dy, j), v = centred(j), result = r * (h(j) - c2 - v * c1) * p;
         product += d * (v * r), sum += d;
-        row.put(channel(dx, size, k), j % positions, static_cast<A>(result));
+        row.put(channel(dx, size, k).part, j % positions, static_cast<A>(result));
       }
       if (dw_share.data == nullptr) continue;
       row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
     }
   }
 
-  /// Every size-th row of m from row k on: row g is channel k of group g. Each is as wide as the group with its
-  /// padding, because maps decide by the bytes of an output whether to write it by non-temporal stores.
+  /// Every size-th row of m from row k on: row g is channel k of group g.
   template <class T>
-  static TIGON_INLINE matrix_view<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
-    return {m.data + k * m.row_stride, m.rows / size, size * m.row_stride, size * m.row_stride};
+  static TIGON_INLINE rows_of<T> channel(matrix_view<T> m, std::size_t size, std::size_t k) {
+    return {{m.data + k * m.row_stride, m.rows / size, m.cols, size * m.row_stride}, m.rows * m.row_stride * sizeof(T)};
   }
 };
 

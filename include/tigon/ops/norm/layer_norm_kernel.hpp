@@ -62,25 +62,26 @@ struct kernel<op::layer_norm, backends::generic> {
                               const A* rstd, norm_gradients<T, vector_view<W>, vector_view<W>> to,
                               layer_norm_options opt, context& ctx) {
     const matrix_view<T> dx = to.dx;
-    for_rows_with_partials<B, A>(
-        ctx, x.rows, x.cols,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          if (!row.first()) return;
-          const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]), m = mean[row.i] * p,
-                       r = rstd[row.i] / p;
-          const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
-          const auto h = [=](std::size_t j) { return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0); };
-          double e = 0, c1 = 0, c2 = 0;
-          for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
-          for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
-          const auto dw_row = row.partial(0), db_row = row.partial(1);
-          for (std::size_t j = 0; j < row.cols; ++j) {
-            const double xh = (centred(j) - e) * r, d = row.at(dy, j);
-            if (dw_row) dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
-            row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
-          }
-        },
-        parameter_gradient<W>{to.dw, opt.dparams}, parameter_gradient<W>{to.db, opt.dparams});
+    for_rows<B, A>(ctx, x.rows, x.cols,
+                   adds_to(parameter_gradient<W>{to.dw, opt.dparams}, parameter_gradient<W>{to.db, opt.dparams}),
+                   [=] TIGON_FN(auto row) TIGON_LAMBDA {
+                     if (!row.first()) return;
+                     const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd[row.i]),
+                                  m = mean[row.i] * p, r = rstd[row.i] / p;
+                     const auto centred = [=](std::size_t j) { return static_cast<double>(row.at(x, j)) * p - m; };
+                     const auto h = [=](std::size_t j) {
+                       return row.at(dy, j) * (w ? static_cast<double>(row.at(w, j)) : 1.0);
+                     };
+                     double e = 0, c1 = 0, c2 = 0;
+                     for (std::size_t j = 0; j < row.cols; ++j) e += centred(j) / n;
+                     for (std::size_t j = 0; j < row.cols; ++j) c1 += (centred(j) - e) * r * h(j) / n, c2 += h(j) / n;
+                     const auto dw_row = row.partial(0), db_row = row.partial(1);
+                     for (std::size_t j = 0; j < row.cols; ++j) {
+                       const double xh = (centred(j) - e) * r, d = row.at(dy, j);
+                       if (dw_row) dw_row.data[j] += static_cast<A>(d * xh), db_row.data[j] += static_cast<A>(d);
+                       row.put(dx, j, static_cast<A>((h(j) - c2 - xh * c1) * r * p));
+                     }
+                   });
   }
 };
 

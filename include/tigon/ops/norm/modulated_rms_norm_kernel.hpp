@@ -146,9 +146,10 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
                 adds_to(parameter_gradient<W>{to.dw, opt.dw}));
   }
   /// Whether groups are tasks, or each is cut into tasks.
+  static constexpr std::size_t many_groups = 16;
   template <backend B>
   static constexpr bool side_by_side(std::size_t groups) {
-    return groups >= most_tasks_with_sums<B>() / 2;
+    return groups >= many_groups;
   }
   /// The rows of a group, and those that are gone over beside it.
   template <backend B>

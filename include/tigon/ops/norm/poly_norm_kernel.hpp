@@ -110,7 +110,7 @@ struct kernel<op::poly_norm, backends::generic> {
   template <backend B, element T, class A>
   static void backward_in_f64(matrix_view<const T> dy, matrix_view<const T> x, matrix_view<T> dx,
                               detail::poly_norm_in_f64<A> of, context& ctx) {
-    for_rows_with_scratch<B, double>(ctx, x.rows, x.cols, 2, [=] TIGON_FN(auto row) {
+    for_rows<B, double>(ctx, x.rows, x.cols, {.scratch = 2}, [=] TIGON_FN(auto row) {
       if (of.all || !holds(of.rstd[row.i][0]))
         backward_row_in_f64(row, row.i, dy, x, dx, row.scratch(0), row.scratch(1), of);
     });
@@ -158,7 +158,7 @@ struct kernel<op::poly_norm, backends::generic> {
     const auto terms = detail::terms_of_parameters(r, s);
     const std::size_t wanted = of.terms.data == nullptr ? 0 : of.all ? 4 : 3;
     for (std::size_t k = 0; k < wanted && row.first(); ++k) of.terms.row(k)[i] = terms[k];
-    row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
+    row.map(reads(cached{wide_dy}, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
     for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };

@@ -85,12 +85,9 @@ struct kernel<op::rms_norm, backends::generic> {
   template <backend B, element T, element W, class A>
   static void backward_in_f64(simd::rows_of_all rows, detail::rms_norm_reads<matrix_view<const T>, W, A> in,
                               matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    for_rows_with_partials<B, A>(
-        ctx, rows, dx.cols,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          if (row.first()) row_in_f64(row, in, dx, row.partial(0), opt);
-        },
-        parameter_gradient<W>{dw, opt.dw});
+    for_rows<B, A>(ctx, rows, dx.cols, adds_to(parameter_gradient<W>{dw, opt.dw}), [=] TIGON_FN(auto row) TIGON_LAMBDA {
+      if (row.first()) row_in_f64(row, in, dx, row.partial(0), opt);
+    });
   }
   /// One row of it. Operands are matrices or what a backend has copied of their row.
   template <class Row, class X, class W, class DX, class A>

@@ -54,10 +54,10 @@ struct kernel<op::adamw, backends::generic> {
   template <backend B, class P>
   static double norm(detail::adamw_tasks<P> tasks, double* partials, context& ctx) {
     const std::size_t count = tasks.first[tasks.count];
-    for_rows<with_row_tasks<B>, double>(ctx, count, detail::adamw_task, [=] TIGON_FN(auto row) {
+    for_rows<B, double>(ctx, count, detail::adamw_task, {.row_tasks = true}, [=] TIGON_FN(auto row) {
       const auto part = tasks.of(row.i);
       const auto g = detail::part_of(tasks.parameters[part.parameter].g, part.begin, part.size);
-      const double sum = row.on(0).narrow(part.size).sum(reads(in_f64(g)), [](auto x) { return x * x; });
+      const double sum = row.on(0).part(0, part.size).sum(reads(in_f64(g)), [](auto x) { return x * x; });
       if (row.first()) partials[row.i] = sum;
     });
     double sum = 0;
@@ -78,11 +78,11 @@ struct kernel<op::adamw, backends::generic> {
     using A = accumulator_t<typename P::weight>;
     const detail::adamw_factors<A> all(opt, norm);
     const std::uint64_t seed = opt.seed, step = opt.step;
-    for_rows<with_row_tasks<B>, A>(ctx, tasks.first[tasks.count], detail::adamw_task, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, tasks.first[tasks.count], detail::adamw_task, {.row_tasks = true}, [=] TIGON_FN(auto row) {
       const auto part = tasks.of(row.i);
       const P& p = tasks.parameters[part.parameter];
       const auto key = simd::random_key_of(seed, step, part.parameter, part.begin);
-      const auto worker = row.on(0).narrow(part.size);
+      const auto worker = row.on(0).part(0, part.size);
       const auto factors = all.decayed_by(p.decay);
       if constexpr (P::may_have_rounded)
         if (p.rounded.data() != nullptr) return update<Stochastic, true>(worker, p, part, factors, key);

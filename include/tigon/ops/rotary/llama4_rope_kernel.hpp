@@ -31,7 +31,7 @@ struct kernel<op::llama4_rope, backends::generic> {
     for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
       const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len;
       const U* f = freqs.row(shared ? s : token.i);
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
+      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, detail::row_at<T> to) TIGON_LAMBDA {
         detail::turn_neighbours<B>(token, from, to, q.head_dim, f, sign);
       });
     });

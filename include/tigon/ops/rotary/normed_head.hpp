@@ -53,14 +53,14 @@ struct normed_head {
       return rotate(row, static_cast<const A*>(v.data), y, A(1));
     }
     const std::size_t half = part.half(), a = part.first, b = a + half, c = first_of_rest();
-    row.narrow(half).map(reads(in_vector<T>{from + a, half}, in_vector<T>{from + b, half}, or_ones(weight(a, half)),
-                               or_ones(weight(b, half)), cos, sin),
-                         writes(row_at<T>{y.data + a, y.bytes}, row_at<T>{y.data + b, y.bytes}),
-                         [=](auto p, auto q, auto f, auto g, auto cv, auto zv)
-                             TIGON_LAMBDA { return rotation()(norm(p, f), norm(q, g), cv, zv); });
+    row.part(0, half).map(reads(in_vector<T>{from + a, half}, in_vector<T>{from + b, half}, or_ones(weight(a, half)),
+                                or_ones(weight(b, half)), cos, sin),
+                          writes(row_at<T>{y.data + a, y.bytes}, row_at<T>{y.data + b, y.bytes}),
+                          [=](auto p, auto q, auto f, auto g, auto cv, auto zv)
+                              TIGON_LAMBDA { return rotation()(norm(p, f), norm(q, g), cv, zv); });
     if (rest() != 0)
-      row.narrow(rest()).map(reads(in_vector<T>{from + c, rest()}, or_ones(weight(c, rest()))),
-                             writes(row_at<T>{y.data + c, y.bytes}), norm);
+      row.part(0, rest()).map(reads(in_vector<T>{from + c, rest()}, or_ones(weight(c, rest()))),
+                              writes(row_at<T>{y.data + c, y.bytes}), norm);
   }
 
   /// g = R^T dy; returns the sums of x^2 and of g (offset + w) x.
@@ -76,7 +76,7 @@ struct normed_head {
     std::array<A, 2> sums{};
     const std::size_t half = part.half(), a = part.first, b = a + half, c = first_of_rest();
     if (half != 0)
-      sums = row.narrow(half).map_sum(
+      sums = row.part(0, half).map_sum(
           reads(in_vector<T>{dy + a, half}, in_vector<T>{dy + b, half}, cos, sin, in_vector<T>{from + a, half},
                 in_vector<T>{from + b, half}, or_ones(weight(a, half)), or_ones(weight(b, half))),
           writes(vector_view<A>{g.data + a, half}, vector_view<A>{g.data + b, half}),
@@ -85,7 +85,7 @@ struct normed_head {
             return pack{d.v[0], d.v[1], fma(u, u, v * v), fma(d.v[0] * (f + add), u, d.v[1] * (h + add) * v)};
           });
     if (rest() != 0) {
-      const std::array<A, 2> more = row.narrow(rest()).map_sum(
+      const std::array<A, 2> more = row.part(0, rest()).map_sum(
           reads(in_vector<T>{dy + c, rest()}, in_vector<T>{from + c, rest()}, or_ones(weight(c, rest()))),
           writes(vector_view<A>{g.data + c, rest()}), [=](auto d, auto u, auto f) TIGON_LAMBDA {
             return pack{d, u * u, d * (f + add) * u};
@@ -131,8 +131,8 @@ struct normed_head {
     else
       part.template turn<rotary_pairs::neighbours>(row, from, to, cos, sin, sign);
     if (rest() != 0)
-      row.narrow(rest()).map(reads(in_vector<X>{from + first_of_rest(), rest()}),
-                             writes(row_at<Y>{to.data + first_of_rest(), to.bytes}), [](auto v) { return v; });
+      row.part(0, rest()).map(reads(in_vector<X>{from + first_of_rest(), rest()}),
+                              writes(row_at<Y>{to.data + first_of_rest(), to.bytes}), [](auto v) { return v; });
   }
 
   /// Where sums of products leave the range of A.

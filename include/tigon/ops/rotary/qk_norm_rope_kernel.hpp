@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_ROTARY_QK_NORM_ROPE_KERNEL_HPP
 #define TIGON_OPS_ROTARY_QK_NORM_ROPE_KERNEL_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/ops/rotary/normed_head.hpp>
 #include <tigon/ops/rotary/qk_norm_rope_options.hpp>
@@ -66,15 +67,15 @@ struct kernel<op::qk_norm_rope, backends::generic> {
                             qk_norm_rope_options opt, context& ctx) {
     const heads_of_tokens all(x, tables);
     const std::size_t count = all.rows();
-    for_rows_with_scratch<B, A>(ctx, detail::ceil_div(count, group), group * all.d, 1, [=] TIGON_FN(auto rows) {
+    for_rows<B, A>(ctx, detail::ceil_div(count, group), group * all.d, {.scratch = 1}, [=] TIGON_FN(auto rows) {
       const std::size_t first = rows.i * group, n = std::min(group, count - first);
-      const auto row = rows.narrow(all.d);
+      const auto row = rows.part(0, all.d);
       A result[group];  // rstd
       for (std::size_t k = 0; k < n; ++k) {
         const auto at = all.of(first + k);
         const heads_view<const T> in = at.of_q ? x.q : x.k;
         const T* const from = in.at(at.b, at.h, at.s);
-        prefetch_elements<B>(from + at.next * in.seq_stride, all.d);
+        prefetch<B>(in_vector<T>{from + at.next * in.seq_stride, all.d});
         result[k] = head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt).rstd(row, from);
       }
       for (std::size_t k = 0; k < n; ++k) {
@@ -83,7 +84,7 @@ struct kernel<op::qk_norm_rope, backends::generic> {
         const T* const from = (at.of_q ? x.q : x.k).at(at.b, at.h, at.s);
         T* const to = out.at(at.b, at.h, at.s);
         head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
-            .template forward<C>(row, from, result[k], row_at<T>{to, to == from ? 0 : bytes(out)},
+            .template forward<C>(row, from, result[k], detail::row_at<T>{to, to == from ? 0 : bytes(out)},
                                  vector_view<A>{rows.scratch(0).data, all.d});
       }
     });
@@ -101,26 +102,26 @@ struct kernel<op::qk_norm_rope, backends::generic> {
       const vector_view<A> dw = at.of_q ? dw_q : dw_k;
       if (out.data == nullptr && dw.data == nullptr) return;
       const T *const dy_at = d.at(at.b, at.h, at.s), *const x_at = in.at(at.b, at.h, at.s);
-      prefetch_elements<B>(dy_at + at.next * d.seq_stride, all.d);
-      prefetch_elements<B>(x_at + at.next * in.seq_stride, all.d);
+      prefetch<B>(in_vector<T>{dy_at + at.next * d.seq_stride, all.d});
+      prefetch<B>(in_vector<T>{x_at + at.next * in.seq_stride, all.d});
       T* const dx_at = out.data == nullptr ? nullptr : out.at(at.b, at.h, at.s);
-      const row_at<T> dx{dx_at, dx_at == dy_at || dx_at == x_at ? 0 : bytes(out)};
+      const detail::row_at<T> dx{dx_at, dx_at == dy_at || dx_at == x_at ? 0 : bytes(out)};
       head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
           .template backward<C>(row, dy_at, x_at, dx, dw, g);
     };
     if (!sums)
-      return for_rows_with_scratch<B, A>(ctx, all.rows(), all.d, 1, [=] TIGON_FN(auto row) {
+      return for_rows<B, A>(ctx, all.rows(), all.d, {.scratch = 1}, [=] TIGON_FN(auto row) {
         head_of(row, vector_view<A>{}, vector_view<A>{}, row.scratch(0));
       });
     const bool of_q = to.dw_q.data != nullptr, of_k = to.dw_k.data != nullptr;
     // Of the third row of sums nothing is made: it is scratch.
-    for_rows_with_partials<B, A>(
-        ctx, all.rows(), all.d,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          head_of(row, of_q ? row.partial(0) : vector_view<A>{}, of_k ? row.partial(1) : vector_view<A>{},
-                  row.partial(2));
-        },
-        parameter_gradient<W>{to.dw_q, opt.dw}, parameter_gradient<W>{to.dw_k, opt.dw}, parameter_gradient<A>{});
+    for_rows<B, A>(ctx, all.rows(), all.d,
+                   adds_to(parameter_gradient<W>{to.dw_q, opt.dw}, parameter_gradient<W>{to.dw_k, opt.dw},
+                           parameter_gradient<A>{}),
+                   [=] TIGON_FN(auto row) TIGON_LAMBDA {
+                     head_of(row, of_q ? row.partial(0) : vector_view<A>{}, of_k ? row.partial(1) : vector_view<A>{},
+                             row.partial(2));
+                   });
   }
 
   template <class W, class U, class A>

@@ -30,7 +30,7 @@ struct kernel<op::qwen2vl_mrope, backends::generic> {
     const matrix_view<const U> cos = tables.cos, sin = tables.sin;
     const std::size_t tokens = q.batch * q.seq_len, half = q.head_dim / 2, width = (q.heads + k.heads) * q.head_dim;
     if (width == 0) return;
-    for_rows_with_scratch<B, A>(ctx, tokens, width, 1, [=] TIGON_FN(auto token) {
+    for_rows<B, A>(ctx, tokens, width, {.scratch = 1}, [=] TIGON_FN(auto token) {
       const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len;
       // One row of each table for all heads of the token: a token is at least as wide as both.
       const vector_view<A> c{token.scratch(0).data, half}, z{token.scratch(0).data + half, half};
@@ -41,7 +41,7 @@ struct kernel<op::qwen2vl_mrope, backends::generic> {
                  writes(c, z), [](auto cv, auto zv) {
                    return pack{cv, zv};
                  });
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
+      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, detail::row_at<T> to) TIGON_LAMBDA {
         detail::turn_halves(token, from, to, half, c, z, sign);
       });
     });

@@ -44,11 +44,11 @@ struct kernel<op::rope, backends::generic> {
     for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
       const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len, angle = shared ? s : token.i;
       const in_vector<U> c{cos.row(angle), half}, z{sin.row(angle), half};
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
+      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, detail::row_at<T> to) TIGON_LAMBDA {
         part.template turn<P>(token, from, to, c, z, sign);
         if (rest != 0 && from != to.data)
-          token.narrow(rest).map(reads(in_vector<T>{from + other, rest}), writes(row_at<T>{to.data + other, to.bytes}),
-                                 [](auto v) { return v; });
+          token.part(0, rest).map(reads(in_vector<T>{from + other, rest}),
+                                  writes(detail::row_at<T>{to.data + other, to.bytes}), [](auto v) { return v; });
       });
     });
   }

@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_ROTARY_ROTATION_HPP
 #define TIGON_OPS_ROTARY_ROTATION_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/backend/operator.hpp>
 #include <tigon/rows/row.hpp>
 
@@ -24,6 +25,14 @@ enum class rotary_pairs {
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
+/// Output: a head, or some columns of one, anywhere in an output of `bytes` bytes.
+template <class T>
+struct row_at {
+  T* data;
+  std::size_t bytes;
+  TIGON_INLINE rows_of<T> as_output() const { return {{data, 1, 0, 0}, bytes}; }
+};
+
 /// fn(from, to) for every head of token s of sequence b: those of q, then those of k. The next token's heads are
 /// prefetched: hardware prefetchers do not predict the addresses of a head that is read in two parts, or in part.
 template <class B, class T, class F>
@@ -36,7 +45,7 @@ TIGON_INLINE void for_heads_of_token(heads_view<const T> q, heads_view<const T> 
     const std::size_t next = s + 1 < in.seq_len ? in.seq_stride : 0;
     for (std::size_t h = 0; h < in.heads; ++h) {
       const T* from = in.at(b, h, s);
-      prefetch_elements<B>(from + next, in.head_dim);
+      prefetch<B>(in_vector<T>{from + next, in.head_dim});
       fn(from, row_at<T>{out.at(b, h, s), bytes});
     }
   }
@@ -53,9 +62,9 @@ struct rotation {
 /// The pairs (j, j + half) of one head, times c[j] + i sign z[j].
 template <class Row, class X, class T, class Table, class A>
 TIGON_INLINE void turn_halves(Row row, const X* from, row_at<T> to, std::size_t half, Table c, Table z, A sign) {
-  row.narrow(half).map(reads(in_vector<X>{from, half}, in_vector<X>{from + half, half}, c, z),
-                       writes(to, row_at<T>{to.data + half, to.bytes}),
-                       [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
+  row.part(0, half).map(reads(in_vector<X>{from, half}, in_vector<X>{from + half, half}, c, z),
+                        writes(to, row_at<T>{to.data + half, to.bytes}),
+                        [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
 }
 
 /// The pairs (2j, 2j + 1) of one head, times c[j] + i sign z[j].
@@ -64,8 +73,8 @@ TIGON_INLINE void turn_pairs(Row row, const X* from, row_at<T> to, std::size_t h
   // Views of one row, so wherever the worker is, it is this one; `bytes` decides whether outputs go past the caches.
   const matrix_view<const X> in(from, 0, 2 * half, 0);
   const matrix_view<T> out(to.data, to.bytes / std::max<std::size_t>(2 * half * sizeof(T), 1), 2 * half, 0);
-  row.narrow(half).map(reads(even_columns<const X>{in}, odd_columns<const X>{in}, c, z), writes(pair_columns<T>{out}),
-                       [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
+  row.part(0, half).map(reads(pair_column<0>(in), pair_column<1>(in), c, z), writes(pair_columns<T>{out}),
+                        [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
 }
 
 /// The columns of a head that are rotated, and how they are paired.
@@ -95,18 +104,18 @@ TIGON_INLINE void turn_neighbours(Row row, const T* from, row_at<T> to, std::siz
   using V = simd::vec<typename B::engine, A>;
   if constexpr (V::size > 1) {
     // Both parts at once, with the partner of every lane beside it.
-    row.narrow(head_dim).map(reads(in_vector<T>{from, head_dim}, in_vector<U>{f, head_dim}), writes(to),
-                             [=](auto v, auto fv) {
-                               const auto z = dup_odd(fv) * (V::pair_signs() * sign);
-                               return fma(swap_pairs(v), z, v * dup_even(fv));
-                             });
+    row.part(0, head_dim)
+        .map(reads(in_vector<T>{from, head_dim}, in_vector<U>{f, head_dim}), writes(to), [=](auto v, auto fv) {
+          const auto z = dup_odd(fv) * (V::pair_signs() * sign);
+          return fma(swap_pairs(v), z, v * dup_even(fv));
+        });
   } else {
     // One lane holds half a pair: each pair is a row of one column.
     for (std::size_t j = 0; j < head_dim; j += 2)
-      row.narrow(1).map(reads(in_vector<T>{from + j, 1}, in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1},
-                              in_vector<U>{f + j + 1, 1}),
-                        writes(row_at<T>{to.data + j, to.bytes}, row_at<T>{to.data + j + 1, to.bytes}),
-                        [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
+      row.part(0, 1).map(reads(in_vector<T>{from + j, 1}, in_vector<T>{from + j + 1, 1}, in_vector<U>{f + j, 1},
+                               in_vector<U>{f + j + 1, 1}),
+                         writes(row_at<T>{to.data + j, to.bytes}, row_at<T>{to.data + j + 1, to.bytes}),
+                         [=](auto u, auto v, auto cv, auto zv) { return rotation()(u, v, cv, zv * sign); });
   }
 }
 

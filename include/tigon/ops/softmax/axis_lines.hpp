@@ -34,7 +34,7 @@ TIGON_INLINE rows_of<T> lines_from(axis_view<T> v, std::size_t o, std::size_t fr
 
 /// Tiles of an axis that is not the last: lanes are columns, about equally many in every tile.
 template <class B>
-struct column_tiles : with_row_tasks<B> {   // a tile is a row
+struct column_tiles {
   static constexpr std::size_t most = 512;  // so that memory is read by the page
 
   static constexpr std::size_t width(std::size_t inner, std::size_t at_most = most) {
@@ -46,7 +46,7 @@ struct column_tiles : with_row_tasks<B> {   // a tile is a row
   }
   /// Columns for which the largest of every eight elements stay in L2.
   static constexpr std::size_t width_of_tops(std::size_t axis, std::size_t inner) {
-    return width(inner, std::clamp<std::size_t>(16 * elements_per_task<B>() / axis / 64 * 64, 64, most));
+    return width(inner, std::clamp<std::size_t>((std::size_t{1} << 20) / axis / 64 * 64, 64, most));
   }
 };
 

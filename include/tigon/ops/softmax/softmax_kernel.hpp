@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_SOFTMAX_SOFTMAX_KERNEL_HPP
 #define TIGON_OPS_SOFTMAX_SOFTMAX_KERNEL_HPP
 
+#include <tigon/ops/softmax/below_max.hpp>
 #include <tigon/ops/softmax/softmax_options.hpp>
 #include <tigon/ops/softmax/softmax_program.hpp>
 
@@ -16,7 +17,7 @@ struct kernel<op::softmax, backends::generic> {
   static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const detail::softmax_program<detail::result_bits<B, T>, A> program{static_cast<A>(opt.scale)};
-    map_below_max<B>(ctx, program, reads(x), writes(y));
+    detail::map_below_max<B>(ctx, program, x, y);
   }
 
   template <backend B, element T>
@@ -29,7 +30,7 @@ struct kernel<op::softmax, backends::generic> {
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
 std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
+  return detail::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
 }
 
 }  // namespace tigon

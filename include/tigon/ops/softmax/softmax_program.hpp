@@ -1,4 +1,4 @@
-// Softmax of a row, forward (rows/reduce_map.hpp) and backward, as structs of reduce, finish and map.
+// Softmax of a row, forward (ops/softmax/below_max.hpp) and backward, as structs of reduce, finish and map.
 #ifndef TIGON_OPS_SOFTMAX_SOFTMAX_PROGRAM_HPP
 #define TIGON_OPS_SOFTMAX_SOFTMAX_PROGRAM_HPP
 

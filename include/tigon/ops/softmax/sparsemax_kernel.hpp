@@ -54,7 +54,7 @@ struct kernel<op::sparsemax, backends::generic> {
   template <backend B, element T>
   static void forward_rows(matrix_view<const T> x, matrix_view<T> y, context& ctx) {
     using A = accumulator_t<T>;
-    for_rows_with_scratch<B, A>(ctx, x.rows, x.cols, 1, [=] TIGON_FN(auto row) {
+    for_rows<B, A>(ctx, x.rows, x.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
       const auto project = [=](auto worker, detail::sparsemax_threshold<A> t, auto from) {
         const auto above = [=](A high, A low) TIGON_LAMBDA {
           return worker.sum(reads(from), [=](auto v) { return detail::excess(v, high, low); });
@@ -72,9 +72,9 @@ struct kernel<op::sparsemax, backends::generic> {
       const bool again = eighth >= 64;
       const std::size_t few = again ? fold(row, in_vector<A>{tops, eighth}, tops + eighth) : eighth;
       const vector_view<const A> highest{again ? tops + eighth : tops, few};
-      detail::sparsemax_threshold<A> t{row.narrow(few).max(reads(highest), [](auto v) { return v; }), A(-1)};
-      t = project(row.narrow(few), t, highest);
-      if (again) t = project(row.narrow(eighth), t, vector_view<const A>{tops, eighth});
+      detail::sparsemax_threshold<A> t{row.part(0, few).max(reads(highest), [](auto v) { return v; }), A(-1)};
+      t = project(row.part(0, few), t, highest);
+      if (again) t = project(row.part(0, eighth), t, vector_view<const A>{tops, eighth});
       t = project(row, t, read_again(x));
       const A total = row.map_sum(reads(x), writes(y), [=](auto v) {
         const auto p = detail::excess(v, t.high, t.low).v[0];
@@ -90,11 +90,11 @@ struct kernel<op::sparsemax, backends::generic> {
   static TIGON_INLINE std::size_t fold(Row row, vector_view<const T> x, A* out) {
     const std::size_t n = x.size < 64 ? 0 : x.size / 8;
     const auto part = [=](std::size_t k) { return vector_view<const T>{x.data + k * n, n}; };
-    row.narrow(n).map(reads(part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)),
-                      writes(vector_view<A>{out, n}), detail::largest_of_eight);
+    row.part(0, n).map(reads(part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)),
+                       writes(vector_view<A>{out, n}), detail::largest_of_eight);
     const std::size_t rest = x.size - 8 * n;
-    row.narrow(rest).map(reads(vector_view<const T>{x.data + 8 * n, rest}), writes(vector_view<A>{out + n, rest}),
-                         [](auto v) { return v; });
+    row.part(0, rest).map(reads(vector_view<const T>{x.data + 8 * n, rest}), writes(vector_view<A>{out + n, rest}),
+                          [](auto v) { return v; });
     return n + rest;
   }
 
@@ -139,7 +139,7 @@ template <class B = default_backend, class T>
 std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
   using tiles = detail::column_tiles<B>;
   const detail::sparsemax_columns::scratch_lines in(axis);
-  return simd::scratch_workspace<tiles, accumulator_t<T>>(tiles::width_of_tops(axis, inner), in.lines(), ctx);
+  return simd::scratch_workspace<B, accumulator_t<T>>(tiles::width_of_tops(axis, inner), in.lines(), ctx);
 }
 
 }  // namespace tigon

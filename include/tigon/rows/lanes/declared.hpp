@@ -106,7 +106,7 @@ struct declared_reduction {
             else
               return given;
           };
-          const auto sum = row_worker<B, A>(row, cols).prefetching(ahead).sum(reads(operand(from)...), f(row));
+          const auto sum = row_worker<B, A>({row, 0, 1, ahead, true}, cols).sum(reads(operand(from)...), f(row));
           if constexpr (sums<B> == 1)
             return std::array<A, 1>{sum};
           else
@@ -171,7 +171,7 @@ struct declared_map {
   TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
     const auto of_row = f(row.i, value);
     if constexpr (requires { of_row.skipped(); })
-      if (of_row.skipped()) return row.side_work();
+      if (of_row.skipped()) return only_side_work(row);
     std::apply([&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), with_sums(out, sums...), of_row); },
                x);
   }
@@ -234,8 +234,7 @@ struct grouped_rows {
 };
 
 // As for_rows, group by group: reduce(row) makes the value that a row's map needs, by as many passes as it likes, and
-// map_of(group), a declared_map, writes the row. `reduce` takes the row by reference, because the map of a row that was
-// reduced may go backwards. Or it is no_reduction{}, and the map's value 0.
+// map_of(group), a declared_map, writes the row. Or it is no_reduction{}, and the map's value 0.
 template <class B, class A, class Reduce, class F>
 void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, F map_of) {
   constexpr bool reduces = !std::same_as<Reduce, no_reduction>;
@@ -258,7 +257,7 @@ void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, 
       const std::size_t group = i / of.size, last = std::min(end, (group + 1) * of.size);
       const auto map = map_of(group);
       if constexpr (R > 1) {
-        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).prefetching(R); };
+        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>({at, 0, 1, R, true}, cols); };
         for (; i + R <= last; i += R) {
           std::array<decltype(value_of(row(i))), R> values;
           for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));

@@ -94,7 +94,7 @@ class partial_tasks_of {
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker(first + k, cols_, own, nullptr, stride_).prefetching(ahead_),
+      map_one(worker({first + k, 0, 1, ahead_, true}, cols_, {own, nullptr, stride_}),
               Reduction::template value<A>(now[k]));
   }
 
@@ -107,11 +107,11 @@ class partial_tasks_of {
         if constexpr (shares_loop) {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
-          map_one(worker(i, width, own, nullptr, stride_, column,
+          map_one(worker({i, column}, width, {own, nullptr, stride_},
                          reduction_.template side_work<B>(later, column, next[k].data())),
                   Reduction::template value<A>(now[k]));
         } else {
-          map_one(worker(i, width, own, nullptr, stride_, column), Reduction::template value<A>(now[k]));
+          map_one(worker({i, column}, width, {own, nullptr, stride_}), Reduction::template value<A>(now[k]));
         }
       }
   }
@@ -161,14 +161,12 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 }  // namespace detail
 
 template <class B, class A, class F, class... T>
-void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,
-                              out...);
-}
-
-template <class B, class A, class F, class... T>
-void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::no_reduction{}, fn, out...);
+void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
+  std::apply(
+      [&](auto... g) {
+        detail::run_with_sums<B, A>(ctx, rows, cols, gradients.wanted(), detail::imperative_reduction{}, fn, g...);
+      },
+      gradients.g);
 }
 
 }  // namespace TIGON_ABI

@@ -12,6 +12,7 @@
 #include <tigon/backend/backend.hpp>
 #include <tigon/rows/lanes/sinks.hpp>
 #include <tigon/rows/lanes/sources.hpp>
+#include <tigon/simd/registers.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -271,7 +272,7 @@ TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Si
   using results = map_results<V, W, K, Maxima>;
   const auto join = [](auto a, const auto& b) TIGON_LAMBDA { return results::join(a, b); };
   const auto barrier = []() TIGON_LAMBDA {
-    if constexpr (plan.in_order) asm volatile("" ::: "memory");
+    if constexpr (plan.in_order) order_barrier();
   };
   const auto prefetch = [&](std::size_t j) TIGON_LAMBDA {
     if constexpr (SideWork::prefetches) {

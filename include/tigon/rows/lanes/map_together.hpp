@@ -129,7 +129,7 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
         unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
         if constexpr (is_prepared<F>) {
           ahead[r][u] = rows.begun(r, next, u * N);
-          asm volatile("");  // as it is written: mixed with what follows, the chain is as long as before
+          order_barrier();  // as it is written: mixed with what follows, the chain is as long as before
         }
       });
       if constexpr (!mixes) keep_sums(u);

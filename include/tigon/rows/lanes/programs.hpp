@@ -3,7 +3,6 @@
 #define TIGON_ROWS_LANES_PROGRAMS_HPP
 
 #include <tigon/rows/driver.hpp>
-#include <tigon/rows/lanes/below_max.hpp>
 #include <tigon/rows/lanes/gradients.hpp>
 
 #include <tuple>
@@ -136,6 +135,12 @@ TIGON_INLINE auto reduced_first(X x) {
     return x;
 }
 
+// An operand of a map of rows that were just reduced.
+template <class... X>
+TIGON_INLINE std::tuple<cached<X>...> just_read(std::tuple<X...> operands) {
+  return std::apply([](auto... x) TIGON_LAMBDA { return std::tuple(cached<X>{x}...); }, operands);
+}
+
 // Matrices that map alone reads: the reduction pulls them into the cache with its own.
 template <class X>
 TIGON_INLINE auto touched_matrix(X x) {
@@ -221,8 +226,8 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
       }
     }
     const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
-    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
-                      no_partials);
+    map_with_partials(row, std::tuple_cat(just_read(in.x), more.x), both,
+                      direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row}, no_partials);
   });
 }
 
@@ -291,7 +296,7 @@ void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads
   const auto maps_of = [=](std::size_t group) TIGON_LAMBDA {
     const auto shared =
         std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
-    return map_program(map_of, out, std::tuple_cat(in.x, shared));
+    return map_program(map_of, out, std::tuple_cat(just_read(in.x), shared));
   };
   std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);  // not const: nvcc
   const grouped_rows rows{of.rows, std::max<std::size_t>(size, 1)};

@@ -138,9 +138,17 @@ TIGON_INLINE pair_sink<T, true> sink(often_zero<pair_columns<T>> z, place at) {
   return {whole.p, whole.bytes};
 }
 
-template <class T>
-TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
-  return {r.data + at.column, r.bytes};
+template <class Output>
+TIGON_INLINE auto sink(cached<Output> y, place at) {
+  auto to = sink(y.operand, at);
+  if (y.is) to.bytes = 0;
+  return to;
+}
+// An output of an operator's own says which word it is.
+template <class Output>
+  requires requires(Output y) { y.as_output(); }
+TIGON_INLINE auto sink(Output y, place at) {
+  return sink(y.as_output(), at);
 }
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {

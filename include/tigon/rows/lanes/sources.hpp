@@ -138,9 +138,11 @@ struct f64_source : Source {
 };
 
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next; and how many rows further down these are.
+// come next; how many rows further down these are, and whether hardware would not see them, because rows are not read in
+// succession.
 struct place {
   std::size_t row, column, matrices = 1, ahead = 1;
+  bool leads = false;
 };
 
 // Bytes of a column of an operand that has a row of its own for every row.
@@ -150,16 +152,16 @@ template <class T>
 inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
 template <class T>
 inline constexpr std::size_t matrix_bytes<rows_of<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <std::size_t Of, class T>
+inline constexpr std::size_t matrix_bytes<columns_of_pairs<Of, T>> = sizeof(T);
 template <class Operand, int Value>
 inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<cached<Operand>> = matrix_bytes<Operand>;
 template <class Operand>
 inline constexpr std::size_t matrix_bytes<in_f64<Operand>> = matrix_bytes<Operand>;
 
@@ -249,9 +251,22 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   }
 }
 template <class B, class Operand>
+TIGON_INLINE auto source(cached<Operand> o, place at) {
+  return source<B>(o.operand, at);
+}
+template <class B, class Operand>
 TIGON_INLINE auto source(in_f64<Operand> o, place at) {
   const auto given = source<B>(o.operand, at);
   return f64_source<std::remove_const_t<decltype(given)>>{given};
+}
+// Whether the row of an operand was just read.
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const Operand&) {
+  return false;
+}
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const cached<Operand>& o) {
+  return o.is;
 }
 // An operand of an operator's own loads itself.
 template <class B, class Operand>
@@ -262,10 +277,6 @@ TIGON_INLINE auto source(Operand x, place at) {
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
   return {at.column};
-}
-template <class B>
-TIGON_INLINE column_source source(part_columns_t, place) {
-  return {0};
 }
 
 // The vector of a loop that writes: as above, or by the first output where no operand has elements.
@@ -345,14 +356,9 @@ struct pair_source {
       __builtin_prefetch(p + next + 2 * j + column, 0, 4 - Level);
   }
 };
-template <class B, class T>
-TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
-  return {whole.p, whole.next};
-}
-template <class B, class T>
-TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+template <class B, std::size_t Of, class T>
+TIGON_INLINE pair_source<T, Of == 1> source(columns_of_pairs<Of, T> c, place at) {
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
   return {whole.p, whole.next};
 }
 
