@@ -17,9 +17,9 @@ struct jsd;
 struct kl_div;
 struct layer_norm;
 struct llama4_rope;
-struct mhc_coeffs;
 struct mhc_post_res;
 struct mhc_pre;
+struct moe_router;
 struct poly_norm;
 struct qk_norm_rope;
 struct qwen2vl_mrope;
@@ -45,7 +45,7 @@ struct block_model_lacking : backends::generic {
   using overrides = op_list<>;
   using shared =
       op_list<op::attn_res, op::cross_entropy, op::dyt, op::fused_add_rms_norm, op::geglu, op::group_norm, op::jsd,
-              op::kl_div, op::layer_norm, op::llama4_rope, op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::poly_norm,
+              op::kl_div, op::layer_norm, op::llama4_rope, op::mhc_post_res, op::mhc_pre, op::moe_router, op::poly_norm,
               op::qk_norm_rope, op::qwen2vl_mrope, op::relu_squared, op::rms_norm, op::rope, op::selective_log_softmax,
               op::softmax, op::sparsemax, op::swiglu, op::swiglu_fused, op::tvd>;
   using rows = rows_on_blocks<Lacking>;

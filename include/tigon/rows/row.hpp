@@ -6,9 +6,9 @@
 //   });
 //
 // A row is the engine's worker on one row: on a CPU the lanes of one core. A device may have many workers for a row, all of
-// which run the function, with the same numbers: a map, a reduction or a scan begins when all have come to it and has ended
-// when they go on, each does a part of the columns, and all get the result. Between two of these only row.sync() makes
-// what one worker has written known to the others. Operands are matrix views (their row i),
+// which run the function, with the same numbers. Of a map, a reduction or a scan each does a part of the columns, and all
+// get the result. A map or a scan begins when all workers have come to it; each of the three has ended when they go on.
+// Elsewhere row.sync() alone makes what one worker has written known to the others. Operands are matrix views (their row i),
 // vector views (the same for every row) and `columns` (the column index as a number); or a struct of an operator's own
 // that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return vectors of any engine. Rows are
 // cut into tasks by shape alone and sums are made in a fixed order, so results do not depend on the number of threads.

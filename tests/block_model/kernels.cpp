@@ -9,6 +9,7 @@
 #include <tigon/losses/selective_log_softmax.hpp>
 #include <tigon/ops/attn_res.hpp>
 #include <tigon/ops/group_norm.hpp>
+#include <tigon/ops/moe_router.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <vector>
@@ -84,6 +85,18 @@ numbers attn_res(std::size_t blocks, std::size_t rows, std::size_t cols) {
   return joined({y, alpha, rstd, dv, dquery, dnorm});
 }
 
+template <class B>
+numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, bool normalise) {
+  numbers logits = some(tokens * experts, 1), bias = some(experts, 2), dweights = some(tokens * k, 3);
+  numbers weights(tokens * k, nan), dlogits(tokens * experts, nan);
+  std::vector<std::int32_t> chosen(tokens * k, -1);
+  const matrix_view<std::int32_t> indices(chosen.data(), tokens, k);
+  const moe_router_options opt{.normalise = normalise};
+  moe_router_forward<B>(matrix(logits, experts), bias, indices, matrix(weights, k), opt);
+  moe_router_backward<B>(matrix(dweights, k), matrix(logits, experts), indices, matrix(dlogits, experts), opt);
+  return joined({weights, dlogits, numbers(chosen.begin(), chosen.end())});
+}
+
 /// Logits that rise from block to block, so that the maximum changes and is summed apart.
 template <class B>
 numbers selective_log_softmax(std::size_t rows, std::size_t cols) {
@@ -128,6 +141,10 @@ TEST(block_model, group_norm) {
   expect_group_norm<block_model>(2, 2, 5);
 }
 TEST(block_model, attn_res) { expect_same(attn_res<block_model>(6, 2, 70), attn_res<backends::generic>(6, 2, 70)); }
+TEST(block_model, moe_router) {
+  for (const bool normalise : {true, false})
+    expect_same(moe_router<block_model>(3, 17, 4, normalise), moe_router<backends::generic>(3, 17, 4, normalise));
+}
 TEST(block_model, selective_log_softmax) {
   for (const std::size_t cols : {7, 4100})
     expect_same(selective_log_softmax<block_model>(3, cols), selective_log_softmax<backends::generic>(3, cols));
@@ -135,6 +152,7 @@ TEST(block_model, selective_log_softmax) {
 
 using without_sync = block_model_lacking<lacking::sync>;
 TEST(block_model_without_sync, group_norm) { (void)group_norm<without_sync>(4, 4, 41); }
+TEST(block_model_without_sync, moe_router) { (void)moe_router<without_sync>(3, 17, 4, false); }
 TEST(block_model_without_sync, attn_res) { (void)attn_res<without_sync>(6, 2, 70); }
 using without_shared_arrays = block_model_lacking<lacking::shared_arrays>;
 TEST(block_model_without_shared_arrays, selective_log_softmax) {
