@@ -22,9 +22,9 @@ constexpr std::size_t columns_per_block(bool in_place = false) {
 /// apart, or are visited out of order.
 template <class B, class T>
 TIGON_INLINE void prefetch(vector_view<T> v) {
+  constexpr int writes = std::is_const_v<T> ? 0 : 1, locality = 4 - B::row.cpu.prefetch_into;
   if constexpr (host_memory<B> && B::row.cpu.prefetch_row_bytes != 0)
-    for (std::size_t j = 0; j < v.size; j += 64 / sizeof(T))
-      __builtin_prefetch(v.data + j, std::is_const_v<T> ? 0 : 1, 4 - B::row.cpu.prefetch_into);
+    for (std::size_t j = 0; j < v.size; j += 64 / sizeof(T)) __builtin_prefetch(v.data + j, writes, locality);
 }
 
 }  // namespace TIGON_ABI

@@ -241,7 +241,7 @@ void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, 
   using reduction = std::conditional_t<reduces, imperative_reduction, no_reduction>;
   using map_type = decltype(map_of(std::size_t{}));
   using V = typename map_type::template vec_type<B>;
-  constexpr row_plan plan = plan_of<B, program_shape<V, reduction, map_type>(0)>;
+  constexpr program_plan plan = plan_of<B, program_shape<V, reduction, map_type>(0)>;
   constexpr std::size_t R = plan.rows;
   const auto value_of = [=](const auto& row) TIGON_LAMBDA {
     if constexpr (reduces)

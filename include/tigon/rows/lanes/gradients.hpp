@@ -18,7 +18,7 @@ template <class B, class A, class Reduction, class F, std::size_t K>
 class partial_tasks_of {
   using V = vec<typename B::engine, A>;
   using side_work = decltype(std::declval<Reduction>().template side_work<B>(0, 0, nullptr));
-  static constexpr row_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
+  static constexpr program_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
   static constexpr bool shares_loop = plan.order == row_order::lookahead;
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);

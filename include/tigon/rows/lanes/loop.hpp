@@ -173,10 +173,10 @@ TIGON_INLINE pack<V, K> reduce_columns(std::size_t cols, pack<V, K> identity, F 
   constexpr std::size_t N = V::size, U = B::row.unroll;
   constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
   constexpr std::size_t block = 64 * sets * N / (U * N) * (U * N);
-  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
+  static constexpr reduce_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
   const auto prefetch = [&](auto u, std::size_t j)
                             TIGON_LAMBDA { (prefetch_if_read_again<u * N, B::row.cpu.prefetch_into>(x, j), ...); };
-  [[maybe_unused]] const bool some = plan.reduce_may_prefetch && (is_prefetched(x) || ...);
+  [[maybe_unused]] const bool some = plan.may_prefetch && (is_prefetched(x) || ...);
   pack<V, K> total = identity, acc[sets];
   pairwise<pack<V, K>> totals;
   const auto begin = [&]() TIGON_LAMBDA {
@@ -184,11 +184,11 @@ TIGON_INLINE pack<V, K> reduce_columns(std::size_t cols, pack<V, K> identity, F 
     unrolled<sets>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
   };
   const auto step = [&](std::size_t j) TIGON_LAMBDA {
-    if constexpr (plan.reduce_may_prefetch)
+    if constexpr (plan.may_prefetch)
       if (some) unrolled<U>([&](auto u) TIGON_LAMBDA { prefetch(u, j); });
     unrolled<U>([&](auto u) TIGON_LAMBDA {
-      if constexpr (plan.reduce_prefetches_far) (prefetch_far<u * N>(x, j), ...);
-      if constexpr (plan.reduce_prefetches) prefetch(u, j);
+      if constexpr (plan.prefetches_far) (prefetch_far<u * N>(x, j), ...);
+      if constexpr (plan.prefetches) prefetch(u, j);
       acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
     });
   };
@@ -266,7 +266,7 @@ template <class B, class V, std::size_t K, std::size_t Maxima, class SideWork, c
 TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Sink...> y, F f, Source... x) {
   constexpr std::size_t N = V::size, U = B::row.unroll, W = (Sink::results + ...);
   constexpr std::size_t block = K == 0 ? 0 : 64 * U * N;
-  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
+  static constexpr map_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
   using R = decltype(as_pack(f(x.template load<V>(0)...)));
   static_assert(pack_size<R> == W + K, "tigon: a map returns one vector for every output");
   using results = map_results<V, W, K, Maxima>;

@@ -162,14 +162,14 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
 
 // The plan of a program with an output that needs no reduction.
 template <class B, class V, class T, std::size_t Sums, class Out, class... X>
-inline constexpr row_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
-                                                             .matrices = matrices_of<X...>,
-                                                             .vectors = sizeof...(X) - matrices_of<X...>,
-                                                             .sums = Sums,
-                                                             .element_bytes = sizeof(T),
-                                                             .lanes = V::size,
-                                                             .reduction = reduction_kind::imperative,
-                                                             .outputs = 1 + output_rows<Out>}>;
+inline constexpr program_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                                 .matrices = matrices_of<X...>,
+                                                                 .vectors = sizeof...(X) - matrices_of<X...>,
+                                                                 .sums = Sums,
+                                                                 .element_bytes = sizeof(T),
+                                                                 .lanes = V::size,
+                                                                 .reduction = reduction_kind::imperative,
+                                                                 .outputs = 1 + output_rows<Out>}>;
 
 // Whether there are rows and each begins at a cache line: a sum that map_sum makes while it writes them has the bits of
 // one that is made alone, whether they are written past the caches or not.
@@ -210,7 +210,7 @@ template <class B, class Bound, class... X, class... M, class... Y, class T>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct, extents of) {
   using V = vec_of<B, X...>;
-  constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
+  constexpr program_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
   const matrix_view<T> first = std::get<0>(direct.y);
   const auto operands = std::tuple_cat(in.x, more.x);
   const auto both = std::tuple_cat(direct.y, out.y);
@@ -241,7 +241,7 @@ void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, 
                               reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
   using A = typename V::value_type;
-  constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  constexpr program_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
   const matrix_view<T> first = std::get<0>(direct.y);
   const auto operands = std::tuple_cat(in.x, more.x);
   const auto both = std::tuple_cat(direct.y, out.y);

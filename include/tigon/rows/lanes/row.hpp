@@ -217,7 +217,7 @@ class row_worker {
   // The place of operands whose next rows are prefetched.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
-    constexpr std::size_t sharing = plan_of<B, row_shape{}>.rows_share_cache ? detail::matrices_of<X...> : 1;
+    constexpr std::size_t sharing = plan_operand(B::row.cpu).rows_share_cache ? detail::matrices_of<X...> : 1;
     return {at_.row, at_.column, sharing, at_.ahead, at_.leads};
   }
 
@@ -231,7 +231,7 @@ class row_worker {
   template <std::size_t K, std::size_t Maxima, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_to(std::tuple<Sink...> y, bool read, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
-    constexpr row_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
+    constexpr map_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
     detail::map_course on{cols};
     if constexpr (V::size > 1) {
       detail::each_sink(y, [&](auto out, auto k) TIGON_LAMBDA {

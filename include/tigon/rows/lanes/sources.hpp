@@ -234,14 +234,14 @@ template <class B, class Operand>
 TIGON_INLINE auto source(touched<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
-  if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
+  if constexpr (!plan_operand(B::row.cpu).reduce_brings_operands)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
     return touched_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  constexpr row_plan plan = plan_of<B, row_shape{}>;
+  constexpr operand_plan plan = plan_operand(B::row.cpu);
   if constexpr (!plan.reduce_brings_operands) {
     return source<B>(o.operand, at);
   } else {
