@@ -1,6 +1,6 @@
 #include <tigon/ops/geglu.hpp>
 
-#include "ops/gate/gate_gradients.hpp"
+#include "ops/gate.hpp"
 #include "ops/table.hpp"
 #include "plain/gates.hpp"
 

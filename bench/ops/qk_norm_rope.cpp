@@ -2,7 +2,7 @@
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/rope.hpp>
 
-#include "ops/rotary/rotation.hpp"
+#include "ops/rotary.hpp"
 #include "ops/table.hpp"
 
 namespace tigon_bench {

@@ -1,6 +1,6 @@
 #include <tigon/ops/qwen2vl_mrope.hpp>
 
-#include "ops/rotary/rotation.hpp"
+#include "ops/rotary.hpp"
 #include "ops/table.hpp"
 
 namespace tigon_bench {

@@ -1,5 +1,4 @@
-// Policy-gradient losses of the GRPO family on given logits. No structs: what the second pass over a row multiplies with
-// is the loss of its token, from the element at the token's column, and masked rows are left before they are read.
+// Policy-gradient losses of the GRPO family on given logits.
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
@@ -7,6 +6,33 @@
 #include <tigon/losses/sequence/grpo_loss_kernel.hpp>
 
 namespace tigon {
+
+/// Policy-gradient losses of the GRPO family. For token t of sequence b, with its log-probability logp, advantage A and
+/// mask mu, n_b = sum_t mu:
+///
+///   r = logp - old_logp (0 without old_logp, but with its gradient),   d = ref_logp - logp,   phi(d) = exp(d) - 1 - d
+///   ratio   token: rho = exp(r);  sequence: rho = exp(sum_t mu r / max(n_b, 1)) for all its tokens
+///   f       grpo, bnpo, dr_grpo, dapo, luspo: -min(min(rho, delta) A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A)
+///           cispo: -[min(rho, epsilon_high)] A logp;  sapo: -4 / tau sigmoid(tau (rho - 1)) A
+///           gmpo: -exp(sum_t mu v / max(n_b, 1)) A for all tokens, the ratio rho of their sequence,
+///           v = min(r, epsilon_high) where A >= 0, max(r, -epsilon_low) otherwise
+///           vespo: -[exp(lambda + k S - lambda exp(S))] A logp, S of the sequence;  no gradient through [ ]
+///           own: what a function of the user's own says (grpo_loss_forward_backward and fused_linear_grpo_forward
+///           with a token_loss)
+///   loss_bt = f * sampling_ratio (vespo: f) + beta K,   K = phi(d), or rho phi(d) with bias_corrected_kl
+///   loss    = sum over b, t of weight * loss_bt; weight = mu times
+///             grpo, gmpo, sapo: 1 / (batch max(n_b, 1));  bnpo: 1 / max(sum mu, 1);  dr_grpo: 1 / (batch max_length)
+///             dapo, cispo, vespo, own: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
+///
+/// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
+///            cancels.
+/// Precision  f64 between log-probabilities and the loss or their gradient.
+/// Throws     tigon::error, argument: own without a function or a function without own; a scalar that is negative or 0
+///            where it may not be, or outside option_range; level sequence or a delta for cispo, sapo, vespo or gmpo,
+///            beta without reference, an advantage that is not finite.
+/// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
+///            inf. NaN in a token: its loss and gradient are NaN.
+struct policy_options;
 
 namespace detail {
 inline namespace TIGON_ABI {

@@ -1,4 +1,4 @@
-// The tag and options of moe_routing.
+// The tag and results of moe_routing.
 #ifndef TIGON_OPS_MOE_MOE_ROUTING_OPTIONS_HPP
 #define TIGON_OPS_MOE_MOE_ROUTING_OPTIONS_HPP
 
