@@ -19,8 +19,8 @@ namespace {
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::pack,
     tigon::vector_view;
-using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::map_groups,
-    tigon::simd::detail::no_reduction, tigon::simd::detail::prepared_map, tigon::simd::detail::run_with_partials,
+using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::no_reduction,
+    tigon::simd::detail::prepared_map, tigon::simd::detail::row_value, tigon::simd::detail::run_with_partials,
     tigon::simd::detail::touched;
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
@@ -743,23 +743,18 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   guarded<A> seen(rows);
   seen.assign(std::vector<double>(rows));
   A* const reduced = seen.data();
-  map_groups<B, A>(
-      tigon::default_context(), {rows, size}, cols,
-      [=](const auto& row) {
-        const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
-        reduced[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
-        return row.cols == 0 ? A(0) : most;
-      },
-      [=](std::size_t group) {
-        const vector_view<const T> f{w.row(group), cols};
-        return declared_map(
-            out,
-            [=](std::size_t i, A most) {
-              const A row_number = static_cast<A>(i);
-              return [=](auto v, auto g, auto t) { return pack{v * g + t + most + row_number}; };
-            },
-            a, f, tigon::or_zeros(b));
-      });
+  run_with_partials<B, A>(tigon::default_context(), rows, cols, row_value([=](const auto& row) {
+                            const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+                            reduced[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+                            return row.cols == 0 ? A(0) : most;
+                          }),
+                          declared_map(
+                              out,
+                              [=](std::size_t i, A most) {
+                                const A row_number = static_cast<A>(i);
+                                return [=](auto v, auto g, auto t) { return pack{v * g + t + most + row_number}; };
+                              },
+                              a, tigon::row_of_group(w, size), tigon::or_zeros(b)));
   for (std::size_t i = 0; i < rows; ++i) {
     double sum = 0, most = 0;
     const auto value = [&](std::size_t j) { return before[i * buffer.cols + offset + j]; };
@@ -774,8 +769,7 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   // The same without a reduction and in one group.
   const declared_map next(
       out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b);
-  map_groups<B, A>(tigon::default_context(), {rows, std::max<std::size_t>(rows, 1)}, cols, no_reduction{},
-                   [=](std::size_t) { return next; });
+  run_with_partials<B, A>(tigon::default_context(), rows, cols, no_reduction{}, next);
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = 0; j < cols; ++j)
       ASSERT_EQ(to_f64(out.row(i)[j]), to_f64(terms(0, j)) + 1) << "row " << i << ", column " << j;

@@ -23,11 +23,8 @@ template <class B>
 struct rows_on_lanes {
   template <class P, class... Group>
   static void reduce_map(context& ctx, P program, Group... groups);
-  template <class P, class... X, class... Y, class... T, class... Beside>
-  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
-                       Beside... beside);
-  template <class P, class... X, class... Y, class F>
-  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept);
+  template <class P, class... X, class... Y, class... Group>
+  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups);
 };
 
 }  // namespace detail
@@ -121,6 +118,9 @@ template <class Operand>
 struct element_of {
   using type = typename Operand::element_type;
 };
+template <class Operand>
+  requires requires(Operand o) { o.operand; }
+struct element_of<Operand> : element_of<decltype(Operand::operand)> {};
 template <>
 struct element_of<simd::columns_t> {
   using type = void;
@@ -139,12 +139,6 @@ template <class T>
 struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
 template <std::size_t Of, class T>
 struct element_of<columns_of_pairs<Of, T>> : element_of<matrix_view<T>> {};
-template <class Operand, int Value>
-struct element_of<given_or<Operand, Value>> : element_of<Operand> {};
-template <class Operand>
-struct element_of<read_again<Operand>> : element_of<Operand> {};
-template <class Operand>
-struct element_of<cached<Operand>> : element_of<Operand> {};
 template <class Operand>
 struct element_of<in_f64<Operand>> {
   using type = double;
@@ -182,6 +176,13 @@ concept finishes = requires(const P& p, Argument... a) { p.finish(a...); };
 template <class P, class... Value>
 concept skips_rows = requires(const P& p, Value... v) { p.skips(v...); };
 
+/// f(the first X of v...).
+template <std::size_t X, class F, class... V>
+TIGON_INLINE auto with_first(const F& f, V... v) {
+  const std::tuple<V...> all(v...);
+  return [&]<std::size_t... k>(std::index_sequence<k...>)
+             TIGON_LAMBDA { return f(std::get<k>(all)...); }(std::make_index_sequence<X>{});
+}
 /// reduce of the first X operands, behind what is known of the row; the others are rows that only map reads.
 template <class P, std::size_t X, class... Known>
 struct row_reduction {
@@ -200,9 +201,7 @@ struct row_reduction {
           },
           known);
     } else {
-      const std::tuple<V...> all(x...);
-      return [&]<std::size_t... k>(std::index_sequence<k...>)
-                 TIGON_LAMBDA { return (*this)(std::get<k>(all)...); }(std::make_index_sequence<X>{});
+      return with_first<X>(*this, x...);
     }
   }
 };
@@ -247,12 +246,8 @@ struct direct_and_map {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    const std::tuple<V...> all(v...);
-    return joined(first(all, std::make_index_sequence<X>{}), of_row(v...));
-  }
-  template <class... V, std::size_t... k>
-  TIGON_INLINE auto first(const std::tuple<V...>& all, std::index_sequence<k...>) const {
-    return as_pack(of_row.p.direct(std::get<k>(all)...));
+    const auto direct = [&](auto... x) TIGON_LAMBDA { return as_pack(of_row.p.direct(x...)); };
+    return joined(with_first<X>(direct, v...), of_row(v...));
   }
 };
 /// direct and reduce of the same operands.
@@ -260,14 +255,12 @@ template <class P, class Reduction>
 struct direct_and_reduce {
   P p;
   Reduction reduction;
-
+  direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
     return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
-template <class P, class Reduction>
-direct_and_reduce(P, Reduction) -> direct_and_reduce<P, Reduction>;
 
 /// A program with its numbers of every row.
 template <class P, class Numbers, class Saves>

@@ -46,11 +46,8 @@
 // alone, run by map_rows.
 // What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
-// A backend with a driver of its own states it as a type `rows` with the functions reduce_map(ctx, program, groups...),
-// map_rows(ctx, program, reads, writes, adds_to), map_rows(ctx, program, reads, writes, kept_rows), of
-// which it may leave out what its operators do not call: the same structs then run there. What it needs of programs is in
-// rows/driver.hpp; what runs them on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its
-// end.
+// A backend may have a driver of its own, its type `rows` (rows/driver.hpp): the same structs then run there. What runs them
+// on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its end.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -77,29 +74,24 @@ void reduce_map(context& ctx, P program, Group... groups) {
   rows::with_wanted_sums(run, program, groups...);
 }
 
-/// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
-/// which it takes workspace as reduce_map.
-template <class B, class P, class... X, class... Y, class... T, class... Beside>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
-              Beside... beside) {
+/// Runs a program with map alone over all rows: reads and writes, and one of adds_to, where there are parameter gradients,
+/// for which it takes workspace as reduce_map, and kept_rows.
+template <class B, class P, class... X, class... Y, class... Group>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups) {
   using driver = rows::driver_of<B>;
-  if constexpr (sizeof...(T) != 0)
-    if (!gradients.wanted()) {
-      if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, rows::without_sums<sizeof...(T), P>{program}, in, out);
-      return;
-    }
-  static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, adds_to<T...>, Beside...>,
-                "tigon: the driver of this backend (its type rows) has no map_rows for these operands and gradients");
-  driver::map_rows(ctx, program, in, out, gradients, beside...);
-}
-
-/// The same of the rows that are kept.
-template <class B, class P, class... X, class... Y, class F>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
-  using driver = rows::driver_of<B>;
-  static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, kept_rows<F>>,
-                "tigon: the driver of this backend (its type rows) has no map_rows for kept_rows");
-  driver::map_rows(ctx, program, in, out, kept);
+  if constexpr (sizeof...(Group) == 0) {
+    map_rows<B>(ctx, program, in, out, adds_to<>());
+  } else {
+    constexpr std::size_t sums = std::tuple_size_v<decltype(rows::group<adds_to>(groups...).g)>;
+    if constexpr (sums != 0)
+      if (!rows::group<adds_to>(groups...).wanted()) {
+        if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, rows::without_sums<sums, P>{program}, in, out);
+        return;
+      }
+    static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, Group...>,
+                  "tigon: the driver of this backend (its type rows) has no map_rows for these operands and gradients");
+    driver::map_rows(ctx, program, in, out, groups...);
+  }
 }
 
 }  // namespace TIGON_ABI

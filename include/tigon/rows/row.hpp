@@ -13,17 +13,11 @@
 // that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return vectors of any engine. Rows are
 // cut into tasks by shape alone and sums are made in a fixed order, so results do not depend on the number of threads.
 //
-//   for_rows(ctx, rows, cols, fn)                      fn(row) for every row
-//   for_rows(ctx, rows, cols, {.scratch = n}, fn)      rows of memory beside it: row.scratch(k)
-//   for_rows(ctx, rows, cols, {.row_tasks = true}, fn) what is called a row is a task
-//   for_rows(ctx, rows, cols, adds_to(g...), fn)       sums over the rows, for parameter gradients: row.partial(k)
-//
 //   row.i, row.cols               its index and its width
 //   row.map(reads, writes, f)     y[j]... = f(x[j]...)
 //   row.sum(reads, f)             the sum of f(x[j]...), or an array of sums
-//   row.max(reads, f)             the maximum
+//   row.max, row.reduce           the maximum; any monoid
 //   row.map_sum(reads, writes, f) a map, and of further vectors that f returns the sums, or the maximum
-//   row.reduce                    any monoid
 //   row.at, row.put, row.first()  one element, read or written; whether this worker writes what belongs to the row
 //   row.save(to, value)           a number of the row, written by that worker
 //   row.sync()                    the workers of a row wait for one another: what one has written, all may read
@@ -50,25 +44,23 @@ struct row_loop {
   bool row_tasks = false;   ///< a task for every row: what is called a row is a piece of work of its own
 };
 
-/// Calls fn(row) for every row.
-template <class B, class A = float, class F>
-void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn);
-/// The same as `how` says. Takes scratch_workspace<B, A>(cols, how.scratch, ctx) from the workspace.
+/// Calls fn(row) for every row, as `how` says. Takes scratch_workspace<B, A>(cols, how.scratch, ctx) from the workspace.
 template <class B, class A = float, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn);
-template <class B, class A>
-std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx);
-
-template <class B, class A = float, class F>
-  requires rows::loops_over_rows<B>
-void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-  B::rows::template for_rows<A>(ctx, rows, cols, row_loop{}, fn);
-}
 template <class B, class A = float, class F>
   requires rows::loops_over_rows<B>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn) {
   B::rows::template for_rows<A>(ctx, rows, cols, how, fn);
 }
+template <class B, class A = float, class F>
+void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
+  if constexpr (rows::loops_over_rows<B>)
+    B::rows::template for_rows<A>(ctx, rows, cols, fn);
+  else
+    for_rows<B, A>(ctx, rows, cols, row_loop{}, fn);
+}
+template <class B, class A>
+std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx);
 
 /// The same with sums over the rows: row.partial(k) is a row of A in which the task sums up its share of the k-th
 /// parameter gradient. The partial rows are combined by column, task by task in pairs, and rounded once into the

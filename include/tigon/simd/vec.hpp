@@ -393,8 +393,5 @@ TIGON_INLINE pack<V, 2> add_compensated(V high, V low, V v) {
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
-namespace tigon {
-using simd::pack, simd::round_computed_to, simd::round_to;
-}  // namespace tigon
 
 #endif  // TIGON_SIMD_VEC_HPP

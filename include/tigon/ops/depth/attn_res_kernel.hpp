@@ -174,13 +174,10 @@ struct kernel<op::attn_res, backends::generic> {
   static constexpr std::size_t narrow = 64;
   template <class Row, class X, class W>
   static TIGON_INLINE std::array<double, 2> exact_sums(Row row, X x, W w_query, W w_norm, double p) {
-    double square = 0, product = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = row.at(x, j) * p, q = row.at(w_query, j), g = row.at(w_norm, j);
-      square += v * v;
-      product += v * q * g;
-    }
-    return {square, product};
+    return row.sum(reads(in_f64(x), w_query, w_norm), [=](auto v, auto q, auto g) {
+      const auto scaled = v * p;
+      return pack{scaled * scaled, scaled * (q * g)};
+    });
   }
 
   /// u = w_query * w_norm.

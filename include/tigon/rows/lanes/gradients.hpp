@@ -1,4 +1,4 @@
-// Programs with parameter gradients: every row adds to sums over all rows.
+// The driver of programs: rows are reduced, and mapped R at a time; every row may add to sums over all rows.
 #ifndef TIGON_ROWS_LANES_GRADIENTS_HPP
 #define TIGON_ROWS_LANES_GRADIENTS_HPP
 
@@ -13,9 +13,9 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// The tasks of such a program: a reduction (rows/declared.hpp), and a declared_map or a function of a row.
+// The tasks of a program with K sums over the rows: a reduction, and a declared_map or a function of a row.
 template <class B, class A, class Reduction, class F, std::size_t K>
-class partial_tasks_of {
+class program_tasks {
   using V = vec<typename B::engine, A>;
   using side_work = decltype(std::declval<Reduction>().template side_work<B>(0, 0, nullptr));
   static constexpr program_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
@@ -23,17 +23,18 @@ class partial_tasks_of {
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<plan.map_prefetches>>>;
-  using totals = std::array<std::conditional_t<shares_loop, double, A>, Reduction::template sums<B>>;
+  using totals = std::conditional_t<shares_loop, std::array<double, Reduction::template sums<B>>,
+                                    decltype(std::declval<Reduction>().template total<B, A, plan.prefetches>(0, 0, 1))>;
 
  public:
   // Without sums row.partial(k) has no memory.
-  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Reduction& reduction, const F& fn,
-                   bool makes_sums)
+  program_tasks(std::size_t rows, std::size_t per_task, std::size_t cols, const Reduction& reduction, const F& fn,
+                bool makes_sums)
       : reduction_(reduction),
         fn_(fn),
         rows_(rows),
         cols_(cols),
-        per_task_(rows_per_partial(rows, tasks)),
+        per_task_(per_task),
         stride_(makes_sums ? workspace::padded<A>(cols) : 0),
         sums_(makes_sums ? rows_per_sum(per_task_) * K : 0) {
     const std::size_t fitting =
@@ -94,7 +95,7 @@ class partial_tasks_of {
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker({first + k, 0, 1, ahead_, true}, cols_, {own, nullptr, stride_}),
+      map_one(worker({first + k, 0, 1, ahead_, plan.prefetches}, cols_, {own, nullptr, stride_}),
               Reduction::template value<A>(now[k]));
   }
 
@@ -138,8 +139,12 @@ class partial_tasks_of {
 template <class B, class A, class Reduction, class F, class... T>
 void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_sums, Reduction reduction, F fn,
                    parameter_gradient<T>... out) {
-  const std::size_t tasks = partial_tasks<B>(of), row = workspace::padded<A>(cols);
-  const partial_tasks_of<B, A, Reduction, F, sizeof...(T)> program(of.count, tasks, cols, reduction, fn, makes_sums);
+  // Without sums, tasks are those of any other loop over rows.
+  constexpr bool any_tasks = sizeof...(T) == 0 && Reduction::reduction != reduction_kind::declared;
+  const std::size_t partials_of = partial_tasks<B>(of), row = workspace::padded<A>(cols);
+  const std::size_t per_task = any_tasks ? rows_per_task<B>(of.count, cols) : rows_per_partial(of.count, partials_of);
+  const std::size_t tasks = any_tasks ? tigon::detail::ceil_div(of.count, per_task) : partials_of;
+  const program_tasks<B, A, Reduction, F, sizeof...(T)> program(of.count, per_task, cols, reduction, fn, makes_sums);
   const std::size_t sums = program.sums();
   workspace::frame frame(ctx.workspace());
   A* partials = nullptr;

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <limits>
 #include <tuple>
 #include <type_traits>
@@ -85,22 +84,14 @@ class row_worker {
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {own_.scratch + k * own_.stride, cols}; }
 
   /// One element of the row.
-  template <class T>
-  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(matrix_view<T> m, std::size_t j) const {
-    return static_cast<accumulator_t<std::remove_const_t<T>>>(m.row(i)[j]);
-  }
-  template <class T>
-  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(vector_view<T> v, std::size_t j) const {
-    return static_cast<accumulator_t<std::remove_const_t<T>>>(v.data[j]);
+  template <class M>
+  TIGON_INLINE auto at(M m, std::size_t j) const {
+    return static_cast<accumulator_t<std::remove_cvref_t<decltype(*row_of(m))>>>(row_of(m)[j]);
   }
   /// Writes one element of the row.
-  template <class T>
-  TIGON_INLINE void put(matrix_view<T> m, std::size_t j, accumulator_t<T> value) const {
-    m.row(i)[j] = static_cast<T>(value);
-  }
-  template <class T>
-  TIGON_INLINE void put(vector_view<T> v, std::size_t j, accumulator_t<T> value) const {
-    v.data[j] = static_cast<T>(value);
+  template <class M>
+  TIGON_INLINE void put(M m, std::size_t j, accumulator_t<std::remove_cvref_t<decltype(*m.data)>> value) const {
+    row_of(m)[j] = static_cast<std::remove_cvref_t<decltype(*m.data)>>(value);
   }
 
   /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
@@ -132,42 +123,27 @@ class row_worker {
   template <class... X, class F>
   TIGON_INLINE auto sum(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    return detail::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
-          constexpr std::size_t K = pack_size<R>;
-          pack<V, K> zero;
-          unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
-          const auto total = detail::reduce_columns<B>(
-              cols, zero, [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); },
-              [](auto a, auto b) TIGON_LAMBDA {
-                unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
-                return a;
-              },
-              detail::source<B>(x, beside<X...>())...);
-          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
-        },
-        in.x);
+    using R = decltype(f(detail::source<B>(std::declval<X>(), detail::place{}).template load<V>(0)...));
+    constexpr std::size_t K = pack_size<R>;
+    pack<V, K> zero;
+    unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
+    const auto total = reduced(in, zero, f, [](auto a, auto b) TIGON_LAMBDA {
+      unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
+      return a;
+    });
+    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
   template <class... X, class F>
   TIGON_INLINE auto max(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    using S = typename V::value_type;
-    return std::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          const auto total = detail::reduce_columns<B>(
-              cols, pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
-              [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); },
-              [](auto a, auto b) TIGON_LAMBDA {
-                a.v[0] = detail::larger(a.v[0], b.v[0]);
-                return a;
-              },
-              detail::source<B>(x, beside<X...>())...);
-          return max_lanes(total.v[0]);
-        },
-        in.x);
+    const V lowest(-std::numeric_limits<typename V::value_type>::infinity());
+    const auto total = reduced(in, pack<V, 1>{{lowest}}, f, [](auto a, auto b) TIGON_LAMBDA {
+      a.v[0] = detail::larger(a.v[0], b.v[0]);
+      return a;
+    });
+    return max_lanes(total.v[0]);
   }
 
   /// Any monoid: `combine` of f(x[j]...) over the row in an unspecified but fixed order. `identity` is an array of K
@@ -179,11 +155,7 @@ class row_worker {
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = std::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          return detail::reduce_columns<B>(cols, start, f, combine, detail::source<B>(x, beside<X...>())...);
-        },
-        in.x);
+    const auto total = reduced(in, start, f, combine);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -204,6 +176,24 @@ class row_worker {
   }
 
  private:
+  template <class T>
+  TIGON_INLINE T* row_of(matrix_view<T> m) const {
+    return m.row(i);
+  }
+  template <class T>
+  TIGON_INLINE T* row_of(vector_view<T> v) const {
+    return v.data;
+  }
+  template <class... X, class V, std::size_t K, class F, class Combine>
+  TIGON_INLINE pack<V, K> reduced(reads<X...> in, pack<V, K> identity, F f, Combine combine) const {
+    return detail::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          return detail::reduce_columns<B>(
+              cols, identity, [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); }, combine,
+              detail::source<B>(x, beside<X...>())...);
+        },
+        in.x);
+  }
   template <std::size_t K, class F>
   static TIGON_INLINE auto finish(F f) {
     return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
@@ -274,17 +264,6 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
   return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
-}
-
-template <class B, class A, class F>
-void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
-  static_assert(tigon::detail::loops_on_host<B>());
-  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols));
-    stream_fence();
-  });
 }
 
 template <class B, class A, class F>

@@ -161,6 +161,8 @@ constexpr program_plan plan_program(core cpu, row_shape s) {
   // Rows that were reduced whole, block by block: two, because four are slower.
   const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
   p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
+  // A row that the program reduces itself is mapped at once.
+  if (s.reduction == reduction_kind::imperative && s.outputs != 0) p.group_rows = p.rows;
   // As many rows as stay in the cache from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
   const std::size_t cached_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
   p.group_elements = !p.column_blocks || reduced_blocks ? cached_bytes / std::max<std::size_t>(s.reduced_bytes, 1)
@@ -168,7 +170,6 @@ constexpr program_plan plan_program(core cpu, row_shape s) {
   return p;
 }
 
-/// The plan of such a pass.
 template <row_pass Pass>
 constexpr auto plan_for(core cpu, row_shape s) {
   if constexpr (Pass == row_pass::reduce)
@@ -182,8 +183,7 @@ constexpr auto plan_for(core cpu, row_shape s) {
 
 namespace simd {
 inline namespace TIGON_ABI {
-/// The plan that the loops of a backend read: of a reduction, a map or a program, as the shape says. A backend that wants to
-/// see the shapes specialises it (tools/tigon_info/noted_plans.hpp).
+/// The plan that the loops of a backend read. One that wants to see the shapes specialises it (tigon_info, noted_plans.hpp).
 template <class B, row_shape Shape>
 inline constexpr auto plan_of = plan_for<Shape.pass>(B::row.cpu, Shape);
 

@@ -291,8 +291,11 @@ struct rows_on_tiles : on_tiles<B, Op, P> {
     using row_loops = void;
 
     template <class A, class F>
+    static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
+      run<A>(ctx, rows, cols, fn, nullptr, {});
+    }
+    template <class A, class F>
     static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
-      if (how.scratch == 0) return run<A>(ctx, rows, cols, fn, nullptr, {});
       const std::size_t stride = workspace::padded<A>(cols);
       workspace::frame frame(ctx.workspace());
       A* const scratch = frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
