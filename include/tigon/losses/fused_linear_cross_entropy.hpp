@@ -81,7 +81,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t rows = t.kept.n, vocab = t.head.w.rows;
     if (rows == 0) {
-      detail::clear_other_rows(t.out.dx, t.kept, ctx);
+      detail::clear_other_rows<B>(t.out.dx, t.kept, ctx);
       return detail::clear_parameters<row_backend<B>>(t.out, ctx);
     }
     workspace::frame frame(ctx.workspace());

@@ -110,7 +110,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
   policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
   kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
       sequence_call<T>{head, out, other, tokens, opt.temperature, coefficients}, ctx);
-  losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
+  losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
 }
 
 }  // namespace TIGON_ABI

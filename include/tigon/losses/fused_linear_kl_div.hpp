@@ -45,7 +45,7 @@ struct kernel<op::fused_linear_kl_div, backends::generic> {
       if (t.out.any()) layer.backward(begin, z);
     });
     layer.finish();
-    detail::clear_other_rows(t.elements, t.kept, ctx);
+    detail::clear_other_rows<B>(t.elements, t.kept, ctx);
   }
 
   /// The gradients, from logits that are computed again.

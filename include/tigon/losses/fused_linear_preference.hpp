@@ -26,7 +26,7 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
                                               const context& ctx = default_context(),
                                               parameters of = parameters::trained) {
   return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
-         detail::logit_sums<T>::bytes(hidden);
+         detail::logit_sums<B, T>::bytes(hidden);
 }
 
 namespace detail {
@@ -117,7 +117,7 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   put(out.metrics, 0, losses.metrics[0]), put(out.metrics, 1, losses.metrics[1]);
   if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
   if (out.chosen_logits_mean.data() == nullptr && out.rejected_logits_mean.data() == nullptr) return;
-  const logit_sums<T> sums(frame, head, ctx);
+  const logit_sums<B, T> sums(frame, head, ctx);
   const std::size_t half = rows / 2;
   const auto mean_of = [&](std::size_t begin) {
     double sum = 0;

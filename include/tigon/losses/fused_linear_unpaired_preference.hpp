@@ -27,7 +27,7 @@ std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, st
                                                        const context& ctx = default_context(),
                                                        parameters of = parameters::trained) {
   return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
-         detail::logit_sums<T>::bytes(hidden);
+         detail::logit_sums<B, T>::bytes(hidden);
 }
 
 namespace detail {
@@ -116,7 +116,7 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   put(out.chosen_rewards_sum, losses.rewards[1]), put(out.rejected_rewards_sum, losses.rewards[0]);
   if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
   if (out.chosen_logits_sum.data() == nullptr && out.rejected_logits_sum.data() == nullptr) return;
-  const logit_sums<T> sums(frame, head, ctx);
+  const logit_sums<B, T> sums(frame, head, ctx);
   double logits[2] = {};
   for (std::size_t b = 0; b < sequences; ++b) sums.add(b * length, length, logits[desirable[b] != 0]);
   put(out.chosen_logits_sum, logits[1]), put(out.rejected_logits_sum, logits[0]);

@@ -22,8 +22,8 @@ struct kernel<op::grpo_loss, backends::generic> {
     double* logp = frame.template take<double>(logits.rows);
     kernel_for<op::selective_log_softmax, B>::template forward<B, T>(
         logits, column, policy.opt.temperature, frame.template take<A>(logits.rows), saved_lse, ctx);
-    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
-    policy.evaluate(logp, out, ctx);
+    detail::log_probabilities<B, T>(logits, column, saved_lse, policy, logp, ctx);
+    policy.template evaluate<B>(logp, out, ctx);
   }
 
   template <backend B, element T>
@@ -34,8 +34,8 @@ struct kernel<op::grpo_loss, backends::generic> {
     workspace::frame frame(ctx.workspace());
     double* logp = frame.template take<double>(logits.rows);
     A* u = frame.template take<A>(logits.rows);
-    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
-    policy.gradient(logp, upstream, u, ctx);
+    detail::log_probabilities<B, T>(logits, column, saved_lse, policy, logp, ctx);
+    policy.template gradient<B>(logp, upstream, u, ctx);
     kernel_for<op::selective_log_softmax, B>::template backward<B, T>(
         logits, saved_lse, selected_gradient<A>{column, u}, selected_gradient<A>{}, policy.opt.temperature, dlogits,
         ctx);
@@ -196,7 +196,7 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
       double* logp = frame.template take<double>(logits.rows);
       for (std::size_t b = 0; b < at.batch; ++b) sequences[b] = losses.sequence(b, nullptr);
       K::template forward_backward<B, T>(logits, column, losses, sequences, upstream, logp, dlogits, ctx);
-      return losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
+      return losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
     }
   auto* lse = frame.template take<lse_parts<A>>(logits.rows);
   K::template forward<B, T>(logits, column, losses, lse, detail::policy_output<A>{to.loss, to.metrics, partial}, ctx);

@@ -52,7 +52,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     A* memory = frame.template take<A>(chunk * vocab);
     detail::gathered_linear<B, T> rows(frame, head, out, chunk, chunk,
                                        detail::gathered_linear<B, T>::most_chunks(head.x.rows, chunk), ctx);
-    detail::clear_other_rows(out.dx, {row, n}, ctx);
+    detail::clear_other_rows<B>(out.dx, {row, n}, ctx);
     detail::for_chunks(n, chunk, [&](std::size_t begin, std::size_t count) {
       const matrix_view<A> z(memory, count, vocab);
       rows.logits(row + begin, z);
@@ -107,7 +107,7 @@ struct kernel<op::selective_logprob, backends::generic> {
     const std::size_t n = selected.n;
     const A inverse = static_cast<A>(1 / temperature);
     if (n == 0) {
-      detail::clear_other_rows(out.dx, {selected.row, n}, ctx);
+      detail::clear_other_rows<B>(out.dx, {selected.row, n}, ctx);
       return detail::clear_parameters<row_backend<B>>(out, ctx);
     }
     workspace::frame frame(ctx.workspace());

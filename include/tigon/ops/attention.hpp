@@ -36,7 +36,7 @@ struct kernel<op::attention, backends::generic> {
     if (q.seq_len == 0 || q.batch == 0) return;
     const detail::query_parts parts(q.batch, k.heads, q.heads, q.seq_len, detail::tile_extents<B>::rows,
                                     B::attention.query_tiles);
-    detail::for_tasks(ctx, parts.size(), forward_workspace<B, T>(q.head_dim), [&](std::size_t task, context& own) {
+    detail::for_tasks<B>(ctx, parts.size(), forward_workspace<B, T>(q.head_dim), [&](std::size_t task, context& own) {
       workspace::frame frame(own.workspace());
       detail::forward_part<B, T>(frame, parts[task], parts.of_tile, q, k, v, opt).run(o, lse, own);
     });
@@ -74,12 +74,12 @@ struct kernel<op::attention, backends::generic> {
     constexpr std::size_t block = detail::tile_extents<B>::keys;
     const std::size_t across = in.k.batch * in.k.heads;
     for (std::size_t step = 0; step < blocks; ++step)
-      detail::for_tasks(ctx, blocks * across, backward_workspace<B, T>(in.q.head_dim),
-                        [&](std::size_t task, context& own) {
-                          const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
-                          if (j >= in.k.seq_len || i >= in.q.seq_len) return;
-                          block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
-                        });
+      detail::for_tasks<B>(ctx, blocks * across, backward_workspace<B, T>(in.q.head_dim),
+                           [&](std::size_t task, context& own) {
+                             const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
+                             if (j >= in.k.seq_len || i >= in.q.seq_len) return;
+                             block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
+                           });
   }
 
   /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
@@ -92,18 +92,18 @@ struct kernel<op::attention, backends::generic> {
     const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
     const heads_view<T> kept = has_rows ? to.dq : detail::rows_for_delta(in.q, to);
     if (kept.data != nullptr && sizeof(T) < sizeof(accumulator_t<T>)) {
-      detail::for_tasks(ctx, parts.size(), bytes,
-                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, kept, parts[task], own); });
+      detail::for_tasks<B>(ctx, parts.size(), bytes,
+                           [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, kept, parts[task], own); });
       in.kept_delta = kept;
     }
-    detail::for_tasks(
+    detail::for_tasks<B>(
         ctx, has_keys(to) ? across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}) : 0, bytes,
         [&](std::size_t task, context& own) {
           block_of_keys<B, T>(in, to, task % across, task / across * extents::keys, {0, in.q.seq_len}, own, false);
         });
     if (has_rows)
-      detail::for_tasks(ctx, parts.size(), bytes,
-                        [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
+      detail::for_tasks<B>(ctx, parts.size(), bytes,
+                           [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
   }
 
   /// f(first, n, k, v) for every tile of keys that these rows see.
@@ -208,7 +208,7 @@ struct kernel<op::attention, backends::generic> {
     using A = accumulator_t<T>;
     using V = simd::vec<simd::scalar, double>;
     constexpr std::size_t block = 256;
-    detail::for_tasks(ctx, in.q.heads, 0, [&](std::size_t h, context& own) {
+    detail::for_tasks<B>(ctx, in.q.heads, 0, [&](std::size_t h, context& own) {
       const A sink = static_cast<A>(in.opt.sinks[h]);
       A delta[block];
       pack<V, 2> total{{V(0.0), V(0.0)}};
@@ -235,7 +235,7 @@ struct kernel<op::attention, backends::generic> {
   static void clear(attention_gradients<T> to, context& ctx) {
     const heads_view<T> all[] = {to.dq, to.dk, to.dv};
     for (const heads_view<T>& of : all)
-      detail::for_tasks(ctx, of.batch * of.heads, 0, [&](std::size_t task, context& own) {
+      detail::for_tasks<B>(ctx, of.batch * of.heads, 0, [&](std::size_t task, context& own) {
         detail::clear_matrix<row_backend<B>>(of.head(task / of.heads, task % of.heads), own);
       });
   }

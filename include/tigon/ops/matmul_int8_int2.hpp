@@ -29,16 +29,16 @@ struct kernel<op::matmul_int8_int2, backends::generic> {
   static void forward(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,
                       matrix_view<std::int32_t> c, context& ctx) {
     const int2::plan<lanes<B>> plan(c.rows, c.cols, packed.rows);
-    int2::product<lanes<B>>(plan, a, packed, c).run(ctx);
+    int2::product<lanes<B>>(plan, a, packed, c).template run<B>(ctx);
   }
   template <backend B>
   static void pack(matrix_view<const std::int8_t> w, matrix_view<std::uint8_t> packed, context& ctx) {
-    int2::for_rows_of_weights(packed.rows, packed.cols, ctx,
-                              [&](std::size_t r) { int2::pack_row<lanes<B>>(w, r, packed.rows, packed.row(r)); });
+    int2::for_rows_of_weights<B>(packed.rows, packed.cols, ctx,
+                                 [&](std::size_t r) { int2::pack_row<lanes<B>>(w, r, packed.rows, packed.row(r)); });
   }
   template <backend B>
   static void unpack(matrix_view<const std::uint8_t> packed, matrix_view<std::int8_t> w, context& ctx) {
-    int2::for_rows_of_weights(w.rows, w.cols, ctx, [&](std::size_t p) {
+    int2::for_rows_of_weights<B>(w.rows, w.cols, ctx, [&](std::size_t p) {
       int2::unpack_row<lanes<B>>(packed.row(p % packed.rows), w.cols, p / packed.rows, w.row(p));
     });
   }

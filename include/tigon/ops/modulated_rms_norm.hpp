@@ -135,7 +135,7 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     } else {
       const std::size_t share = group_workspace<B, A>(beside, cols);
       std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * share);
-      ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
+      detail::for_host_tasks<B>(ctx, groups, [&](std::size_t j, std::size_t worker) {
         workspace scratch(std::span(memory + worker * share, share));
         context own(serial(), scratch);
         backward(j, own);

@@ -35,11 +35,11 @@ struct kernel<op::multi_token_attention, backends::generic> {
     plane.template pack_forward<T>(w, packed);
     for (std::size_t o = 0; o < w.batch; ++o) start[o] = b.data == nullptr ? A(0) : static_cast<A>(b.data[o]);
     const std::size_t numbers = plane.forward_numbers();
-    detail::for_tasks(ctx, plane.batch * plane.groups * plane.output_blocks(), workspace::bytes_for<A>(numbers),
-                      [&](std::size_t task, context& own) {
-                        workspace::frame mine(own.workspace());
-                        plane.template forward<T>(probs, y, task, packed, start, mine.take<A>(numbers));
-                      });
+    detail::for_tasks<B>(ctx, plane.batch * plane.groups * plane.output_blocks(), workspace::bytes_for<A>(numbers),
+                         [&](std::size_t task, context& own) {
+                           workspace::frame mine(own.workspace());
+                           plane.template forward<T>(probs, y, task, packed, start, mine.take<A>(numbers));
+                         });
   }
 
   template <backend B, element T>
@@ -48,7 +48,7 @@ struct kernel<op::multi_token_attention, backends::generic> {
     const detail::plane_gradients<vector_of<B, T>> plane(geometry<B, T>(probs.batch, probs.seq_len, w, opt));
     // dscores may take the place of probs: it comes last.
     if (gradients.dw.data != nullptr || !gradients.db.empty())
-      parameter_gradients<T>(plane, dy, probs, gradients, opt, ctx);
+      parameter_gradients<B, T>(plane, dy, probs, gradients, opt, ctx);
     score_gradients<B, T>(plane, dy, w, probs, gradients.dscores, opt, ctx);
   }
 
@@ -57,23 +57,23 @@ struct kernel<op::multi_token_attention, backends::generic> {
   static void probabilities(in_heads<T> scores, heads_view<T> probs, multi_token_attention_options opt, context& ctx) {
     constexpr std::size_t block = 16;
     const std::size_t len = scores.seq_len, blocks = detail::ceil_div(len, block);
-    detail::for_tasks(ctx, scores.batch * scores.heads * blocks, normaliser_bytes<B, T>(len, opt),
-                      [&](std::size_t task, context& own) {
-                        const std::size_t head = task / blocks, b = head / scores.heads, h = head % scores.heads;
-                        const std::size_t first = task % blocks * block, end = std::min(len, first + block);
-                        for (std::size_t i = first; i < end; ++i) {
-                          const matrix_view<const T> x(scores.at(b, h, i), 1, i + 1);
-                          const matrix_view<T> p(probs.at(b, h, i), 1, i + 1);
-                          if (opt.sparse)
-                            kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(p),
-                                                                                 sparsemax_options{}, own);
-                          else
-                            kernel_for<op::softmax, B>::template forward<B, T>(x, p, softmax_options{}, own);
-                        }
-                      });
+    detail::for_tasks<B>(ctx, scores.batch * scores.heads * blocks, normaliser_bytes<B, T>(len, opt),
+                         [&](std::size_t task, context& own) {
+                           const std::size_t head = task / blocks, b = head / scores.heads, h = head % scores.heads;
+                           const std::size_t first = task % blocks * block, end = std::min(len, first + block);
+                           for (std::size_t i = first; i < end; ++i) {
+                             const matrix_view<const T> x(scores.at(b, h, i), 1, i + 1);
+                             const matrix_view<T> p(probs.at(b, h, i), 1, i + 1);
+                             if (opt.sparse)
+                               kernel_for<op::sparsemax, B>::template forward<B, T>(axis_view(x), axis_view(p),
+                                                                                    sparsemax_options{}, own);
+                             else
+                               kernel_for<op::softmax, B>::template forward<B, T>(x, p, softmax_options{}, own);
+                           }
+                         });
   }
 
-  template <element T, class Plane>
+  template <backend B, element T, class Plane>
   static void parameter_gradients(const Plane& plane, in_heads<T> dy, in_heads<T> probs,
                                   multi_token_attention_gradients<T> to, multi_token_attention_options opt,
                                   context& ctx) {
@@ -84,7 +84,7 @@ struct kernel<op::multi_token_attention, backends::generic> {
     double* const results = scratch.take<double>(plane.groups * slices * sums);
     plane.template pack_forward<T>({}, packed);
     const std::size_t numbers = plane.parameter_numbers();
-    detail::for_tasks(
+    detail::for_tasks<B>(
         ctx, plane.groups * slices, workspace::bytes_for<A>(numbers), [&](std::size_t task, context& own) {
           workspace::frame mine(own.workspace());
           plane.template of_parameters<T>(probs, dy, task / slices, task % slices, packed.offset, to.dw.data != nullptr,
@@ -124,7 +124,7 @@ struct kernel<op::multi_token_attention, backends::generic> {
     const std::size_t blocks = plane.input_blocks(), len = probs.seq_len, row = plane.input_row();
     const std::size_t numbers = plane.input_numbers(), widened = std::same_as<T, A> ? 0 : len;
     const std::size_t bytes = workspace::bytes_for<A>(numbers) + workspace::bytes_for<A>(widened);
-    detail::for_tasks(ctx, plane.batch * plane.groups * blocks, bytes, [&](std::size_t task, context& own) {
+    detail::for_tasks<B>(ctx, plane.batch * plane.groups * blocks, bytes, [&](std::size_t task, context& own) {
       workspace::frame mine(own.workspace());
       A* const memory = mine.take<A>(numbers);
       A* const wide = mine.take<A>(widened);

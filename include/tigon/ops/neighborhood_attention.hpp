@@ -30,7 +30,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     const A scale = scale_of<A>(opt, q.head_dim);
     const bool keep = to_save.probs.data != nullptr;
     const std::size_t bytes = forward_bytes<B, A>(std::min(queries_of(q), blocks.rows), opt, keep);
-    detail::for_tasks(ctx, blocks.size(), bytes, [&](std::size_t task, context& own) {
+    detail::for_tasks<B>(ctx, blocks.size(), bytes, [&](std::size_t task, context& own) {
       workspace::frame scratch(own.workspace());
       const detail::token_block at = blocks[task];
       const std::size_t rows = at.count, taps = opt.kernel_size;
@@ -63,7 +63,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
     const matrix_view<A> ds(frame.take<A>(queries * taps), queries, taps),
         again(keep ? nullptr : frame.take<A>(queries * taps), queries, taps);
     const matrix_view<const A> p = keep ? probs : matrix_view<const A>(again);
-    detail::for_tasks(ctx, blocks.size(), softmax_bytes<B, A>(opt), [&](std::size_t task, context& own) {
+    detail::for_tasks<B>(ctx, blocks.size(), softmax_bytes<B, A>(opt), [&](std::size_t task, context& own) {
       const detail::token_block at = blocks[task];
       if (!keep) {
         products<B, T>(window, at, {q, k}, at.of(again), {scale, absent_score<A>}, own);
@@ -73,7 +73,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
       kernel_for<op::softmax, B>::template backward<B, A>(at.of(ds), at.of(p), at.of(ds), softmax_options{}, own);
       weighted_sums<B, T>(window, at, at.of(ds), k, gradients.dq, scale, own);
     });
-    detail::for_tasks(ctx, blocks.size(), 0, [&](std::size_t task, context& own) {
+    detail::for_tasks<B>(ctx, blocks.size(), 0, [&](std::size_t task, context& own) {
       key_gradients<B, T>(window, blocks[task], {q, d_o}, {ds, p}, {gradients.dk, gradients.dv}, scale, own);
     });
   }

@@ -2,7 +2,7 @@
 #ifndef TIGON_LOSSES_PARTS_CHOSEN_ROWS_HPP
 #define TIGON_LOSSES_PARTS_CHOSEN_ROWS_HPP
 
-#include <tigon/core/context.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/core/views.hpp>
 
@@ -32,10 +32,10 @@ TIGON_INLINE matrix_view<T> moved_to(matrix_view<T> m, const std::size_t* row, s
 }
 
 /// Rows row[0] < ... < row[n - 1] of m: its first n. From the last to the first, because row[k] >= k.
-template <element T>
+template <class B, element T>
 void spread_rows(matrix_view<T> m, chosen_rows to, context& ctx) {
   constexpr std::size_t width = 256;
-  ctx.executor().run(ceil_div(m.cols, width), [=](std::size_t task, std::size_t) {
+  for_host_tasks<B>(ctx, ceil_div(m.cols, width), [=](std::size_t task, std::size_t) {
     const std::size_t first = task * width, cols = std::min(width, m.cols - first);
     for (std::size_t k = to.n; k-- > 0 && to.row[k] != k;)
       std::memcpy(static_cast<void*>(m.row(to.row[k]) + first), m.row(k) + first, cols * sizeof(T));
@@ -63,11 +63,11 @@ void clear_other_rows(matrix_view<T> m, std::size_t begin, std::size_t end, cons
   }
 }
 /// Zeros in all rows of m that are not chosen.
-template <element T>
+template <class B, element T>
 void clear_other_rows(matrix_view<T> m, chosen_rows kept, context& ctx) {
   if (m.data == nullptr || kept.all()) return;
   constexpr std::size_t some = 64;
-  ctx.executor().run(ceil_div(m.rows, some), [=](std::size_t task, std::size_t) {
+  for_host_tasks<B>(ctx, ceil_div(m.rows, some), [=](std::size_t task, std::size_t) {
     const std::size_t begin = task * some, end = std::min(m.rows, begin + some);
     const std::size_t *last = kept.row + kept.n, *first = std::lower_bound(kept.row, last, begin);
     clear_other_rows(m, begin, end, first, static_cast<std::size_t>(std::lower_bound(first, last, end) - first));
@@ -75,11 +75,11 @@ void clear_other_rows(matrix_view<T> m, chosen_rows kept, context& ctx) {
 }
 
 /// The rows of m that are chosen are its first rows: they go to their places, and the others become 0.
-template <element T>
+template <class B, element T>
 void put_chosen(matrix_view<T> m, chosen_rows kept, context& ctx) {
   if (m.data == nullptr || kept.all()) return;
-  spread_rows(m, kept, ctx);
-  clear_other_rows(m, kept, ctx);
+  spread_rows<B>(m, kept, ctx);
+  clear_other_rows<B>(m, kept, ctx);
 }
 
 }  // namespace TIGON_ABI

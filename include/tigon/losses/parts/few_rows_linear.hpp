@@ -92,7 +92,7 @@ class kept_linear<B, in_f64<T>> {
                        typename products::template gradients<X, weight_gradient_t<T>>{
                            out_.dx.data == nullptr ? nullptr : dx.data(), out_.dw, out_.dbias.data(), add},
                        shares_, ctx_);
-    clear_other_rows(out_.dx, chosen_rows(rows.data(), n), ctx_);
+    clear_other_rows<B>(out_.dx, chosen_rows(rows.data(), n), ctx_);
     done_ = true;
   }
 

@@ -110,7 +110,7 @@ class kept_linear {
   void backward(std::size_t begin, matrix_view<A> d) { layer_.backward(place_of(begin), d); }
   void finish() {
     layer_.finish();
-    put_chosen(dx_, kept_, ctx_);
+    put_chosen<B>(dx_, kept_, ctx_);
   }
 
  private:

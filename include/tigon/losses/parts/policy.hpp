@@ -182,11 +182,12 @@ struct policy {
   }
 
   /// Loss and metrics from the log-probabilities of all rows.
+  template <class B>
   void evaluate(const double* logp, policy_output<A> out, context& ctx) const {
     const auto each = [](std::span<A> to, std::size_t i, double value) {
       if (to.data() != nullptr) to[i] = static_cast<A>(value);
     };
-    ctx.executor().run(at.batch, [&](std::size_t b, std::size_t) {
+    for_host_tasks<B>(ctx, at.batch, [&](std::size_t b, std::size_t) {
       const double* own = logp + b * at.stride;
       const policy_sequence s = sequence(b, own);
       double* partial = out.partial + 3 * b;
@@ -214,8 +215,9 @@ struct policy {
   }
 
   /// u = d loss / d logp of all rows, times the upstream gradient: none for 1, one number, or one a token.
+  template <class B>
   void gradient(const double* logp, std::span<const A> upstream, A* u, context& ctx) const {
-    ctx.executor().run(at.batch, [&](std::size_t b, std::size_t) {
+    for_host_tasks<B>(ctx, at.batch, [&](std::size_t b, std::size_t) {
       gradient_of_tokens(b, 0, at.len, logp + b * at.stride, upstream, u + b * at.stride);
       if (at.stride > at.len) u[b * at.stride + at.len] = 0;
     });

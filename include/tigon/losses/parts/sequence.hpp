@@ -48,7 +48,7 @@ struct sequence_kernel {
     gathered_linear<B, T> policy(frame, call.head, call.out, chunk, chunk, chunks, ctx),
         other(frame, call.reference, {}, chunk, chunk, 0, ctx);
     if (call.out.dx.data != nullptr)
-      ctx.executor().run(t.sequences(), [&](std::size_t s, std::size_t) {
+      for_host_tasks<B>(ctx, t.sequences(), [&](std::size_t s, std::size_t) {
         clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
                          t.first[s + 1] - t.first[s]);
       });
@@ -61,13 +61,13 @@ struct sequence_kernel {
         cap_logits<R, A>(z, call.softcap, ctx);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
-        look_up(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
+        look_up<B>(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
         return z;
       };
       if (reference) of(other, t.reference_logp);
       const matrix_view<A> z = of(policy, t.logp);
       if (t.second_column != nullptr)
-        look_up(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
+        look_up<B>(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z(memory, n, vocab);
@@ -154,11 +154,11 @@ struct sequence_kernel {
 
   /// Log-probabilities of one column a row, for sums and differences of many. The logits that weigh most are computed
   /// again in f64, which removes their rounding and that of the sum.
-  template <class Rows, class A>
+  template <class B, class Rows, class A>
   static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, scaled_logits how, split_rows of,
                       const std::int64_t* column, double* logp, context& ctx) {
     const double temperature = how.temperature;
-    ctx.executor().run(z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
+    for_host_tasks<B>(ctx, z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
       const std::size_t own_column = static_cast<std::size_t>(column[i]);
       const A own_logit = z.row(i)[own_column];
       logp[i] = lse[i].log_p(own_logit, temperature);
@@ -246,7 +246,7 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
 }
 
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.
-template <layer_types T>
+template <class B, layer_types T>
 class logit_sums {
  public:
   logit_sums(workspace::frame& frame, const linear_layer<T>& head, context& ctx)
@@ -273,7 +273,7 @@ class logit_sums {
   template <element E>
   void column_sums(matrix_view<const E> m, double* to) const {
     constexpr std::size_t width = 256;
-    ctx_.executor().run((m.cols + width - 1) / width, [&](std::size_t task, std::size_t) {
+    for_host_tasks<B>(ctx_, (m.cols + width - 1) / width, [&](std::size_t task, std::size_t) {
       const std::size_t first = task * width, end = std::min(m.cols, first + width);
       std::fill(to + first, to + end, 0.0);
       for (std::size_t i = 0; i < m.rows; ++i)

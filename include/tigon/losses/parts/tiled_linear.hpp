@@ -158,10 +158,10 @@ class chosen_tiles {
       return;
     }
     if constexpr (wide) {
-      put_chosen(dx, kept_, ctx);
+      put_chosen<B>(dx, kept_, ctx);
     } else {
       scatter_rows<row_backend<B>, A>(sums, kept_.row, dx, ctx);
-      clear_other_rows(dx, kept_, ctx);
+      clear_other_rows<B>(dx, kept_, ctx);
     }
   }
 

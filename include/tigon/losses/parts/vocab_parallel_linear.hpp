@@ -226,7 +226,7 @@ class shard_linear {
 
   void finish() {
     layer_.finish();
-    put_chosen(dx_, kept_, ctx_);
+    put_chosen<B>(dx_, kept_, ctx_);
   }
 
   /// Bytes that it takes for the classes of one of so many ranks, with all gradients and a bias, or with that of x alone,

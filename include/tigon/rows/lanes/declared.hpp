@@ -251,6 +251,7 @@ void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, 
       return 0;
   };
   const std::size_t per_task = rows_per_task<B>(of.count, cols);
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run((of.count + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     const std::size_t end = std::min(of.count, (task + 1) * per_task);
     for (std::size_t i = task * per_task; i < end;) {

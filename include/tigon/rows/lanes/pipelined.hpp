@@ -39,6 +39,7 @@ void for_rows_pipelined(context& ctx, pipelined of, Gather gather, Close close, 
   const bool overlap = of.overlap && cols * sizeof(A) <= B::row.cpu.prefetch_row_bytes;
   workspace::frame frame(ctx.workspace());
   A* scratch = frame.template take<A>(ctx.executor().workers() * 2 * scratch_stride);
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run((of.rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
     A* own = scratch + worker * 2 * scratch_stride;
     const std::size_t begin = task * per_task, end = std::min(of.rows, begin + per_task);

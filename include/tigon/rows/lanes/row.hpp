@@ -3,6 +3,7 @@
 #define TIGON_ROWS_LANES_ROW_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/core/workspace.hpp>
 #include <tigon/rows/lanes/loop.hpp>
@@ -293,6 +294,7 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 template <class B, class A, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
   const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     const std::size_t end = std::min(rows, (task + 1) * per_task);
     for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols));
@@ -311,6 +313,7 @@ void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std
   const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
   A* scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
     A* own = scratch + worker * scratch_rows * stride;
     const std::size_t end = std::min(rows, (task + 1) * per_task);
