@@ -58,7 +58,7 @@ struct kernel<op::attn_res, backends::generic> {
           if (round_key)
             score = row.sum(reads(at(k), w_query, w_norm),
                             [=](auto x, auto q, auto g) { return round_to<W>(round_to<W>(x * scale) * g) * q; });
-          if (row.first()) rs[n + k] = scale;
+          row.save(rs[n + k], scale);
           over.add(k, score);
         }
         over.weigh(count);
@@ -114,10 +114,12 @@ struct kernel<op::attn_res, backends::generic> {
                   return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
                 },
                 at(0), at(1), at(2), at(3), dy, u);
-            for (std::size_t k = 0; k < count; ++k)
-              if (row.first())
-                of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
+            for (std::size_t k = 0; k < count; ++k) {
+              row.save(of[2 * (n + k)], static_cast<A>(s[k]));
+              row.save(of[2 * (n + k) + 1], static_cast<A>(s[together + k]));
+            }
           }
+          row.sync();  // all workers read the sums of all blocks
           // Relative to the da of the block with most weight: where that has nearly all weight, its da is nearly the
           // mean, and their difference is the sum over the other blocks.
           std::size_t most = 0;

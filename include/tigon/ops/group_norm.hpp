@@ -56,7 +56,7 @@ struct kernel<op::group_norm, backends::generic> {
       while (of.again(s[0], s[1], eps, row.cols <= 16))
         s = means_of([p = of.scale, m = of.about](auto v) { return fma(v, p, -m); });
       const A p = of.scale, m = of.about, e = static_cast<A>(of.mean), r = of.rstd(eps);
-      if (row.first()) means[row.i] = (m + e) / p, rstds[row.i] = r * p;
+      row.save(means[row.i], (m + e) / p), row.save(rstds[row.i], r * p);
       for (std::size_t k = 0; k < size; ++k) {
         const std::size_t c = row.i % groups * size + k;
         const A scale = w ? row.at(w, c) * r : r, shift = b ? row.at(b, c) : A(0);
@@ -133,6 +133,7 @@ struct kernel<op::group_norm, backends::generic> {
           row.put(dw_share, k, static_cast<A>(exact ? most : p)), row.put(db_share, k, static_cast<A>(q));
         product += weight(k) * p, sum += weight(k) * q;
       }
+      row.sync();                 // all workers read the shares
       const double e = rest / n;  // the rounding error of the mean
       const double c1 = (product - sum * e) / n * r, c2 = sum / n;
       const A slope = static_cast<A>(r * r * c1), level = static_cast<A>(c2 * r - r * r * c1 * e);

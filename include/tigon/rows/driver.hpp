@@ -74,6 +74,11 @@ concept row_driver =
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
+/// A backend whose driver also runs such kernels with sums over the rows: it has for_rows_with_partials<A> and
+/// for_row_parts_with_partials<A>, and says so by a type `row_sums`.
+template <class B>
+concept sums_over_rows = requires { typename B::rows::row_sums; };
+
 // Arguments.
 
 /// The group of this kind among the arguments of a driver, or an empty one.
@@ -283,13 +288,14 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   of_rows<N...> numbers;
   saves<S...> to;
 
-  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
+  TIGON_INLINE bound_program(P program, of_rows<N...> from, saves<S...> output)
+      : p(program), numbers(from), to(output) {}
 
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
     return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
 
-  // The sums of row i, and the value that finish makes of them. Saves what is saved.
+  // The sums of row i; the value that finish makes of them; what is saved of it; both.
   template <std::size_t X>
   TIGON_INLINE auto reduction(std::size_t i) const {
     if constexpr (has_state<P>)
@@ -298,8 +304,8 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       return row_reduction<P, X, N...>{p, numbers_of(i)};
   }
   template <class Sum, class... State>
-  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
-    const auto value = std::apply(
+  TIGON_INLINE auto made(std::size_t i, const Sum& sum, const State&... state) const {
+    return std::apply(
         [&](const auto&... of_row) TIGON_LAMBDA {
           if constexpr (finishes<P, State..., Sum, N...>)
             return p.finish(state..., sum, of_row...);
@@ -307,6 +313,9 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
             return sum;
         },
         numbers_of(i));
+  }
+  template <class Value>
+  TIGON_INLINE void keep(std::size_t i, const Value& value) const {
     if constexpr (sizeof...(S) == 1) {
       std::get<0>(to.p)[i] = p.save(value);
     } else if constexpr (sizeof...(S) > 1) {
@@ -314,6 +323,18 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       [&]<std::size_t... k>(std::index_sequence<k...>)
           TIGON_LAMBDA { ((std::get<k>(to.p)[i] = saved[k]), ...); }(std::make_index_sequence<sizeof...(S)>{});
     }
+  }
+  template <class Sum, class... State>
+  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
+    const auto value = made(i, sum, state...);
+    keep(i, value);
+    return value;
+  }
+  // The same, where one worker of the row saves.
+  template <class Row, class Sum, class... State>
+  TIGON_INLINE auto finished_by(const Row& row, const Sum& sum, const State&... state) const {
+    const auto value = made(row.i, sum, state...);
+    if (row.first()) keep(row.i, value);
     return value;
   }
 
@@ -324,13 +345,13 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       typename P::state state{};
       if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
         while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished(row.i, sum, state);
+        return finished_by(row, sum, state);
       } else {
         (void)p.again(state, sum);
-        return finished(row.i, reduced_from(row, state, in), state);
+        return finished_by(row, reduced_from(row, state, in), state);
       }
     } else {
-      return finished(row.i, sum);
+      return finished_by(row, sum);
     }
   }
   template <class Row, class State, class... X>

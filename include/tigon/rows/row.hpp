@@ -5,7 +5,10 @@
 //     row.map(reads(x, w), writes(y), [=](auto v, auto g) { return v * r * g; });
 //   });
 //
-// A row is the engine's worker on one row: on a CPU the lanes of one core. Operands are matrix views (their row i),
+// A row is the engine's worker on one row: on a CPU the lanes of one core. A device may have many workers for a row, all of
+// which run the function, with the same numbers. Of a map, a reduction or a scan each does a part of the columns, and all
+// get the result. A map or a scan begins when all workers have come to it; each of the three has ended when they go on.
+// Elsewhere row.sync() alone makes what one worker has written known to the others. Operands are matrix views (their row i),
 // vector views (the same for every row) and `columns` (the column index as a number); or a struct of an operator's own
 // that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return vectors of any engine. Rows are
 // cut into tasks by shape alone and sums are made in a fixed order, so results do not depend on the number of threads.
@@ -23,6 +26,9 @@
 //   row.map_sum, row.map_sum_max  a map, and of further vectors that f returns the sums, and a maximum
 //   row.reduce, row.scan          any monoid; running sums
 //   row.at, row.put, row.first()  one element, read or written; whether this worker writes what belongs to the row
+//   row.save(to, value)           a number of the row, written by that worker
+//   row.sync()                    the workers of a row wait for one another: what one has written, all may read
+//   row.array<S, N>()             memory of the row for N numbers; a local array would be of one worker
 //   row.narrow, row.part, row.on  the same worker on fewer columns, on some columns, on another row
 //   row.prefetch(m, k)            row k of a matrix
 #ifndef TIGON_ROWS_ROW_HPP
@@ -74,6 +80,17 @@ void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F 
 /// partial rows stays in L1 from row to row.
 template <class B, class A, class F, class... T>
 void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out);
+
+template <class B, class A, class F, class... T>
+  requires rows::sums_over_rows<B>
+void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+  B::rows::template for_rows_with_partials<A>(ctx, rows, cols, fn, out...);
+}
+template <class B, class A, class F, class... T>
+  requires rows::sums_over_rows<B>
+void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
+  B::rows::template for_row_parts_with_partials<A>(ctx, rows, cols, fn, out...);
+}
 
 /// Bytes that for_rows_with_partials takes from the workspace for `count` parameter gradients.
 template <class B, class A>

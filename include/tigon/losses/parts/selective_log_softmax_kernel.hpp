@@ -35,11 +35,11 @@ struct kernel<op::selective_log_softmax, backends::generic> {
         lse = {};
       } else {
         // A block of columns is read from memory once, and its exponentials stay in L1.
-        alignas(64) A exponentials[block_cols];
+        auto exponentials = row.template array<A, block_cols>();
         for (std::size_t first = 0; first < row.cols; first += block_cols) {
           const auto block = row.narrow(std::min(block_cols, row.cols - first));
           const auto z = logits.cols_from(first, block.cols);
-          const vector_view<A> e{exponentials, block.cols};
+          const vector_view<A> e = exponentials.first(block.cols);
           const A top = math::max(std::numeric_limits<A>::lowest(), block.max(reads(z), [](auto v) { return v; }));
           const A sum = detail::tempered_exponentials<typename B::engine>(block, e, z, top, by);
           if (!(top > lse.top)) {
@@ -54,8 +54,7 @@ struct kernel<op::selective_log_softmax, backends::generic> {
         }
         log_p = static_cast<A>(lse.log_p(row.at(logits, static_cast<std::size_t>(column[row.i])), temperature));
       }
-      if (row.first()) logp[row.i] = log_p;
-      if (row.first()) saved_lse[row.i] = lse;
+      row.save(logp[row.i], log_p), row.save(saved_lse[row.i], lse);
     });
   }
 

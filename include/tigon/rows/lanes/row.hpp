@@ -15,10 +15,21 @@
 #include <cstdint>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
+namespace detail {
+template <class S, std::size_t N>
+struct row_array {
+  alignas(64) S data[N];
+  TIGON_INLINE row_array() {}
+  row_array(const row_array&) = delete;
+  TIGON_INLINE vector_view<S> first(std::size_t n) { return {data, n}; }
+};
+}  // namespace detail
+
 /// The worker of one row. Made by for_rows and its cousins.
 template <class B, class A, class SideWork = detail::prefetching<true>>
 class row_worker {
@@ -38,6 +49,18 @@ class row_worker {
 
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
+  /// A number of the row is written, by that worker. The others read it behind sync().
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    to = value;
+  }
+  /// The workers of the row wait for one another. Nothing, on a CPU.
+  TIGON_INLINE void sync() const {}
+  /// Memory of the row for N numbers, not initialised, that lives as long as what is returned.
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return detail::row_array<S, N>();
+  }
 
   /// The same worker on a part of the row: a row of `width` columns.
   TIGON_INLINE row_worker narrow(std::size_t width) const { return part(at_.column, width); }

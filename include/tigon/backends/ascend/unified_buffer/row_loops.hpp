@@ -134,6 +134,15 @@ class row_on_tiles {
       : i(row), cols(width), tiles_(&tiles), scratch_(scratch), stride_(stride) {}
 
   TIGON_INLINE bool first() const { return true; }
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    lanes(i, cols).save(to, value);
+  }
+  TIGON_INLINE void sync() const {}
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return lanes(i, cols).template array<S, N>();
+  }
   TIGON_INLINE row_on_tiles narrow(std::size_t width) const { return part(first_, width); }
   TIGON_INLINE row_on_tiles part(std::size_t first, std::size_t width) const {
     row_on_tiles row = *this;
