@@ -128,6 +128,7 @@ struct kernel<op::poly_norm, backends::generic> {
     }
     const auto r = detail::rstd_of_scaled_powers(s[0], s[1], s[2], static_cast<double>(row.cols), eps, p);
     const detail::polynomial<double> f(w, r, bias);
+    row.sync();  // y may be x, which all workers have read
     for (std::size_t j = 0; j < row.cols && row.first(); ++j)
       row.put(y, j, static_cast<A>(f(math::lane<double>(row.at(x, j) * p)).r));
     return detail::unscaled<A>(r, p);
@@ -142,7 +143,9 @@ struct kernel<op::poly_norm, backends::generic> {
     const detail::of_powers<A> rstd = of.rstd[i];
     const double root = std::isnormal(rstd[2]) ? 1 / static_cast<double>(rstd[2]) : 0;
     const double p = detail::scale_to_one(math::max(root, largest(row, x)));
-    for (std::size_t j = 0; j < row.cols; ++j) wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
+    for (std::size_t j = 0; j < row.cols && row.first(); ++j)
+      wide_dy.data[j] = row.at(dy, j), wide_x.data[j] = row.at(x, j) * p;
+    row.sync();  // all workers read what was copied, and write dx behind it
     const auto sums = [](auto d, auto v) {
       const auto t = v * v, dv = d * v;
       return pack{dv * t, d * t, dv, d, t * t * t, t * t, t, d * d};
@@ -159,7 +162,7 @@ struct kernel<op::poly_norm, backends::generic> {
     const std::size_t wanted = of.terms.data == nullptr ? 0 : of.all ? 4 : 3;
     for (std::size_t k = 0; k < wanted && row.first(); ++k) of.terms.row(k)[i] = terms[k];
     row.map(reads(wide_dy, wide_x), writes(wide_dy), detail::polynomial_slope<double>(of.w, r, shares, n));
-    for (std::size_t j = 0; j < row.cols; ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
+    for (std::size_t j = 0; j < row.cols && row.first(); ++j) row.put(dx, j, static_cast<A>(wide_dy.data[j] * p));
   }
 };
 
