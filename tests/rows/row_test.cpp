@@ -282,8 +282,8 @@ TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
       guarded_matrix<T> even(2, cols, 2, side), swapped(2, 2 * cols, 2, side);
       const auto in = x.view();
       for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
-        row.map(tigon::reads(tigon::even_columns{in}), tigon::writes(even.view()), [](auto v) { return v; });
-        row.map(tigon::reads(tigon::even_columns{in}, tigon::odd_columns{in}),
+        row.map(tigon::reads(tigon::pair_column<0>(in)), tigon::writes(even.view()), [](auto v) { return v; });
+        row.map(tigon::reads(tigon::pair_column<0>(in), tigon::pair_column<1>(in)),
                 tigon::writes(tigon::pair_columns{swapped.view()}), [](auto a, auto b) {
                   return pack{b, a};
                 });
@@ -923,7 +923,7 @@ TEST(row_sources, prefetch_rows_that_exist) {
     const tigon::simd::detail::place at{i, 6};
     const std::size_t next = i + 1 < 7 ? a.row_stride : 0;
     EXPECT_EQ(tigon::simd::detail::source<B>(a, at).next, next) << i;
-    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::even_columns{a}, at).next, next) << i;
+    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::pair_column<0>(a), at).next, next) << i;
     EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(a), at).next, next) << i;
   }
   EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(matrix_view<const float>{}), {}).next, 0u);

@@ -34,7 +34,7 @@ struct rows_on_lanes {
 namespace rows {
 inline namespace TIGON_ABI {
 
-using simd::adds_to, simd::cached, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
+using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::given_or, simd::in_f64, simd::map_reads;
 using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
 using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
@@ -63,10 +63,15 @@ concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
     (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of those
-/// in rows/row.hpp, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of the one
+/// with row_loop in rows/row.hpp, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
+
+/// A backend whose driver also runs such kernels with sums over the rows: it has the for_rows<A> with adds_to, and says so
+/// by a type `row_sums`.
+template <class B>
+concept sums_over_rows = requires { typename B::rows::row_sums; };
 
 // Arguments.
 
@@ -96,8 +101,8 @@ template <class T>
 constexpr extents extents_of(rows_of<T> r) {
   return {r.part.rows, r.part.cols};
 }
-template <class T>
-constexpr extents extents_of(even_columns<T> x) {
+template <std::size_t Of, class T>
+constexpr extents extents_of(columns_of_pairs<Of, T> x) {
   return {x.pairs.rows, x.pairs.cols / 2};
 }
 template <class First, class... Rest>
@@ -132,10 +137,8 @@ template <class T>
 struct element_of<vector_view<T>> : element_of<matrix_view<T>> {};
 template <class T>
 struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<even_columns<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<odd_columns<T>> : element_of<matrix_view<T>> {};
+template <std::size_t Of, class T>
+struct element_of<columns_of_pairs<Of, T>> : element_of<matrix_view<T>> {};
 template <class Operand>
 struct element_of<in_f64<Operand>> {
   using type = double;
@@ -268,13 +271,14 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   of_rows<N...> numbers;
   saves<S...> to;
 
-  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
+  TIGON_INLINE bound_program(P program, of_rows<N...> from, saves<S...> output)
+      : p(program), numbers(from), to(output) {}
 
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
     return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
 
-  // The sums of row i, and the value that finish makes of them. Saves what is saved.
+  // The sums of row i; the value that finish makes of them; what is saved of it; both.
   template <std::size_t X>
   TIGON_INLINE auto reduction(std::size_t i) const {
     if constexpr (has_state<P>)
@@ -283,8 +287,8 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       return row_reduction<P, X, N...>{p, numbers_of(i)};
   }
   template <class Sum, class... State>
-  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
-    const auto value = std::apply(
+  TIGON_INLINE auto made(std::size_t i, const Sum& sum, const State&... state) const {
+    return std::apply(
         [&](const auto&... of_row) TIGON_LAMBDA {
           if constexpr (finishes<P, State..., Sum, N...>)
             return p.finish(state..., sum, of_row...);
@@ -292,6 +296,9 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
             return sum;
         },
         numbers_of(i));
+  }
+  template <class Value>
+  TIGON_INLINE void keep(std::size_t i, const Value& value) const {
     if constexpr (sizeof...(S) == 1) {
       std::get<0>(to.p)[i] = p.save(value);
     } else if constexpr (sizeof...(S) > 1) {
@@ -299,6 +306,18 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       [&]<std::size_t... k>(std::index_sequence<k...>)
           TIGON_LAMBDA { ((std::get<k>(to.p)[i] = saved[k]), ...); }(std::make_index_sequence<sizeof...(S)>{});
     }
+  }
+  template <class Sum, class... State>
+  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
+    const auto value = made(i, sum, state...);
+    keep(i, value);
+    return value;
+  }
+  // The same, where one worker of the row saves.
+  template <class Row, class Sum, class... State>
+  TIGON_INLINE auto finished_by(const Row& row, const Sum& sum, const State&... state) const {
+    const auto value = made(row.i, sum, state...);
+    if (row.first()) keep(row.i, value);
     return value;
   }
 
@@ -309,13 +328,13 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       typename P::state state{};
       if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
         while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished(row.i, sum, state);
+        return finished_by(row, sum, state);
       } else {
         (void)p.again(state, sum);
-        return finished(row.i, reduced_from(row, state, in), state);
+        return finished_by(row, reduced_from(row, state, in), state);
       }
     } else {
-      return finished(row.i, sum);
+      return finished_by(row, sum);
     }
   }
   template <class Row, class State, class... X>

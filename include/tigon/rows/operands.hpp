@@ -65,14 +65,15 @@ struct in_f64 {
 };
 
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
-template <class T>
-struct even_columns {
+template <std::size_t Of, class T>
+struct columns_of_pairs {
   matrix_view<T> pairs;
 };
-template <class T>
-struct odd_columns {
-  matrix_view<T> pairs;
-};
+template <std::size_t Of, class T>
+constexpr TIGON_INLINE columns_of_pairs<Of, T> pair_column(matrix_view<T> pairs) {
+  static_assert(Of < 2);
+  return {pairs};
+}
 /// Output for two results: the first goes to the even columns, the second to the odd ones.
 template <class T>
 struct pair_columns {
@@ -117,12 +118,11 @@ namespace tigon {
 using simd::cached;
 using simd::columns;
 using simd::constant;
-using simd::even_columns;
 using simd::in_f64;
-using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;
 using simd::or_zeros;
+using simd::pair_column;
 using simd::pair_columns;
 using simd::read_again;
 using simd::reads;

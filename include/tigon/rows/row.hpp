@@ -5,7 +5,10 @@
 //     row.map(reads(x, w), writes(y), [=](auto v, auto g) { return v * r * g; });
 //   });
 //
-// A row is the engine's worker on one row: on a CPU the lanes of one core. Operands are matrix views (their row i),
+// A row is the engine's worker on one row: on a CPU the lanes of one core. A device may have many workers for a row, all of
+// which run the function, with the same numbers. Of a map, a reduction or a scan each does a part of the columns, and all
+// get the result. A map or a scan begins when all workers have come to it; each of the three has ended when they go on.
+// Elsewhere row.sync() alone makes what one worker has written known to the others. Operands are matrix views (their row i),
 // vector views (the same for every row) and `columns` (the column index as a number); or a struct of an operator's own
 // that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return vectors of any engine. Rows are
 // cut into tasks by shape alone and sums are made in a fixed order, so results do not depend on the number of threads.
@@ -16,8 +19,10 @@
 //   row.max, row.reduce           the maximum; any monoid
 //   row.map_sum(reads, writes, f) a map, and of further vectors that f returns the sums, or the maximum
 //   row.at, row.put, row.first()  one element, read or written; whether this worker writes what belongs to the row
+//   row.save(to, value)           a number of the row, written by that worker
+//   row.sync()                    the workers of a row wait for one another: what one has written, all may read
+//   row.array<S, N>()             memory of the row for N numbers; a local array would be of one worker
 //   row.part, row.on              the same worker on some columns, on another row
-//   row.prefetch(v)               elements that hardware does not see coming
 #ifndef TIGON_ROWS_ROW_HPP
 #define TIGON_ROWS_ROW_HPP
 
@@ -65,6 +70,12 @@ std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const 
 template <class B, class A = float, class F, class... T>
 void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn);
 
+template <class B, class A = float, class F, class... T>
+  requires rows::sums_over_rows<B>
+void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
+  B::rows::template for_rows<A>(ctx, rows, cols, gradients, fn);
+}
+
 /// Bytes that it takes from the workspace for `count` parameter gradients.
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count);
@@ -72,18 +83,10 @@ constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std
 template <class B, class A>
 constexpr std::size_t most_partials_workspace(std::size_t rows, std::size_t cols, std::size_t count);
 
-/// Columns of a block of a row: a few rows of so many numbers stay in L1. In place, where intermediate values take the
-/// place of the row itself, they stay in L2.
-template <class B>
-constexpr std::size_t columns_per_block(bool in_place = false) {
-  return in_place ? B::row.cpu.in_place_cols : B::row.block_cols;
-}
-
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
 namespace tigon {
-using simd::columns_per_block;
 using simd::for_rows;
 }  // namespace tigon
 

@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_SOFTMAX_BELOW_MAX_HPP
 #define TIGON_OPS_SOFTMAX_BELOW_MAX_HPP
 
+#include <tigon/backend/caches.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/rows/row.hpp>
 

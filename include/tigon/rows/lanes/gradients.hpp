@@ -150,6 +150,7 @@ void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_su
   A* partials = nullptr;
   if constexpr (sizeof...(T) != 0)
     if (makes_sums) partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     program.run(task, partials + task * sums * row);
     stream_fence();

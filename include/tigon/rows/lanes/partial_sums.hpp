@@ -144,6 +144,7 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
                           parameter_gradient<T>... out) {
   const std::size_t row = workspace::padded<A>(cols);
   constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run(tigon::detail::ceil_div(cols, width), [&](std::size_t task, std::size_t) {
     [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
     std::size_t k = 0;

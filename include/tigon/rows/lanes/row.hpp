@@ -3,6 +3,7 @@
 #define TIGON_ROWS_LANES_ROW_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/core/workspace.hpp>
 #include <tigon/rows/lanes/loop.hpp>
@@ -13,11 +14,19 @@
 #include <array>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
+template <class S, std::size_t N>
+struct row_array {
+  alignas(64) S data[N];
+  TIGON_INLINE row_array() {}
+  row_array(const row_array&) = delete;
+  TIGON_INLINE vector_view<S> first(std::size_t n) { return {data, n}; }
+};
 // Rows of memory that a worker has: sums over the rows, and scratch.
 template <class A>
 struct own_rows {
@@ -40,6 +49,18 @@ class row_worker {
 
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
+  /// A number of the row is written, by that worker. The others read it behind sync().
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    to = value;
+  }
+  /// The workers of the row wait for one another. Nothing, on a CPU.
+  TIGON_INLINE void sync() const {}
+  /// Memory of the row for N numbers, not initialised, that lives as long as what is returned.
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return detail::row_array<S, N>();
+  }
 
   /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
   TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
@@ -61,15 +82,6 @@ class row_worker {
   TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {own_.partials + k * own_.stride, cols}; }
   /// The worker's k-th scratch row.
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {own_.scratch + k * own_.stride, cols}; }
-
-  /// Prefetches elements where the hardware does not see what comes: they are short and lie apart, or are visited out of
-  /// order.
-  template <class T>
-  TIGON_INLINE void prefetch(vector_view<T> v) const {
-    if constexpr (B::row.cpu.prefetch_row_bytes != 0)
-      for (std::size_t j = 0; j < v.size; j += 64 / sizeof(T))
-        __builtin_prefetch(v.data + j, std::is_const_v<T> ? 0 : 1, 4 - B::row.cpu.prefetch_into);
-  }
 
   /// One element of the row.
   template <class M>
@@ -259,6 +271,7 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F 
   const std::size_t per_task = how.row_tasks ? 1 : detail::rows_per_task<B>(rows, cols);
   const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
+  static_assert(tigon::detail::loops_on_host<B>());
   A* scratch = how.scratch == 0 ? nullptr : frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
     A* own = scratch + worker * how.scratch * stride;

@@ -141,10 +141,8 @@ template <class T>
 inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
 template <class T>
 inline constexpr std::size_t matrix_bytes<rows_of<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
+template <std::size_t Of, class T>
+inline constexpr std::size_t matrix_bytes<columns_of_pairs<Of, T>> = sizeof(T);
 
 // The least of some widths of elements; 0 stands for what has none.
 constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
@@ -343,13 +341,8 @@ struct pair_source {
       __builtin_prefetch(p + next + 2 * j + column, 0, 4 - Level);
   }
 };
-template <class B, class T>
-TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
-  return {whole.p, whole.next};
-}
-template <class B, class T>
-TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
+template <class B, std::size_t Of, class T>
+TIGON_INLINE pair_source<T, Of == 1> source(columns_of_pairs<Of, T> c, place at) {
   const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
   return {whole.p, whole.next};
 }

@@ -138,14 +138,21 @@ class row_on_tiles {
       : i(row), cols(width), tiles_(&tiles), scratch_(scratch), stride_(stride) {}
 
   TIGON_INLINE bool first() const { return true; }
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    lanes(i, cols).save(to, value);
+  }
+  TIGON_INLINE void sync() const {}
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return lanes(i, cols).template array<S, N>();
+  }
   TIGON_INLINE row_on_tiles part(std::size_t first, std::size_t width) const {
     row_on_tiles row = *this;
     row.first_ = first, row.cols = width;
     return row;
   }
   TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {scratch_ + k * stride_, cols}; }
-  template <class T>
-  TIGON_INLINE void prefetch(vector_view<T>) const {}
 
   template <class M>
   TIGON_INLINE auto at(M m, std::size_t j) const {
