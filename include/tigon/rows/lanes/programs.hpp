@@ -162,8 +162,9 @@ struct extents_of_all {
   std::size_t cols;
 };
 
-// An output that needs no reduction is stored by the first pass where the plan says so, otherwise by the map.
-template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
+// An output that needs no reduction is stored by the first pass where the plan says so, otherwise by the map. Declared: a
+// reduction that may share a loop with the map, as in reduce_and_map.
+template <class B, bool Declared, class Bound, class... X, class... M, class... Y, class T, class... G>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
@@ -190,14 +191,14 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
     map_with_partials(row, from, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
                       partials);
   };
-  if constexpr (sizeof...(G) == 0) {
-    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
-    run(imperative_reduction{},
-        [=] TIGON_FN(auto row) { map(row, std::tuple_cat(just_read(in.x), more.x), bound.value_of(row, again)); });
-  } else {
+  if constexpr (Declared) {
     const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
     run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
         [=] TIGON_FN(auto row, auto sum) { map(row, operands, bound.finished(row.i, sum)); });
+  } else {
+    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+    run(imperative_reduction{},
+        [=] TIGON_FN(auto row) { map(row, std::tuple_cat(just_read(in.x), more.x), bound.value_of(row, again)); });
   }
 }
 
@@ -265,7 +266,7 @@ void rows_on_lanes<B>::reduce_map(context& ctx, P program, Group... groups) {
   if constexpr (!maps)
     reduce_rows<B>(ctx, bound, in, direct, kept, of);
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
-    reduce_map_direct<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
+    reduce_map_direct<B, adds>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else
     reduce_and_map<B, adds || is_backward(bound, in)>(ctx, bound, in, more, out, gradients, {rows, of.cols});
 }
