@@ -11,15 +11,13 @@ struct acme : tigon::backends::generic {
     using row_sums = void;
 #endif
     template <class A>
-    static void for_rows_with_partials(tigon::context&, auto, std::size_t, auto, auto) {}
+    static void for_rows(tigon::context&, auto, std::size_t, auto, auto) {}
   };
 };
 
 void use(tigon::context& ctx, tigon::matrix_view<const float> x, tigon::vector_view<float> sum) {
-  tigon::for_rows_with_partials<acme, float>(
-      ctx, x.rows, x.cols,
-      [=](auto row) {
+  tigon::for_rows<acme, float>(
+      ctx, x.rows, x.cols, tigon::adds_to(tigon::parameter_gradient<float>{sum}), [=](auto row) {
         row.map(tigon::reads(x, row.partial(0)), tigon::writes(row.partial(0)), [](auto v, auto s) { return s + v; });
-      },
-      tigon::parameter_gradient<float>{sum, tigon::gradient::overwrite});
+      });
 }

@@ -1,7 +1,7 @@
 // An operator that loops over data in tasks of its own, although the backend lists it.
 // expect: tigon: this kernel loops over data on the host, and the memory of this backend is elsewhere
 // flags: -DTIGON_BACKEND=generic
-#include <tigon/losses/parts/chosen_rows.hpp>
+#include <tigon/losses/linear/chosen_rows.hpp>
 #include <tigon/ops/rms_norm.hpp>
 
 struct acme : tigon::backends::generic {

@@ -50,6 +50,12 @@ struct rows_of_all {
   constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
 };
 
+/// What for_rows may be told beside the rows.
+struct row_loop {
+  std::size_t scratch = 0;  ///< rows of A that belong to a worker: row.scratch(k), k < scratch
+  bool row_tasks = false;   ///< a task for every row: what is called a row is a piece of work of its own
+};
+
 /// Sums over very many rows: up to plain_rows rows are added one after the other in a row of sums. Of more rows, every
 /// column's sum is added to a compensated total, and begins anew, after plain_rows rows or fewer, so that the rounding
 /// error does not grow with the number of rows. Such a sum has three rows in memory, others have one.

@@ -38,12 +38,6 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// What for_rows may be told beside the rows.
-struct row_loop {
-  std::size_t scratch = 0;  ///< rows of A that belong to a worker: row.scratch(k), k < scratch
-  bool row_tasks = false;   ///< a task for every row: what is called a row is a piece of work of its own
-};
-
 /// Calls fn(row) for every row, as `how` says. Takes scratch_workspace<B, A>(cols, how.scratch, ctx) from the workspace.
 template <class B, class A = float, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn);

@@ -183,64 +183,65 @@ struct sparsemax_columns {
     using A = accumulator_t<T>;
     using tiles = column_tiles<B>;
     constexpr A infinity = std::numeric_limits<A>::infinity();
-    const std::size_t width = tiles::width(y.inner), n = tiles::count(y.inner, width), lines = backward_lines(y.axis);
+    const std::size_t width = tiles::width(y.inner), n = tiles::count(y.inner, width);
     const bool totals = y.axis > plain;
-    for_rows<B, A>(ctx, y.outer * n, width, {.scratch = lines, .row_tasks = true}, [=] TIGON_FN(auto task) {
-      const std::size_t o = task.i / n, first = task.i % n * width, count = std::min(width, y.inner - first);
-      const auto row = task.part(0, count);
-      const auto origin = row.scratch(0);
-      const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
-      const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
-      const auto total_of = [=](std::size_t k) TIGON_LAMBDA {
-        return total<A>{sum[k], row.scratch(7 + 2 * k), row.scratch(8 + 2 * k)};
-      };
-      for (std::size_t k = 7; totals && k < 13; ++k) fill(row, row.scratch(k), A(0));
-      // As in backward_rows. Where the sums of one column are computed once more, those of the whole tile are.
-      row.map(reads(dy.line(o, 0, first, count)), writes(origin),
-              [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); });
-      A moved(1);
-      for (const A share : {A(0.99), infinity}) {
-        if (!(moved > A(0))) break;
-        for (std::size_t k = 0; k < 3; ++k) fill(row, sum[k], A(0)), fill(row, part[k], A(0));
-        for (std::size_t begin = 0; begin < y.axis; begin += apart) {
-          in_pairs(row, begin, std::min(begin + apart, y.axis), [=](auto at, auto... k) TIGON_LAMBDA {
-            at.map(reads(origin, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
-                         lines_from(y, o, k, first, count)...),
-                   writes(part[0], part[1], part[2]), [](auto m, auto s, auto squares, auto number, auto... v) {
+    for_rows<B, A>(
+        ctx, y.outer * n, width, {.scratch = backward_lines(y.axis), .row_tasks = true}, [=] TIGON_FN(auto task) {
+          const std::size_t o = task.i / n, first = task.i % n * width, count = std::min(width, y.inner - first);
+          const auto row = task.part(0, count);
+          const auto origin = row.scratch(0);
+          const std::array sum{row.scratch(1), row.scratch(2), row.scratch(3)};
+          const std::array part{row.scratch(4), row.scratch(5), row.scratch(6)};
+          const auto total_of = [=](std::size_t k) TIGON_LAMBDA {
+            return total<A>{sum[k], row.scratch(7 + 2 * k), row.scratch(8 + 2 * k)};
+          };
+          for (std::size_t k = 7; totals && k < 13; ++k) fill(row, row.scratch(k), A(0));
+          // As in backward_rows. Where the sums of one column are computed once more, those of the whole tile are.
+          row.map(reads(dy.line(o, 0, first, count)), writes(origin),
+                  [](auto d) { return select(d - d == decltype(d)(0), d, decltype(d)(0)); });
+          A moved(1);
+          for (const A share : {A(0.99), infinity}) {
+            if (!(moved > A(0))) break;
+            for (std::size_t k = 0; k < 3; ++k) fill(row, sum[k], A(0)), fill(row, part[k], A(0));
+            for (std::size_t begin = 0; begin < y.axis; begin += apart) {
+              in_pairs(row, begin, std::min(begin + apart, y.axis), [=](auto at, auto... k) TIGON_LAMBDA {
+                at.map(reads(origin, part[0], part[1], part[2], lines_from(dy, o, k, first, count)...,
+                             lines_from(y, o, k, first, count)...),
+                       writes(part[0], part[1], part[2]), [](auto m, auto s, auto squares, auto number, auto... v) {
+                         using V = decltype(m);
+                         constexpr std::size_t lines = sizeof...(v) / 2;
+                         const std::array dp{v...};
+                         return at_once<lines>([=](auto... j) TIGON_LAMBDA {
+                           const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
+                           return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
+                                       number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
+                         });
+                       });
+              });
+              for (std::size_t k = 0; k < 3; ++k) add_part(row, sum[k], part[k]);
+              for (std::size_t k = 0; k < 3 && totals && (begin + apart) % plain == 0; ++k) total_of(k).add(row);
+            }
+            for (std::size_t k = 0; k < 3 && totals; ++k) total_of(k).take(row);
+            moved = row.map_sum(reads(origin, sum[0], sum[1], sum[2]), writes(origin, sum[0]),
+                                [=](auto m, auto s, auto squares, auto number) {
+                                  using V = decltype(m);
+                                  const V mean = s / number;
+                                  const auto distant = s * s > squares * number * V(share);
+                                  return pack{select(distant, m + mean, m), mean, select(distant, V(1), V(0))};
+                                });
+          }
+          in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {
+            at.map(reads(origin, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...),
+                   writes(lines_from(dx, o, k, first, count)...), [](auto m, auto rest, auto... v) {
                      using V = decltype(m);
                      constexpr std::size_t lines = sizeof...(v) / 2;
                      const std::array dp{v...};
                      return at_once<lines>([=](auto... j) TIGON_LAMBDA {
-                       const std::array c{select(dp[lines + j] > V(0), dp[j] - m, V(0))...};
-                       return pack{s + (c[j] + ...), squares + ((c[j] * c[j]) + ...),
-                                   number + (select(dp[lines + j] > V(0), V(1), V(0)) + ...)};
+                       return pack{select(dp[lines + j] > V(0), dp[j] - m - rest, dp[lines + j])...};
                      });
                    });
           });
-          for (std::size_t k = 0; k < 3; ++k) add_part(row, sum[k], part[k]);
-          for (std::size_t k = 0; k < 3 && totals && (begin + apart) % plain == 0; ++k) total_of(k).add(row);
-        }
-        for (std::size_t k = 0; k < 3 && totals; ++k) total_of(k).take(row);
-        moved = row.map_sum(reads(origin, sum[0], sum[1], sum[2]), writes(origin, sum[0]),
-                            [=](auto m, auto s, auto squares, auto number) {
-                              using V = decltype(m);
-                              const V mean = s / number;
-                              const auto distant = s * s > squares * number * V(share);
-                              return pack{select(distant, m + mean, m), mean, select(distant, V(1), V(0))};
-                            });
-      }
-      in_pairs(row, 0, y.axis, [=](auto at, auto... k) TIGON_LAMBDA {
-        at.map(reads(origin, sum[0], lines_from(dy, o, k, first, count)..., lines_from(y, o, k, first, count)...),
-               writes(lines_from(dx, o, k, first, count)...), [](auto m, auto rest, auto... v) {
-                 using V = decltype(m);
-                 constexpr std::size_t lines = sizeof...(v) / 2;
-                 const std::array dp{v...};
-                 return at_once<lines>([=](auto... j) TIGON_LAMBDA {
-                   return pack{select(dp[lines + j] > V(0), dp[j] - m - rest, dp[lines + j])...};
-                 });
-               });
-      });
-    });
+        });
   }
 };
 

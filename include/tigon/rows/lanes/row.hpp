@@ -7,6 +7,7 @@
 #include <tigon/core/context.hpp>
 #include <tigon/core/workspace.hpp>
 #include <tigon/rows/lanes/loop.hpp>
+#include <tigon/rows/program.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/vec.hpp>
 
