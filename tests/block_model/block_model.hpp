@@ -153,20 +153,21 @@ class block_row {
   auto sum(simd::reads<X...> in, F f) const {
     return summed("sum", in, [&](auto column, auto x) { return column.sum(x, f); });
   }
-  template <class... X, class... Y, class F>
+  /// The last of Maxima + the sums is a maximum.
+  template <std::size_t Maxima = 0, class... X, class... Y, class F>
   auto map_sum(simd::reads<X...> in, simd::writes<Y...> out, F f) const {
     all_->meet(me_, "map_sum");
-    return summed("map_sum", in, [&](auto column, auto x) { return column.map_sum(x, out, f); });
-  }
-  template <class... X, class... Y, class F>
-  auto map_sum_max(simd::reads<X...> in, simd::writes<Y...> out, F f) const {
-    all_->meet(me_, "map_sum_max");
-    const auto one = [&](auto column, auto x) { return column.map_sum_max(x, out, f); };
-    using total = decltype(one(lanes(0, 1), in_column(in, 0)));
-    total own{0, -std::numeric_limits<typename total::value_type>::infinity()};
-    const auto join = [](total a, total b) { return total{a[0] + b[0], larger(a[1], b[1])}; };
-    each(in, [&](auto column, auto x) { own = join(own, one(column, x)); });
-    return all_->joined(me_, "map_sum_max", own, join);
+    const auto one = [&](auto column, auto x) { return column.template map_sum<Maxima>(x, out, f); };
+    if constexpr (Maxima == 0) {
+      return summed("map_sum", in, one);
+    } else {
+      using total = decltype(one(lanes(0, 1), in_column(in, 0)));
+      static_assert(Maxima == 1 && std::tuple_size_v<total> == 2);
+      total own{0, -std::numeric_limits<typename total::value_type>::infinity()};
+      const auto join = [](total a, total b) { return total{a[0] + b[0], larger(a[1], b[1])}; };
+      each(in, [&](auto column, auto x) { own = join(own, one(column, x)); });
+      return all_->joined(me_, "map_sum", own, join);
+    }
   }
   template <class... X, class F>
   auto max(simd::reads<X...> in, F f) const {
@@ -190,12 +191,6 @@ class block_row {
     each(in, [&](auto column, auto x) { own = join(own, column.reduce(x, identity, f, combine)); });
     return all_->joined(me_, "reduce", own, join);
   }
-  template <class X, class Y, class S, class Combine>
-  void scan(simd::reads<X> x, simd::writes<Y> y, S init, Combine combine) const {
-    all_->meet(me_, "scan");
-    if (first()) lanes(i, cols).part(first_, cols).scan(x, y, init, combine);
-    all_->meet(me_, "scan");
-  }
 
  private:
   template <class S>
@@ -207,7 +202,6 @@ class block_row {
   static X operand_in_column(X x, std::size_t) {
     return x;
   }
-  static auto operand_in_column(simd::part_columns_t, std::size_t j) { return simd::constant(static_cast<A>(j)); }
   template <class... X>
   static auto in_column(simd::reads<X...> in, std::size_t j) {
     return std::apply([&](auto... x) { return simd::reads(operand_in_column(x, j)...); }, in.x);
@@ -267,7 +261,11 @@ struct rows_on_blocks {
   using row_sums = void;
 
   template <class A, class F>
-  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn) {
+  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
+    for_rows<A>(ctx, rows, cols, simd::row_loop{}, fn);
+  }
+  template <class A, class F>
+  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
     workspace::frame frame(ctx.workspace());
     const std::size_t stride = workspace::padded<A>(cols);
     A* const scratch = how.scratch == 0 ? nullptr : frame.template take<A>(how.scratch * stride);
@@ -342,18 +340,6 @@ struct rows_on_blocks {
       row.map(in, out, map);
     });
   }
-  template <class P, class X, class T>
-  static void map_below_max(context&, P program, simd::reads<matrix_view<X>> in, simd::writes<matrix_view<T>> out) {
-    using A = accumulator_t<T>;
-    const matrix_view<X> x = std::get<0>(in.x);
-    launch<A>(x.rows, x.cols, {}, [=](auto row) {
-      // Below the lowest number, a row of -infinities has a sum of 0, and results of NaN.
-      const A top = std::max<A>(row.max(in, [](auto v) { return v; }), std::numeric_limits<A>::lowest());
-      const A sum = row.sum(in, [=](auto v) { return program.reduce(top, v); });
-      const A factor = program.finish(sum, program.weight(top, top));
-      row.map(in, out, [=](auto v) { return program.map(factor, program.reduce(top, v)); });
-    });
-  }
 
  private:
   using host = backends::generic;
@@ -373,10 +359,6 @@ struct rows_on_blocks {
   template <class X>
   static X of_row(X x, std::size_t) {
     return x;
-  }
-  template <class X>
-  static auto of_row(row_of_group<X> shared, std::size_t i) {
-    return simd::detail::of_group(shared, i / shared.rows);
   }
   template <class Row, class... Y>
   static void clear(const Row& row, const std::tuple<Y...>& outputs) {
