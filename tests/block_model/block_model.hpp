@@ -125,7 +125,7 @@ class block_row {
     row.first_ = first, row.cols = width;
     return row;
   }
-  block_row on(std::size_t index) const {
+  block_row on(std::size_t index, std::size_t = 1) const {
     block_row row = *this;
     row.i = index;
     return row;
