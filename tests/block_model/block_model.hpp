@@ -161,7 +161,7 @@ class block_row {
     if constexpr (Maxima == 0) {
       return summed("map_sum", in, one);
     } else {
-      using total = decltype(one(lanes(0, 1), in_column(in, 0)));
+      using total = decltype(one(lanes(0, 1), in));
       static_assert(Maxima == 1 && std::tuple_size_v<total> == 2);
       total own{0, -std::numeric_limits<typename total::value_type>::infinity()};
       const auto join = [](total a, total b) { return total{a[0] + b[0], larger(a[1], b[1])}; };
@@ -172,7 +172,7 @@ class block_row {
   template <class... X, class F>
   auto max(simd::reads<X...> in, F f) const {
     const auto one = [&](auto column, auto x) { return column.max(x, f); };
-    using S = decltype(one(lanes(0, 1), in_column(in, 0)));
+    using S = decltype(one(lanes(0, 1), in));
     S own = -std::numeric_limits<S>::infinity();
     each(in, [&](auto column, auto x) { own = larger(own, one(column, x)); });
     return all_->joined(me_, "max", own, [](S a, S b) { return larger(a, b); });
@@ -197,27 +197,17 @@ class block_row {
   static S larger(S a, S b) {
     return a > b ? a : b;
   }
-  // The index in a part is a number of each column, as columns are visited one by one.
-  template <class X>
-  static X operand_in_column(X x, std::size_t) {
-    return x;
-  }
-  template <class... X>
-  static auto in_column(simd::reads<X...> in, std::size_t j) {
-    return std::apply([&](auto... x) { return simd::reads(operand_in_column(x, j)...); }, in.x);
-  }
-
   // g(worker on one column, operands) for the columns that are this worker's in this pass.
   template <class In, class G>
   void each(In in, G g) const {
     const std::size_t pass = (*pass_)++;
     for (std::size_t j = 0; j < cols; ++j)
-      if ((j + pass) % block::workers == me_) g(lanes(i, cols).part(first_ + j, 1), in_column(in, j));
+      if ((j + pass) % block::workers == me_) g(lanes(i, cols).part(first_ + j, 1), in);
   }
   // Summed in f64, and rounded once.
   template <class In, class G>
   auto summed(const char* step, In in, G one) const {
-    using total = decltype(one(lanes(0, 1), in_column(in, 0)));
+    using total = decltype(one(lanes(0, 1), in));
     constexpr bool several = requires(total t) { t.size(); };
     constexpr std::size_t K = [] {
       if constexpr (several)
@@ -311,8 +301,7 @@ struct rows_on_blocks {
         const auto map = simd::detail::mapping<V>(bound.p, bound.value_of(row, in));
         if constexpr (requires { map.skipped(); })
           if (map.skipped()) return;
-        const auto shared = std::apply([&](auto... m) { return std::tuple(of_row(m, row.i)...); }, more);
-        const auto operands = std::tuple_cat(in.x, shared);
+        const auto operands = std::tuple_cat(in.x, more);
         if constexpr (D != 0)
           map_with(row, operands, std::tuple_cat(direct, out),
                    rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map}, std::make_index_sequence<G>());
@@ -355,10 +344,6 @@ struct rows_on_blocks {
   template <class In, class Out>
   static rows::extents extents_of_map(In in, Out out) {
     return std::apply([](auto... operand) { return rows::first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  }
-  template <class X>
-  static X of_row(X x, std::size_t) {
-    return x;
   }
   template <class Row, class... Y>
   static void clear(const Row& row, const std::tuple<Y...>& outputs) {
